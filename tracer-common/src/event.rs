@@ -1,0 +1,337 @@
+//! The records that travel from the kernel to user space, one `repr(C)` struct each.
+//!
+//! A record is [`Header`], then the fields of its kind, then (for [`Op`] and [`Sample`]) bytes of variable length.
+//! All integers are in the byte order of the machine: records never leave the host, and a record file says its
+//! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
+
+use crate::wire::wire;
+
+/// What a record is; the first byte of its header.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Bytes were sent or received on a stream socket: [`Op`].
+    Op = 1,
+    /// A socket was seen for the first time: [`Open`]. Precedes its first [`Op`].
+    Open = 2,
+    /// A TCP socket changed state: [`State`].
+    State = 3,
+    /// How much CPU and waiting a thread has had so far: [`Tick`].
+    Tick = 4,
+    /// A thread or process was created: [`Fork`].
+    Fork = 5,
+    /// A process replaced its program: [`Exec`].
+    Exec = 6,
+    /// A stack was sampled: [`Sample`].
+    Sample = 7,
+}
+
+impl Kind {
+    /// Every kind, for tables that must be complete.
+    pub const ALL: [Self; 7] =
+        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample];
+
+    /// The kind a header's first byte names.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// The word for this kind in metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Op => "op",
+            Self::Open => "open",
+            Self::State => "state",
+            Self::Tick => "tick",
+            Self::Fork => "fork",
+            Self::Exec => "exec",
+            Self::Sample => "sample",
+        }
+    }
+
+    /// Bytes of the fixed part, header included.
+    pub fn fixed_size(self) -> usize {
+        match self {
+            Self::Op => Op::SIZE,
+            Self::Open => Open::SIZE,
+            Self::State => State::SIZE,
+            Self::Tick => Tick::SIZE,
+            Self::Fork => Fork::SIZE,
+            Self::Exec => Exec::SIZE,
+            Self::Sample => Sample::SIZE,
+        }
+    }
+}
+
+/// [`Op`]: bytes were sent (set) or received (clear).
+pub const OP_TX: u8 = 1 << 0;
+/// [`Op`]: the bytes are not in user memory (sendfile, splice) or no address is known for them.
+pub const OP_NO_PAYLOAD: u8 = 1 << 1;
+/// [`Op`]: the user memory could not be read (not present).
+pub const OP_FAULT: u8 = 1 << 2;
+/// [`Op`]: a receive returned 0: the peer will send no more.
+pub const OP_EOF: u8 = 1 << 3;
+/// [`Op`]: receive: unread bytes were left in the socket.
+pub const OP_MORE: u8 = 1 << 4;
+/// [`Open`]: the socket existed before tracing began, or bytes had already passed.
+pub const OPEN_MIDSTREAM: u8 = 1 << 0;
+/// [`Tick`]: the thread is dead; these are its final books.
+pub const TICK_DEAD: u8 = 1 << 0;
+/// [`Tick`]: a kernel thread.
+pub const TICK_KERNEL: u8 = 1 << 1;
+/// [`Tick`]: the thread was running when the record was made (taken by the sampler).
+pub const TICK_RUNNING: u8 = 1 << 2;
+/// [`State`]: the change happened in the thread named by the header, on its own behalf (connect, close).
+pub const STATE_OWN: u8 = 1 << 0;
+
+/// [`Open::role`]: not known (older than the tracer, or not TCP).
+pub const ROLE_UNKNOWN: u8 = 0;
+/// [`Open::role`]: this end called `connect`.
+pub const ROLE_ACTIVE: u8 = 1;
+/// [`Open::role`]: this end accepted.
+pub const ROLE_PASSIVE: u8 = 2;
+
+/// `AF_UNIX`.
+pub const FAMILY_UNIX: u16 = 1;
+/// `AF_INET`.
+pub const FAMILY_INET: u16 = 2;
+/// `AF_INET6`.
+pub const FAMILY_INET6: u16 = 10;
+
+/// TCP states as the kernel numbers them (`include/net/tcp_states.h`), those that matter here.
+pub mod tcp_state {
+    /// Connected.
+    pub const ESTABLISHED: u8 = 1;
+    /// `connect` was called.
+    pub const SYN_SENT: u8 = 2;
+    /// This end closed first.
+    pub const FIN_WAIT1: u8 = 4;
+    /// Gone.
+    pub const CLOSE: u8 = 7;
+    /// The peer closed first.
+    pub const CLOSE_WAIT: u8 = 8;
+    /// The peer closed, then this end.
+    pub const LAST_ACK: u8 = 9;
+}
+
+wire! {
+    /// What every record starts with.
+    pub struct Header {
+        /// A [`Kind`] as a number.
+        pub kind: u8,
+        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`.
+        pub flags: u8,
+        /// CPU the record was made on.
+        pub cpu: u16,
+        /// Whole length of the record in bytes, this header and the variable part included.
+        pub len: u32,
+        /// `CLOCK_MONOTONIC`, nanoseconds.
+        pub nanos: u64,
+        /// Process (thread group) it concerns.
+        pub tgid: u32,
+        /// Thread it concerns.
+        pub tid: u32,
+    }
+}
+
+wire! {
+    /// What a thread has used up to this moment. All times in nanoseconds since the thread was first seen.
+    pub struct Books {
+        /// CPU time, the running slice included.
+        pub cpu: u64,
+        /// Time spent runnable but not running.
+        pub runq: u64,
+        /// Time spent blocked (asleep), to the last wake-up.
+        pub blocked: u64,
+        /// Value of `cpu` when the thread last went into a wait for work (see `idles`).
+        pub idle_cpu: u64,
+        /// When it came back from that wait.
+        pub idle_end: u64,
+        /// Context switches away from the CPU.
+        pub switches: u32,
+        /// Blocking waits for work so far: pollers, accept, receive on a stream, futex, sleep.
+        pub idles: u32,
+        /// Those of them that were in a poller or accept: epoll, poll, select, `io_uring_enter`, accept.
+        pub polls: u32,
+        /// Receives on stream sockets so far, those of sockets that are not traced included.
+        pub reads: u32,
+    }
+}
+
+wire! {
+    /// One send or receive on a stream socket. Followed by `head` bytes from its front and `tail` from its end.
+    pub struct Op {
+        /// Common part.
+        pub header: Header,
+        /// The socket (`bpf_get_socket_cookie`): unique for the life of the host.
+        pub cookie: u64,
+        /// Position in the socket's stream of this direction of the first byte; counted since the socket was
+        /// first seen.
+        pub pos: u64,
+        /// Receives: when the first of the unread bytes arrived, or 0 when not known.
+        pub arrived: u64,
+        /// Bytes moved.
+        pub bytes: u32,
+        /// TCP sequence number of the first byte; 0 for other families.
+        pub seq: u32,
+        /// Bytes of payload from the front that follow the record.
+        pub head: u16,
+        /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
+        pub tail: u16,
+        /// Descriptor or syscall number for diagnosis.
+        pub syscall: u32,
+        /// The thread's books at this moment.
+        pub books: Books,
+    }
+}
+
+wire! {
+    /// A socket, when it is first seen.
+    pub struct Open {
+        /// Common part.
+        pub header: Header,
+        /// The socket.
+        pub cookie: u64,
+        /// When the connection was established, if that was seen; else 0.
+        pub established: u64,
+        /// Kernel address of the socket: only to match `peer` of another record while both live.
+        pub sk: u64,
+        /// UNIX sockets: kernel address of the other end, else 0.
+        pub peer: u64,
+        /// Bytes received before the first record, as far as TCP knows.
+        pub rx_before: u64,
+        /// Bytes sent and acknowledged before the first record, as far as TCP knows.
+        pub tx_before: u64,
+        /// Local address, IPv4 in the first four bytes.
+        pub local: [u8; 16],
+        /// Remote address, IPv4 in the first four bytes.
+        pub remote: [u8; 16],
+        /// Initial sequence number of this end (TCP), as seen through `snd_una - bytes_acked`.
+        pub isn_local: u32,
+        /// Initial sequence number of the far end (TCP).
+        pub isn_remote: u32,
+        /// Network namespace (inode number).
+        pub netns: u32,
+        /// `AF_…`.
+        pub family: u16,
+        /// Local port, host byte order.
+        pub local_port: u16,
+        /// Remote port, host byte order.
+        pub remote_port: u16,
+        /// `ROLE_…`.
+        pub role: u8,
+        /// TCP state.
+        pub state: u8,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+wire! {
+    /// A TCP socket changed state: connect, half close, close.
+    pub struct State {
+        /// Common part. The thread means something only with [`STATE_OWN`].
+        pub header: Header,
+        /// The socket.
+        pub cookie: u64,
+        /// Bytes received since first seen.
+        pub rx: u64,
+        /// Bytes sent since first seen.
+        pub tx: u64,
+        /// Time of the last receive, or 0.
+        pub last_rx: u64,
+        /// Time of the last send, or 0.
+        pub last_tx: u64,
+        /// State left, as TCP numbers it.
+        pub old: u8,
+        /// State entered.
+        pub new: u8,
+        /// Zero.
+        pub reserved: [u8; 6],
+        /// The thread's books, with [`STATE_OWN`].
+        pub books: Books,
+    }
+}
+
+wire! {
+    /// A thread's books, sent when it stops running and has not reported for a while, and when it dies.
+    pub struct Tick {
+        /// Common part: the thread the books belong to.
+        pub header: Header,
+        /// Its name (`comm`), zero-terminated.
+        pub comm: [u8; 16],
+        /// The books.
+        pub books: Books,
+    }
+}
+
+wire! {
+    /// A thread was created.
+    pub struct Fork {
+        /// Common part: the creating thread.
+        pub header: Header,
+        /// Process of the new thread; differs from `header.tgid` for a new process.
+        pub child_tgid: u32,
+        /// The new thread.
+        pub child_tid: u32,
+    }
+}
+
+wire! {
+    /// A process replaced its program.
+    pub struct Exec {
+        /// Common part.
+        pub header: Header,
+        /// New name (`comm`), zero-terminated.
+        pub comm: [u8; 16],
+    }
+}
+
+wire! {
+    /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, innermost first.
+    pub struct Sample {
+        /// Common part: the running thread.
+        pub header: Header,
+        /// Its CPU time at this moment.
+        pub cpu_nanos: u64,
+        /// Period between samples that was in force, nanoseconds.
+        pub period: u64,
+        /// User-space frames that follow.
+        pub user: u16,
+        /// Kernel frames that follow those.
+        pub kernel: u16,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codec_round_trips() {
+        let op = Op {
+            header: Header { kind: Kind::Op as u8, flags: OP_TX, cpu: 3, len: 9, nanos: 1 << 40, tgid: 7, tid: 8 },
+            cookie: 0x0102_0304_0506_0708,
+            bytes: 77,
+            books: Books { cpu: 5, reads: 6, ..Books::default() },
+            ..Op::default()
+        };
+        let mut bytes = [0u8; Op::SIZE];
+        op.encode(&mut bytes).unwrap();
+        assert_eq!(Op::decode(&bytes), Some(op));
+        assert_eq!(Op::decode(&bytes[1..]), None, "one byte short");
+    }
+
+    #[test]
+    fn kinds_are_distinct_and_named() {
+        for (i, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(Kind::from_byte(kind as u8), Some(kind));
+            assert!(Kind::ALL[..i].iter().all(|other| other.name() != kind.name()));
+            assert!(kind.fixed_size() >= Header::SIZE);
+        }
+        assert_eq!(Kind::from_byte(0), None);
+        assert_eq!(Kind::from_byte(8), None);
+    }
+}

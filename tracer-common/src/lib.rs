@@ -1,0 +1,17 @@
+//! What the kernel side and the user side of tracer agree on.
+//!
+//! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the
+//! list of kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), limits ([`limits`])
+//! and the numbers of one processor architecture ([`arch`]).
+//! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
+//! development machine.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod arch;
+pub mod event;
+pub mod limits;
+pub mod lost;
+pub mod members;
+pub mod policy;
+mod wire;

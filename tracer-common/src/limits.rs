@@ -1,0 +1,37 @@
+//! Bounds both sides rely on.
+
+/// Most bytes of payload one record can carry from the front of an operation. A power of two: the verifier follows
+/// a mask.
+pub const HEAD_MAX: usize = 16 * 1024;
+/// Bytes of payload carried from the end of an operation whose front did not fit: enough to see `\r\n0\r\n\r\n`.
+pub const TAIL_MAX: usize = 8;
+/// Payload carried by default where requests are expected.
+pub const HEAD_REQUEST: u16 = 4096;
+/// Payload carried by default where replies are expected.
+pub const HEAD_REPLY: u16 = 1024;
+/// Payload carried in either direction until user space knows the protocol.
+pub const HEAD_UNKNOWN: u16 = 4096;
+/// Most I/O vector elements looked at in one operation.
+pub const IOVECS_MAX: usize = 16;
+/// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
+pub const FRAMES_MAX: usize = 127;
+/// Bytes of the ring that carries everything but stacks.
+pub const EVENT_RING_BYTES: usize = 8 << 20;
+/// Bytes of the ring that carries stacks.
+pub const SAMPLE_RING_BYTES: usize = 1 << 20;
+/// Fill level of a ring, in bytes, above which the kernel wakes the reader before its next turn.
+pub const RING_WAKE_BYTES: u64 = (EVENT_RING_BYTES / 4) as u64;
+/// Connections user space can have an answer ([`crate::policy::Ask`]) waiting for.
+pub const ASKS_MAX: u32 = 16 * 1024;
+/// `io_uring` requests between submission and completion whose buffer is remembered.
+pub const URING_MAX: u32 = 16 * 1024;
+/// Processes with a policy of their own.
+pub const PROCESSES_MAX: u32 = 16 * 1024;
+/// A thread that used CPU reports it when it leaves the CPU at least this long after its last report, nanoseconds.
+pub const TICK_NANOS: u64 = 1_000_000_000;
+/// A thread that used this much CPU since its last report reports when it leaves the CPU, nanoseconds.
+pub const TICK_CPU_NANOS: u64 = 50_000_000;
+
+const _: () = assert!(HEAD_MAX.is_power_of_two());
+const _: () = assert!(HEAD_REQUEST as usize <= HEAD_MAX && HEAD_UNKNOWN as usize <= HEAD_MAX);
+const _: () = assert!(EVENT_RING_BYTES.is_power_of_two() && SAMPLE_RING_BYTES.is_power_of_two());

@@ -1,0 +1,67 @@
+//! One counter per way something is lost or refused in the kernel; the index into the per-CPU array of counters.
+
+/// Why something did not reach user space.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lost {
+    /// The event ring was full: a socket operation was not reported.
+    RingOp = 0,
+    /// The event ring was full: a connection's opening or state change was not reported.
+    RingConnection = 1,
+    /// The event ring was full: a thread's books or a process event were not reported (books catch up later).
+    RingThread = 2,
+    /// The sample ring was full.
+    RingSample = 3,
+    /// The kernel refused storage for a socket.
+    SocketStorage = 4,
+    /// The kernel refused storage for a thread.
+    ThreadStorage = 5,
+    /// A user buffer could not be read: the operation was reported without its bytes.
+    PayloadFault = 6,
+    /// An operation whose buffer address is not known: reported without its bytes.
+    PayloadUnknown = 7,
+    /// Stack could not be walked.
+    Stack = 8,
+}
+
+impl Lost {
+    /// Every reason.
+    pub const ALL: [Self; 9] = [
+        Self::RingOp,
+        Self::RingConnection,
+        Self::RingThread,
+        Self::RingSample,
+        Self::SocketStorage,
+        Self::ThreadStorage,
+        Self::PayloadFault,
+        Self::PayloadUnknown,
+        Self::Stack,
+    ];
+
+    /// Label value of `tracer_events_lost_total{reason}`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RingOp => "ring_full_op",
+            Self::RingConnection => "ring_full_connection",
+            Self::RingThread => "ring_full_thread",
+            Self::RingSample => "ring_full_sample",
+            Self::SocketStorage => "socket_storage_refused",
+            Self::ThreadStorage => "thread_storage_refused",
+            Self::PayloadFault => "payload_fault",
+            Self::PayloadUnknown => "payload_unknown",
+            Self::Stack => "stack_unreadable",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_follow_the_list() {
+        for (i, lost) in Lost::ALL.into_iter().enumerate() {
+            assert_eq!(lost as usize, i);
+        }
+    }
+}

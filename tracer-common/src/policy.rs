@@ -1,0 +1,56 @@
+//! What user space tells the kernel: the one arrow down.
+
+use crate::wire::wire;
+
+/// [`Ask::verdict`]: nothing decided yet.
+pub const VERDICT_NONE: u8 = 0;
+/// [`Ask::verdict`]: a protocol that is understood; use the `head_…` limits given.
+pub const VERDICT_TRACE: u8 = 1;
+/// [`Ask::verdict`]: count this connection's bytes and report nothing more of it.
+pub const VERDICT_IGNORE: u8 = 2;
+
+/// [`Control::flags`]: report UDP sockets too (the self-test's only use of it).
+pub const CONTROL_UDP: u32 = 1 << 0;
+/// [`Control::flags`]: processes without a policy of their own are not traced.
+pub const CONTROL_DEFAULT_IGNORE: u32 = 1 << 1;
+/// [`Control::flags`]: only sockets with a port in the port map are traced.
+pub const CONTROL_PORTS: u32 = 1 << 2;
+/// [`Control::flags`]: the agent's own sockets are traced (only while the self-test runs).
+pub const CONTROL_OWN: u32 = 1 << 3;
+/// [`Control::flags`]: socket I/O is reported at all.
+pub const CONTROL_SOCKETS: u32 = 1 << 4;
+
+/// Process policy: trace it.
+pub const PROCESS_TRACE: u32 = 1;
+/// Process policy: its sockets are left alone.
+pub const PROCESS_IGNORE: u32 = 2;
+
+wire! {
+    /// What user space wants of one connection. Read by the kernel while it has no verdict, and on long runs.
+    pub struct Ask {
+        /// Receives that end at or before this stream position need not be reported.
+        pub rx_skip: u64,
+        /// Sends that end at or before this stream position need not be reported.
+        pub tx_skip: u64,
+        /// Payload to carry from the front of a receive, bytes.
+        pub head_rx: u16,
+        /// Payload to carry from the front of a send, bytes.
+        pub head_tx: u16,
+        /// `VERDICT_…`.
+        pub verdict: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+    }
+}
+
+wire! {
+    /// Switches that may change while running; the single element of an array map.
+    pub struct Control {
+        /// `CONTROL_…`.
+        pub flags: u32,
+        /// Changes with every change of process policies, so that threads look theirs up again.
+        pub generation: u32,
+        /// Period of the stack sampler, nanoseconds; repeated in every sample.
+        pub sample_period: u64,
+    }
+}

@@ -1,0 +1,31 @@
+//! The tracer agent: from socket bytes to request classes, their CPU and their flame graphs.
+//!
+//! Read [`pipeline`] first: it is the only file that joins the stages. A module may use those above it in this list
+//! and none below it; the modules of one line never meet (`tests/layers.rs` enforces both).
+
+// Layer 0: words every layer shares.
+pub mod model;
+// Layer 1: who runs on this host.
+pub mod host;
+// Layer 2: loading, attaching, rings up, policy down.
+pub mod kernel;
+// Layer 3: bytes from the kernel to events.
+pub mod decode;
+// Layer 4: bytes of connections to messages.
+pub mod protocols;
+// Layer 5: messages to units of work, their causes and their cost.
+pub mod transactions;
+// Layer 6: units of work to request classes.
+pub mod classes;
+// Layer 7: places results go; siblings.
+pub mod metrics;
+pub mod profiles;
+pub mod record;
+pub mod store;
+// Layer 8: what users see.
+pub mod http;
+// Joins everything; may see everything.
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod pipeline;
