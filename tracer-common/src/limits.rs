@@ -2,7 +2,7 @@
 
 /// Most bytes of payload one record can carry from the front of an operation. A power of two: the verifier follows
 /// a mask.
-pub const HEAD_MAX: usize = 16 * 1024;
+pub const HEAD_MAX: usize = 8 * 1024;
 /// Bytes of payload carried from the end of an operation whose front did not fit: enough to see `\r\n0\r\n\r\n`.
 pub const TAIL_MAX: usize = 8;
 /// Payload carried by default where requests are expected.

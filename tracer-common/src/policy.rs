@@ -54,3 +54,19 @@ wire! {
         pub sample_period: u64,
     }
 }
+
+wire! {
+    /// Where the time of one CPU went, nanoseconds since tracing began; an element of a per-CPU array map.
+    pub struct CpuBooks {
+        /// When the running thread was switched in. Set once by user space, so that the first slice counts.
+        pub switch_in: u64,
+        /// User-space threads.
+        pub user: u64,
+        /// Kernel threads.
+        pub kernel: u64,
+        /// Idle.
+        pub idle: u64,
+        /// Context switches.
+        pub switches: u64,
+    }
+}

@@ -1,0 +1,43 @@
+//! The registers a thread entered the kernel with.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::bpf_task_pt_regs;
+
+use super::{load, task::Task};
+use crate::offsets::{OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_NR};
+
+/// Saved `pt_regs`.
+#[derive(Clone, Copy)]
+pub(crate) struct Regs(*const c_void);
+
+impl Regs {
+    /// Of `task`. During a system call they hold its number and arguments.
+    #[inline(always)]
+    pub(crate) fn of(task: Task) -> Self {
+        // SAFETY: `task` is trusted.
+        Self(unsafe { bpf_task_pt_regs(task.0.cast()) } as *const c_void)
+    }
+
+    /// System call number.
+    #[inline(always)]
+    pub(crate) fn nr(self) -> u64 {
+        // SAFETY: offset from BTF; on arm64 the member is an int, read with what follows it and cut.
+        let nr = unsafe { load::<u64>(self.0, OFF_REG_NR.load()) };
+        if cfg!(bpf_target_arch = "aarch64") { nr as u32 as u64 } else { nr }
+    }
+
+    /// Second argument.
+    #[inline(always)]
+    pub(crate) fn arg1(self) -> u64 {
+        // SAFETY: offset from BTF.
+        unsafe { load(self.0, OFF_REG_ARG1.load()) }
+    }
+
+    /// Third argument.
+    #[inline(always)]
+    pub(crate) fn arg2(self) -> u64 {
+        // SAFETY: offset from BTF.
+        unsafe { load(self.0, OFF_REG_ARG2.load()) }
+    }
+}

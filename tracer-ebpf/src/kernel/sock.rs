@@ -1,0 +1,168 @@
+//! `sock`, `tcp_sock`, `unix_sock`.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock};
+use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
+
+use super::{load, task::peek};
+use crate::offsets::{
+    OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL,
+    OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR,
+    OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA,
+    OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
+};
+
+const SOCK_STREAM: u16 = 1;
+const IPPROTO_TCP: u16 = 6;
+const IPPROTO_UDP: u16 = 17;
+const TCP_LISTEN: u8 = 10;
+const RCV_SHUTDOWN: u8 = 1;
+
+/// What a socket is, as far as tracing cares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Tcp,
+    UnixStream,
+    Udp,
+    Other,
+}
+
+/// A socket the verifier trusts.
+#[derive(Clone, Copy)]
+pub(crate) struct SockPtr(pub(crate) *mut c_void);
+
+impl SockPtr {
+    #[inline(always)]
+    pub(crate) fn family(self) -> u16 {
+        // SAFETY: offset of an unsigned short.
+        unsafe { load(self.0, OFF_SK_FAMILY.load()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn what(self) -> What {
+        // SAFETY: offsets of u16 members.
+        let (family, protocol, kind) = unsafe {
+            (
+                load::<u16>(self.0, OFF_SK_FAMILY.load()),
+                load::<u16>(self.0, OFF_SK_PROTOCOL.load()),
+                load::<u16>(self.0, OFF_SK_TYPE.load()),
+            )
+        };
+        match (family, protocol, kind) {
+            (FAMILY_INET | FAMILY_INET6, IPPROTO_TCP, _) => What::Tcp,
+            (FAMILY_UNIX, _, SOCK_STREAM) => What::UnixStream,
+            (FAMILY_INET | FAMILY_INET6, IPPROTO_UDP, _) => What::Udp,
+            _ => What::Other,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(self) -> u8 {
+        // SAFETY: offset of `skc_state`.
+        unsafe { load(self.0, OFF_SK_STATE.load()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_listening(self) -> bool {
+        self.state() == TCP_LISTEN
+    }
+
+    /// Local port, host order.
+    #[inline(always)]
+    pub(crate) fn local_port(self) -> u16 {
+        // SAFETY: offset of `skc_num`.
+        unsafe { load(self.0, OFF_SK_NUM.load()) }
+    }
+
+    /// Remote port, host order.
+    #[inline(always)]
+    pub(crate) fn remote_port(self) -> u16 {
+        // SAFETY: offset of `skc_dport`.
+        u16::from_be(unsafe { load(self.0, OFF_SK_DPORT.load()) })
+    }
+
+    /// Unique for the life of the host.
+    #[inline(always)]
+    pub(crate) fn cookie(self) -> u64 {
+        // SAFETY: trusted socket.
+        unsafe { bpf_get_socket_cookie(self.0) }
+    }
+
+    /// Network namespace inode number.
+    #[inline(always)]
+    pub(crate) fn netns(self) -> u32 {
+        // SAFETY: pointer member.
+        let net: u64 = unsafe { load(self.0, OFF_SK_NET.load()) };
+        peek(net, OFF_NET_INUM.load()) as u32
+    }
+
+    /// Local and remote address into `local` and `remote`.
+    #[inline(always)]
+    pub(crate) fn addresses(self, local: &mut [u8; 16], remote: &mut [u8; 16]) {
+        let (from, to, len) = match self.family() {
+            FAMILY_INET => (OFF_SK_RCV_SADDR.load(), OFF_SK_DADDR.load(), 4),
+            FAMILY_INET6 => (OFF_SK_V6_RCV_SADDR.load(), OFF_SK_V6_DADDR.load(), 16),
+            _ => return,
+        };
+        // SAFETY: the helper tolerates any address; lengths fit the arrays.
+        unsafe {
+            bpf_probe_read_kernel(local.as_mut_ptr().cast(), len, self.0.byte_add(from as usize).cast_const());
+            bpf_probe_read_kernel(remote.as_mut_ptr().cast(), len, self.0.byte_add(to as usize).cast_const());
+        }
+    }
+
+    /// Kernel address of a UNIX socket's other end. Only for [`What::UnixStream`].
+    #[inline(always)]
+    pub(crate) fn unix_peer(self) -> u64 {
+        // A `sock` is the first member of its `unix_sock`; the helper reads past what BTF knows of `sock`.
+        peek(self.0 as u64, OFF_UNIX_PEER.load())
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive_shut(self) -> bool {
+        // SAFETY: offset of `sk_shutdown` (a byte).
+        unsafe { load::<u8>(self.0, OFF_SK_SHUTDOWN.load()) & RCV_SHUTDOWN != 0 }
+    }
+
+    /// The same socket as TCP; `None` when it is not.
+    #[inline(always)]
+    pub(crate) fn tcp(self) -> Option<Tcp> {
+        // SAFETY: trusted socket.
+        let tcp = unsafe { bpf_skc_to_tcp_sock(self.0) };
+        (!tcp.is_null()).then_some(Tcp(tcp as *const c_void))
+    }
+}
+
+/// A TCP socket.
+#[derive(Clone, Copy)]
+pub(crate) struct Tcp(*const c_void);
+
+macro_rules! member {
+    ($(#[$meta:meta])* $name:ident, $ty:ty, $offset:ident) => {
+        $(#[$meta])*
+        #[inline(always)]
+        pub(crate) fn $name(self) -> $ty {
+            // SAFETY: offset and type of a `tcp_sock` member.
+            unsafe { load(self.0, $offset.load()) }
+        }
+    };
+}
+
+impl Tcp {
+    member!(
+        /// Sequence number after the last byte given to the socket.
+        write_seq, u32, OFF_TCP_WRITE_SEQ
+    );
+    member!(
+        /// Sequence number after the last byte taken from the socket.
+        copied_seq, u32, OFF_TCP_COPIED_SEQ
+    );
+    member!(
+        /// Sequence number after the last byte received in order.
+        rcv_nxt, u32, OFF_TCP_RCV_NXT
+    );
+    member!(snd_una, u32, OFF_TCP_SND_UNA);
+    member!(bytes_acked, u64, OFF_TCP_BYTES_ACKED);
+    member!(bytes_received, u64, OFF_TCP_BYTES_RECEIVED);
+}

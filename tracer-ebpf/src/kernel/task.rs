@@ -1,0 +1,88 @@
+//! `task_struct`.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_probe_read_kernel};
+
+use super::load;
+use crate::offsets::{
+    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_FILES, OFF_TASK_FLAGS,
+    OFF_TASK_PID, OFF_TASK_TGID,
+};
+
+/// `PF_KTHREAD` (`include/linux/sched.h`).
+const PF_KTHREAD: u32 = 0x0020_0000;
+/// `TASK_DEAD` (`include/linux/sched.h`).
+pub(crate) const TASK_DEAD: u32 = 0x80;
+
+/// A task the verifier trusts.
+#[derive(Clone, Copy)]
+pub(crate) struct Task(pub(crate) *mut c_void);
+
+impl Task {
+    /// The task that runs here.
+    #[inline(always)]
+    pub(crate) fn current() -> Self {
+        // SAFETY: always valid.
+        Self(unsafe { bpf_get_current_task_btf() }.cast())
+    }
+
+    /// Thread id; 0 for idle.
+    #[inline(always)]
+    pub(crate) fn tid(self) -> u32 {
+        // SAFETY: offset of `pid` (an int).
+        unsafe { load(self.0, OFF_TASK_PID.load()) }
+    }
+
+    /// Process id.
+    #[inline(always)]
+    pub(crate) fn tgid(self) -> u32 {
+        // SAFETY: offset of `tgid` (an int).
+        unsafe { load(self.0, OFF_TASK_TGID.load()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_kernel(self) -> bool {
+        // SAFETY: offset of `flags` (unsigned int).
+        unsafe { load::<u32>(self.0, OFF_TASK_FLAGS.load()) & PF_KTHREAD != 0 }
+    }
+
+    /// `comm`.
+    #[inline(always)]
+    pub(crate) fn comm(self) -> [u8; 16] {
+        let mut comm = [0u8; 16];
+        // SAFETY: 16 bytes at the offset of `comm`; the helper tolerates any address.
+        unsafe {
+            bpf_probe_read_kernel(
+                comm.as_mut_ptr().cast(),
+                16,
+                self.0.byte_add(OFF_TASK_COMM.load() as usize).cast_const(),
+            );
+        }
+        comm
+    }
+
+    /// The kernel address of the socket behind descriptor `fd`, 0 when it is none or cannot be read.
+    #[inline(always)]
+    pub(crate) fn socket_of(self, fd: u32) -> u64 {
+        // SAFETY: `files` is a pointer member; what follows is read by the fault-tolerant helper.
+        let files: u64 = unsafe { load(self.0, OFF_TASK_FILES.load()) };
+        let fdt = peek(files, OFF_FILES_FDT.load());
+        let table = peek(fdt, OFF_FDT_FD.load());
+        let file = peek(table, fd as u64 * 8);
+        let socket = peek(file, OFF_FILE_PRIVATE.load());
+        peek(socket, OFF_SOCKET_SK.load())
+    }
+}
+
+/// Reads a pointer at `base + offset` of kernel memory; 0 when `base` is 0 or it faults.
+#[inline(always)]
+pub(crate) fn peek(base: u64, offset: u64) -> u64 {
+    if base == 0 {
+        return 0;
+    }
+    let mut value = 0u64;
+    // SAFETY: the helper tolerates any address.
+    unsafe { bpf_probe_read_kernel((&raw mut value).cast(), 8, (base + offset) as *const c_void) };
+    value
+}

@@ -1,0 +1,102 @@
+//! What user space wants traced: the arrow down, read side.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, HashMap, LruHashMap},
+};
+use tracer_common::{
+    limits::{ASKS_MAX, PROCESSES_MAX},
+    policy::{
+        Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, Control, PROCESS_IGNORE,
+        PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE,
+    },
+};
+
+use crate::{
+    offsets::AGENT_TGID,
+    storage::{SOCK_DECIDED, SOCK_IGNORED, Sock, Thread},
+};
+
+#[map]
+static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
+
+/// Policies of processes that have one, by process id.
+#[map]
+static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(PROCESSES_MAX, 0);
+
+/// Ports that are traced, when only some are.
+#[map]
+static PORTS: HashMap<u16, u8> = HashMap::with_max_entries(256, 0);
+
+/// User space's wishes by socket cookie. Least recently used ones go first: a wish is only an economy.
+#[map]
+static ASKS: LruHashMap<u64, Ask> = LruHashMap::with_max_entries(ASKS_MAX, 0);
+
+/// The switches in force; `None` while sockets are not to be reported.
+#[inline(always)]
+pub(crate) fn control() -> Option<&'static Control> {
+    let control = CONTROL.get(0)?;
+    (control.flags & CONTROL_SOCKETS != 0).then_some(control)
+}
+
+/// Sampling period in force, nanoseconds.
+#[inline(always)]
+pub(crate) fn sample_period() -> u64 {
+    CONTROL.get(0).map_or(0, |control| control.sample_period)
+}
+
+/// Whether sockets of the process `tgid`, to which `thread` belongs, are traced.
+#[inline(always)]
+pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) -> bool {
+    // Generations start at 1, so a fresh record is looked up.
+    if thread.generation != control.generation {
+        thread.generation = control.generation;
+        thread.policy = if tgid == AGENT_TGID.load() {
+            if control.flags & CONTROL_OWN != 0 { PROCESS_TRACE } else { PROCESS_IGNORE }
+        } else {
+            // SAFETY: the value is copied out at once.
+            match unsafe { PROCESSES.get(tgid) } {
+                Some(policy) => *policy,
+                None if control.flags & CONTROL_DEFAULT_IGNORE != 0 => PROCESS_IGNORE,
+                None => PROCESS_TRACE,
+            }
+        };
+    }
+    thread.policy == PROCESS_TRACE
+}
+
+/// Whether a connection between these ports is traced.
+#[inline(always)]
+pub(crate) fn ports_traced(control: &Control, local: u16, remote: u16) -> bool {
+    if control.flags & CONTROL_PORTS == 0 {
+        return true;
+    }
+    // SAFETY: only presence is looked at.
+    unsafe { PORTS.get(local).is_some() || PORTS.get(remote).is_some() }
+}
+
+/// Takes over what user space wants of the socket, when it is worth asking: for the first operations and then now
+/// and then until there is a verdict; on long runs in one direction after that.
+#[inline(always)]
+pub(crate) fn refresh(sock: &mut Sock) {
+    let due = if sock.flags & SOCK_DECIDED == 0 {
+        sock.ops < 8 || sock.ops & 15 == 0
+    } else {
+        sock.run >= 4 && sock.run & 3 == 0
+    };
+    if !due {
+        return;
+    }
+    // SAFETY: a copy racing with an update mixes two wishes of the same connection at worst.
+    let Some(ask) = (unsafe { ASKS.get(sock.cookie) }) else { return };
+    sock.rx_skip = ask.rx_skip;
+    sock.tx_skip = ask.tx_skip;
+    sock.head_rx = ask.head_rx;
+    sock.head_tx = ask.head_tx;
+    if ask.verdict != VERDICT_NONE {
+        sock.flags |= SOCK_DECIDED;
+    }
+    if ask.verdict == VERDICT_IGNORE {
+        sock.flags |= SOCK_IGNORED;
+    }
+}

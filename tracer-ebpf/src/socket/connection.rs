@@ -1,0 +1,237 @@
+//! Connections: first sight, connect, accept, arrival of data, half close, close.
+
+use core::ptr;
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    event::{
+        Books, Header, Kind, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State,
+        tcp_state,
+    },
+    lost::Lost,
+    policy::Control,
+};
+
+use crate::{
+    emit,
+    kernel::{
+        sock::{SockPtr, What},
+        task::Task,
+    },
+    policy,
+    sched::books,
+    storage::{SOCK_ACTIVE, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCKS, Sock, THREADS},
+};
+
+const TCP_SYN_RECV: i32 = 3;
+const TCP_LISTEN: i32 = 10;
+
+/// Reports a socket at its first operation, which moved `bytes`; false when it is not to be traced.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "inlined; a struct would only be spilled to the stack")]
+pub(super) fn open(
+    sk: SockPtr,
+    what: What,
+    control: &Control,
+    sock: &mut Sock,
+    now: u64,
+    task: Task,
+    tgid: u32,
+    tx: bool,
+    bytes: u32,
+) -> bool {
+    let (local_port, remote_port) =
+        if what == What::UnixStream { (0, 0) } else { (sk.local_port(), sk.remote_port()) };
+    if !policy::ports_traced(control, local_port, remote_port) {
+        sock.flags |= SOCK_IGNORED;
+        return false;
+    }
+    sock.flags |= SOCK_OPENED;
+    sock.cookie = sk.cookie();
+    let mut record = Open {
+        header: Header {
+            kind: Kind::Open as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Open>() as u32,
+            nanos: now,
+            tgid,
+            tid: task.tid(),
+        },
+        cookie: sock.cookie,
+        established: sock.established,
+        sk: sk.0 as u64,
+        peer: 0,
+        rx_before: 0,
+        tx_before: 0,
+        local: [0; 16],
+        remote: [0; 16],
+        isn_local: 0,
+        isn_remote: 0,
+        netns: sk.netns(),
+        family: sk.family(),
+        local_port,
+        remote_port,
+        role: if sock.flags & SOCK_PASSIVE != 0 {
+            ROLE_PASSIVE
+        } else if sock.flags & SOCK_ACTIVE != 0 {
+            ROLE_ACTIVE
+        } else {
+            ROLE_UNKNOWN
+        },
+        state: sk.state(),
+        reserved: 0,
+    };
+    match what {
+        What::UnixStream => record.peer = sk.unix_peer(),
+        What::Tcp => {
+            if let Some(tcp) = sk.tcp() {
+                let acked = tcp.bytes_acked();
+                let received = tcp.bytes_received();
+                record.isn_local = tcp.snd_una().wrapping_sub(acked as u32);
+                record.isn_remote = tcp.rcv_nxt().wrapping_sub(received as u32);
+                // What was received and is not waiting, less what this operation took.
+                let waiting = tcp.rcv_nxt().wrapping_sub(tcp.copied_seq());
+                let taken = if tx { 0 } else { bytes };
+                record.rx_before = received.saturating_sub(waiting as u64).saturating_sub(taken as u64);
+                record.tx_before = acked;
+                if sock.established == 0 && (record.rx_before > 1 || (acked > 1 && !tx)) {
+                    record.header.flags = OPEN_MIDSTREAM;
+                }
+            }
+        }
+        What::Udp | What::Other => {}
+    }
+    sk.addresses(&mut record.local, &mut record.remote);
+    emit::event(ptr::from_ref(&record).cast(), size_of::<Open>() as u64, Lost::RingConnection);
+    true
+}
+
+/// hook: tp_btf inet_sock_set_state(sk, oldstate, newstate). First seen: 5.10. Emits [`State`].
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub(crate) fn state(ctx: BtfTracePointContext) -> i32 {
+    changed(SockPtr(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    0
+}
+
+#[inline(always)]
+fn changed(sk: SockPtr, old: i32, new: i32) {
+    const SYN_SENT: i32 = tcp_state::SYN_SENT as i32;
+    const ESTABLISHED: i32 = tcp_state::ESTABLISHED as i32;
+    const FIN_WAIT1: i32 = tcp_state::FIN_WAIT1 as i32;
+    const LAST_ACK: i32 = tcp_state::LAST_ACK as i32;
+    const CLOSE_WAIT: i32 = tcp_state::CLOSE_WAIT as i32;
+    const CLOSE: i32 = tcp_state::CLOSE as i32;
+
+    let Some(control) = policy::control() else { return };
+    if old == TCP_LISTEN || new == TCP_LISTEN || sk.what() != What::Tcp {
+        return;
+    }
+    let begins = new == SYN_SENT || new == ESTABLISHED;
+    let sock = SOCKS.get(sk.0, begins);
+    if sock.is_null() {
+        if begins {
+            emit::count(Lost::SocketStorage);
+        }
+        return;
+    }
+    // SAFETY: not null; the socket is locked by whoever changes its state.
+    let sock = unsafe { &mut *sock };
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    match new {
+        SYN_SENT => {
+            sock.flags |= SOCK_ACTIVE;
+            sock.cookie = sk.cookie();
+        }
+        ESTABLISHED => {
+            sock.established = now;
+            sock.flags |= if old == TCP_SYN_RECV { SOCK_PASSIVE } else { SOCK_ACTIVE };
+            return;
+        }
+        FIN_WAIT1 | LAST_ACK | CLOSE_WAIT | CLOSE => {
+            if sock.flags & (SOCK_OPENED | SOCK_IGNORED) != SOCK_OPENED {
+                return;
+            }
+        }
+        _ => return,
+    }
+    let mut record = State {
+        header: Header {
+            kind: Kind::State as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<State>() as u32,
+            nanos: now,
+            tgid: 0,
+            tid: 0,
+        },
+        cookie: sock.cookie,
+        rx: sock.rx,
+        tx: sock.tx,
+        last_rx: sock.last_rx,
+        last_tx: sock.last_tx,
+        old: old as u8,
+        new: new as u8,
+        reserved: [0; 6],
+        books: Books {
+            cpu: 0,
+            runq: 0,
+            blocked: 0,
+            idle_cpu: 0,
+            idle_end: 0,
+            switches: 0,
+            idles: 0,
+            polls: 0,
+            reads: 0,
+        },
+    };
+    // These two are entered by the thread that connects or closes; the others from a packet, in whatever runs.
+    if matches!(new, SYN_SENT | FIN_WAIT1 | LAST_ACK) {
+        let task = Task::current();
+        let thread = THREADS.get(task.0, true);
+        if thread.is_null() {
+            emit::count(Lost::ThreadStorage);
+        } else {
+            // SAFETY: not null; the current thread's own record.
+            let thread = unsafe { &mut *thread };
+            let tgid = task.tgid();
+            if new == SYN_SENT && !policy::process_traced(control, thread, tgid) {
+                return;
+            }
+            record.header.flags = STATE_OWN;
+            record.header.tgid = tgid;
+            record.header.tid = task.tid();
+            record.books = books(thread, now);
+        }
+    }
+    emit::event(ptr::from_ref(&record).cast(), size_of::<State>() as u64, Lost::RingConnection);
+}
+
+/// hook: tp_btf sk_data_ready(sk). First seen: 6.12. Emits nothing: remembers when the first unread byte arrived.
+/// It makes the record: else a connection's first request had no arrival time.
+#[btf_tracepoint(function = "sk_data_ready")]
+pub(crate) fn arrived(ctx: BtfTracePointContext) -> i32 {
+    let sk = SockPtr(ctx.arg(0));
+    if policy::control().is_none() || !matches!(sk.what(), What::Tcp | What::UnixStream) || sk.is_listening() {
+        return 0;
+    }
+    let sock = SOCKS.get(sk.0, true);
+    if sock.is_null() {
+        emit::count(Lost::SocketStorage);
+        return 0;
+    }
+    // SAFETY: not null; a race with the reader costs one arrival time.
+    let sock = unsafe { &mut *sock };
+    if sock.arrived == 0 && sock.flags & SOCK_IGNORED == 0 {
+        // SAFETY: no argument.
+        sock.arrived = unsafe { bpf_ktime_get_ns() };
+    }
+    0
+}

@@ -1,0 +1,98 @@
+//! Bytes that leave a TCP socket without passing `sock_recv_length`: splice.
+
+use core::ptr;
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    event::{Header, Kind, OP_NO_PAYLOAD, Op},
+    lost::Lost,
+};
+
+use super::{Seen, connection, seen};
+use crate::{
+    arch, emit,
+    kernel::{
+        regs::Regs,
+        sock::{SockPtr, What},
+        task::Task,
+    },
+    sched::books,
+    scratch::SPLICE_SCRATCH,
+    storage::{SOCK_OPENED, SOCK_SENDING},
+};
+
+/// hook: tp_btf tcp_rcv_space_adjust(sk). First seen: 5.10. Emits [`Op`] without payload, for splice only: every
+/// other consumer is seen by `sock_recv_length`, and what neither shows is found by `copied_seq` at the next
+/// operation.
+#[btf_tracepoint(function = "tcp_rcv_space_adjust")]
+pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
+    let nr = Regs::of(Task::current()).nr();
+    if arch::is_splice(nr) {
+        spliced(SockPtr(ctx.arg(0)), nr);
+    }
+    0
+}
+
+#[inline(always)]
+fn spliced(sk: SockPtr, nr: u64) {
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false>(sk) else { return };
+    if what != What::Tcp {
+        return;
+    }
+    let Some(tcp) = sk.tcp() else { return };
+    let copied = tcp.copied_seq();
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if sock.flags & SOCK_OPENED == 0 {
+        // Joined here: what this call took is before the beginning.
+        sock.rx_next = copied;
+        connection::open(sk, what, control, sock, now, task, tgid, false, 0);
+        return;
+    }
+    let bytes = copied.wrapping_sub(sock.rx_next);
+    if bytes == 0 || bytes >= 1 << 31 {
+        return;
+    }
+    let seq = sock.rx_next;
+    sock.rx_next = copied;
+    sock.run = if sock.flags & SOCK_SENDING != 0 { 0 } else { sock.run + 1 };
+    sock.flags &= !SOCK_SENDING;
+    sock.ops += 1;
+    let pos = sock.rx;
+    sock.rx += bytes as u64;
+    sock.last_rx = now;
+    let arrived = sock.arrived;
+    sock.arrived = 0;
+    if sock.rx < sock.rx_skip {
+        return;
+    }
+    let Some(scratch) = SPLICE_SCRATCH.get_ptr_mut(0) else { return };
+    // SAFETY: a per-CPU area of this program.
+    unsafe {
+        (*scratch).op = Op {
+            header: Header {
+                kind: Kind::Op as u8,
+                flags: OP_NO_PAYLOAD,
+                cpu: bpf_get_smp_processor_id() as u16,
+                len: size_of::<Op>() as u32,
+                nanos: now,
+                tgid,
+                tid: task.tid(),
+            },
+            cookie: sock.cookie,
+            pos,
+            arrived,
+            bytes,
+            seq,
+            head: 0,
+            tail: 0,
+            syscall: nr as u32,
+            books: books(thread, now),
+        };
+        emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp);
+    }
+}

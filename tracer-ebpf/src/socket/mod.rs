@@ -1,0 +1,241 @@
+//! Socket I/O: one pair of hooks covers every system call, sendfile, splice out and io_uring.
+
+mod connection;
+mod consumed;
+mod payload;
+mod uring;
+
+use core::ptr;
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    arch::Shape,
+    event::{Header, Kind, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TX, Op},
+    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
+    lost::Lost,
+    policy::{CONTROL_UDP, Control},
+};
+
+use crate::{
+    arch, bound, emit,
+    kernel::{
+        regs::Regs,
+        sock::{SockPtr, What},
+        task::Task,
+    },
+    policy,
+    sched::books,
+    scratch::{OpScratch, RX_SCRATCH, TX_SCRATCH},
+    storage::{
+        SOCK_ACTIVE, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
+    },
+};
+
+const MSG_PEEK: i32 = 2;
+
+/// hook: tp_btf sock_send_length(sk, ret, flags). First seen: 6.12. Emits [`Op`].
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    if ret > 0 {
+        let Some(scratch) = TX_SCRATCH.get_ptr_mut(0) else { return 0 };
+        moved::<true>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+    }
+    0
+}
+
+/// hook: tp_btf sock_recv_length(sk, ret, flags). First seen: 6.12. Emits [`Op`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    let flags: i32 = ctx.arg(2);
+    if ret >= 0 && flags & MSG_PEEK == 0 {
+        let Some(scratch) = RX_SCRATCH.get_ptr_mut(0) else { return 0 };
+        moved::<false>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+    }
+    0
+}
+
+/// What is known once a socket operation is found worth following.
+struct Seen {
+    control: &'static Control,
+    task: Task,
+    tgid: u32,
+    thread: &'static mut Thread,
+    sock: &'static mut Sock,
+    what: What,
+}
+
+/// The socket's and the thread's records, when the operation is to be traced.
+#[inline(always)]
+fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
+    let control = policy::control()?;
+    let what = sk.what();
+    if what == What::Other || (what == What::Udp && control.flags & CONTROL_UDP == 0) {
+        return None;
+    }
+    let task = Task::current();
+    let thread = THREADS.get(task.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return None;
+    }
+    // SAFETY: not null, and only this thread's programs touch it while it runs.
+    let thread = unsafe { &mut *thread };
+    if !TX {
+        thread.reads += 1;
+    }
+    let tgid = task.tgid();
+    if !policy::process_traced(control, thread, tgid) {
+        return None;
+    }
+    let sock = SOCKS.get(sk.0, true);
+    if sock.is_null() {
+        emit::count(Lost::SocketStorage);
+        return None;
+    }
+    // SAFETY: not null. Two threads on one socket race on counters; both hold a reference to it.
+    let sock = unsafe { &mut *sock };
+    if sock.flags & SOCK_IGNORED != 0 {
+        return None;
+    }
+    Some(Seen { control, task, tgid, thread, sock, what })
+}
+
+/// One operation moved `bytes` bytes.
+#[inline(always)]
+fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX>(sk) else { return };
+    if bytes == 0 {
+        // The end of what the peer sends: once, and only of a socket that was heard of.
+        if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {
+            return;
+        }
+        sock.flags |= SOCK_EOF;
+    }
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, bytes);
+    if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
+        return;
+    }
+    let turned = (sock.flags & SOCK_SENDING != 0) != TX;
+    sock.run = if turned { 0 } else { sock.run + 1 };
+    sock.ops += 1;
+    policy::refresh(sock);
+    let (pos, arrived, skip) = if TX {
+        sock.flags |= SOCK_SENDING;
+        let pos = sock.tx;
+        sock.tx += bytes as u64;
+        sock.last_tx = now;
+        (pos, 0, sock.tx < sock.tx_skip)
+    } else {
+        sock.flags &= !SOCK_SENDING;
+        let pos = sock.rx + unseen as u64;
+        sock.rx = pos + bytes as u64;
+        sock.last_rx = now;
+        let arrived = sock.arrived;
+        if !more {
+            sock.arrived = 0;
+        }
+        (pos, arrived, sock.rx < sock.rx_skip)
+    };
+    if skip || sock.flags & SOCK_IGNORED != 0 {
+        return;
+    }
+
+    let regs = Regs::of(task);
+    let nr = regs.nr();
+    let shape = arch::shape(nr);
+    let cap = head_cap::<TX>(sock);
+    // SAFETY: a per-CPU area of this program.
+    let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
+    let mut flags = if TX { OP_TX } else { 0 };
+    if more {
+        flags |= OP_MORE;
+    }
+    if bytes == 0 {
+        flags |= OP_EOF;
+    } else if found.missing {
+        flags |= OP_NO_PAYLOAD;
+        if shape != Shape::Pages {
+            emit::count(Lost::PayloadUnknown);
+        }
+    }
+    if found.fault {
+        flags |= OP_FAULT;
+        emit::count(Lost::PayloadFault);
+    }
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(found.head as u64);
+    let tail = bound::at_most::<{ TAIL_MAX as u64 }>(found.tail as u64);
+    let len = size_of::<Op>() as u64 + head + tail;
+    // SAFETY: a per-CPU area of this program; `len` is within it.
+    unsafe {
+        (*scratch).op = Op {
+            header: Header {
+                kind: Kind::Op as u8,
+                flags,
+                cpu: bpf_get_smp_processor_id() as u16,
+                len: len as u32,
+                nanos: now,
+                tgid,
+                tid: task.tid(),
+            },
+            cookie: sock.cookie,
+            pos,
+            arrived,
+            bytes,
+            seq,
+            head: head as u16,
+            tail: tail as u16,
+            syscall: nr as u32,
+            books: books(thread, now),
+        };
+        emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp);
+    }
+}
+
+/// Sequence number of the first byte, bytes consumed before it that no hook showed (splice, zero-copy receive), and
+/// whether unread bytes remain.
+#[inline(always)]
+fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, bytes: u32) -> (u32, u32, bool) {
+    if what != What::Tcp {
+        return (0, 0, false);
+    }
+    let Some(tcp) = sk.tcp() else { return (0, 0, false) };
+    if TX {
+        return (tcp.write_seq().wrapping_sub(bytes), 0, false);
+    }
+    let copied = tcp.copied_seq();
+    let received = tcp.rcv_nxt();
+    let mut start = copied.wrapping_sub(bytes);
+    let known = sock.flags & SOCK_OPENED != 0;
+    if known && sk.receive_shut() && copied == received && start == sock.rx_next.wrapping_add(1) {
+        // The FIN takes a sequence number and was consumed with the bytes.
+        start = sock.rx_next;
+    }
+    let unseen = if known { start.wrapping_sub(sock.rx_next) } else { 0 };
+    sock.rx_next = start.wrapping_add(bytes);
+    // Half the space back means the counter did not advance: another thread read meanwhile.
+    (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
+}
+
+/// How much of an operation's front to carry.
+#[inline(always)]
+fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
+    let asked = if TX { sock.head_tx } else { sock.head_rx };
+    let cap = if asked != 0 {
+        asked
+    } else if sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
+        HEAD_UNKNOWN
+    } else if (sock.flags & SOCK_PASSIVE != 0) == TX {
+        HEAD_REPLY
+    } else {
+        HEAD_REQUEST
+    };
+    cap as u32
+}

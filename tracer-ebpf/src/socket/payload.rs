@@ -1,0 +1,184 @@
+//! The bytes of an operation, out of the user buffer its system call still names in the saved registers.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use tracer_common::{
+    arch::Shape,
+    limits::{HEAD_MAX, IOVECS_MAX, TAIL_MAX},
+};
+
+use super::uring;
+use crate::{
+    bound,
+    kernel::{regs::Regs, sock::SockPtr},
+    scratch::OpScratch,
+    storage::Thread,
+};
+
+/// Offset of `msg_iov` and `msg_iovlen` in the user's `struct msghdr` (64-bit).
+const MSG_IOV: u64 = 16;
+/// Size of `struct mmsghdr` (64-bit).
+const MMSGHDR: u64 = 64;
+/// Offset of `msg_len` in it.
+const MMSG_LEN: u64 = 56;
+
+/// What of an operation's payload was copied behind its record.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Found {
+    pub(super) head: u32,
+    pub(super) tail: u32,
+    /// There is no user buffer, or none is known.
+    pub(super) missing: bool,
+    /// User memory was not there.
+    pub(super) fault: bool,
+}
+
+#[inline(always)]
+fn user<T: Copy + Default>(at: u64) -> T {
+    let mut value = T::default();
+    // SAFETY: the helper tolerates any address and zeroes what it could not read.
+    unsafe { bpf_probe_read_user((&raw mut value).cast(), size_of::<T>() as u32, at as *const c_void) };
+    value
+}
+
+/// Copies up to `cap` bytes from the front of the operation's buffer behind the record in `scratch`, and its last
+/// bytes after them when the front does not cover everything.
+///
+/// # Safety
+/// `scratch` is this program's own area.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "one call, inlined: a struct would only be spilled to the stack")]
+pub(super) unsafe fn copy(
+    scratch: *mut OpScratch,
+    sk: SockPtr,
+    shape: Shape,
+    regs: Regs,
+    thread: &mut Thread,
+    bytes: u32,
+    cap: u32,
+    tx: bool,
+) -> Found {
+    if bytes == 0 {
+        return Found::default();
+    }
+    // SAFETY: a field of the caller's area.
+    let payload = unsafe { (&raw mut (*scratch).payload).cast::<u8>() };
+    match shape {
+        // SAFETY: `payload` has room for a head and a tail.
+        Shape::Buffer => unsafe { one(payload, regs.arg1(), bytes, cap) },
+        // SAFETY: as above.
+        Shape::Vectors => unsafe { vectors(payload, regs.arg1(), regs.arg2(), bytes, cap) },
+        Shape::Message => {
+            let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
+            // SAFETY: as above.
+            unsafe { vectors(payload, vec, count, bytes, cap) }
+        }
+        Shape::Messages => {
+            let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
+            let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
+            // SAFETY: as above.
+            unsafe { vectors(payload, vec, count, bytes, cap) }
+        }
+        Shape::Pages => Found { missing: true, ..Found::default() },
+        Shape::Other => match uring::take(sk, tx) {
+            // SAFETY: as above.
+            Some((buffer, 0)) => unsafe { one(payload, buffer, bytes, cap) },
+            // SAFETY: as above.
+            Some((vec, count)) => unsafe { vectors(payload, vec, count, bytes, cap) },
+            None => Found { missing: true, ..Found::default() },
+        },
+    }
+}
+
+/// Which message of a `sendmmsg`/`recvmmsg` array this is. The hook fires once per message while the registers name
+/// only the array; the kernel has written the length of each finished message back before the next one starts, so
+/// the same array whose previous element carries the previous length is the same call going on.
+#[inline(always)]
+fn message_index(regs: Regs, thread: &mut Thread, bytes: u32) -> u64 {
+    let array = regs.arg1();
+    let mut index = 0u32;
+    let next = thread.mmsg_next;
+    if thread.mmsg == array && next != 0 && (next as u64) < (regs.arg2() & 0xffff_ffff) && next < 1024 {
+        let before: u32 = user(array + (next as u64 - 1) * MMSGHDR + MMSG_LEN);
+        if before == thread.mmsg_bytes {
+            index = next;
+        }
+    }
+    thread.mmsg = array;
+    thread.mmsg_next = index + 1;
+    thread.mmsg_bytes = bytes;
+    index as u64
+}
+
+/// One buffer.
+#[inline(always)]
+unsafe fn one(payload: *mut u8, buffer: u64, bytes: u32, cap: u32) -> Found {
+    if buffer == 0 {
+        return Found { missing: true, ..Found::default() };
+    }
+    let want = if bytes < cap { bytes } else { cap };
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(want as u64) as u32;
+    // SAFETY: `head` is at most HEAD_MAX, which fits.
+    let refused = unsafe { bpf_probe_read_user(payload.cast(), head, buffer as *const c_void) };
+    if refused != 0 {
+        return Found { fault: true, ..Found::default() };
+    }
+    // SAFETY: behind the head there is room for a tail.
+    unsafe { with_tail(payload, head, buffer + bytes as u64, bytes) }
+}
+
+/// Adds the last bytes before user address `end` when `head` bytes do not cover all `bytes`.
+#[inline(always)]
+unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found {
+    let rest = bytes - head;
+    if rest == 0 {
+        return Found { head, ..Found::default() };
+    }
+    let tail = bound::at_most::<{ TAIL_MAX as u64 }>(rest as u64) as u32;
+    let at = bound::at_most::<{ HEAD_MAX as u64 }>(head as u64) as usize;
+    // SAFETY: `at` and `tail` are bounded; the area has room for both.
+    let refused = unsafe { bpf_probe_read_user(payload.add(at).cast(), tail, (end - tail as u64) as *const c_void) };
+    Found { head, tail: if refused == 0 { tail } else { 0 }, ..Found::default() }
+}
+
+/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last element
+/// that was used holds it whole.
+#[inline(always)]
+unsafe fn vectors(payload: *mut u8, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
+    if vec == 0 {
+        return Found { missing: true, ..Found::default() };
+    }
+    let mut head = 0u64;
+    let mut left = bytes as u64;
+    let mut end = 0u64;
+    let mut last = 0u64;
+    let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
+    for i in 0..IOVECS_MAX as u64 {
+        if i >= count || left == 0 {
+            break;
+        }
+        let [base, len] = user::<[u64; 2]>(vec + i * 16);
+        let len = if len < left { len } else { left };
+        if head < cap {
+            let room = cap - head;
+            let n = bound::at_most::<{ HEAD_MAX as u64 }>(if len < room { len } else { room });
+            let at = bound::at_most::<{ HEAD_MAX as u64 }>(head);
+            // SAFETY: both are at most HEAD_MAX; the area holds their sum.
+            if unsafe { bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, base as *const c_void) } != 0 {
+                return Found { head: at as u32, fault: true, ..Found::default() };
+            }
+            head = at + n;
+        }
+        left -= len;
+        end = base + len;
+        last = len;
+    }
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(head) as u32;
+    if left != 0 || last < TAIL_MAX as u64 {
+        return Found { head, ..Found::default() };
+    }
+    // SAFETY: as in `one`.
+    unsafe { with_tail(payload, head, end, bytes) }
+}
+

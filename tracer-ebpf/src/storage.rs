@@ -1,0 +1,150 @@
+//! State that lives with what it describes: per-thread and per-socket records the kernel frees for us.
+//!
+//! aya-ebpf 0.2 has no type for task storage and its socket storage does not fit tracepoints; the BTF definition is
+//! all a map needs, and the loader is told to allow kinds it does not know.
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::{helpers::generated, macros::btf_map};
+
+macro_rules! local_storage {
+    ($(#[$meta:meta])* $name:ident, $kind:literal, $helper:ident, $object:ty) => {
+        $(#[$meta])*
+        #[repr(C)]
+        pub(crate) struct $name<T> {
+            r#type: *const [i32; $kind],
+            key: *const i32,
+            value: *const T,
+            max_entries: *const [i32; 0],
+            // BPF_F_NO_PREALLOC: required of local storage.
+            map_flags: *const [i32; 1],
+        }
+
+        // SAFETY: the struct is a description for the loader; it holds no data of its own.
+        unsafe impl<T> Sync for $name<T> {}
+
+        impl<T> $name<T> {
+            const fn new() -> Self {
+                Self {
+                    r#type: ptr::null(),
+                    key: ptr::null(),
+                    value: ptr::null(),
+                    max_entries: ptr::null(),
+                    map_flags: ptr::null(),
+                }
+            }
+
+            /// The record of `object`, made if `create` and there is none; null when there is none or it was refused.
+            #[inline(always)]
+            pub(crate) fn get(&'static self, object: $object, create: bool) -> *mut T {
+                // SAFETY: the map definition is this static; the verifier checks that `object` is trusted.
+                unsafe {
+                    generated::$helper(
+                        ptr::from_ref(self).cast_mut().cast(),
+                        object.cast(),
+                        ptr::null_mut(),
+                        create as u64,
+                    )
+                    .cast()
+                }
+            }
+        }
+    };
+}
+
+local_storage!(
+    /// `BPF_MAP_TYPE_TASK_STORAGE`.
+    TaskStorage, 29, bpf_task_storage_get, *mut c_void
+);
+local_storage!(
+    /// `BPF_MAP_TYPE_SK_STORAGE`.
+    SkStorage, 24, bpf_sk_storage_get, *mut c_void
+);
+
+/// What is kept per thread. Times in nanoseconds.
+#[repr(C)]
+pub(crate) struct Thread {
+    /// CPU of completed slices.
+    pub(crate) cpu: u64,
+    pub(crate) runq: u64,
+    pub(crate) blocked: u64,
+    /// CPU when the last wait for work began; when it ended.
+    pub(crate) idle_cpu: u64,
+    pub(crate) idle_end: u64,
+    /// When it left the CPU, 0 while it runs.
+    pub(crate) off: u64,
+    /// When it was woken since, 0 if it was not.
+    pub(crate) woken: u64,
+    /// CPU and time of the last report.
+    pub(crate) reported_cpu: u64,
+    pub(crate) reported_at: u64,
+    /// The array of the last `sendmmsg`/`recvmmsg`.
+    pub(crate) mmsg: u64,
+    pub(crate) switches: u32,
+    pub(crate) idles: u32,
+    pub(crate) polls: u32,
+    pub(crate) reads: u32,
+    /// How it left the CPU: `OFF_…`.
+    pub(crate) off_kind: u32,
+    /// Cached policy of its process and the generation it was looked up in.
+    pub(crate) policy: u32,
+    pub(crate) generation: u32,
+    /// Next message of the array in `mmsg`, and the length moved by the one before.
+    pub(crate) mmsg_next: u32,
+    pub(crate) mmsg_bytes: u32,
+    pub(crate) pad: u32,
+}
+
+/// [`Thread::off_kind`]: still runnable.
+pub(crate) const OFF_PREEMPTED: u32 = 0;
+/// [`Thread::off_kind`]: blocked.
+pub(crate) const OFF_BLOCKED: u32 = 1;
+/// [`Thread::off_kind`]: blocked in a wait for work.
+pub(crate) const OFF_IDLE: u32 = 2;
+
+/// What is kept per socket. Positions count bytes since the socket was first seen.
+#[repr(C)]
+pub(crate) struct Sock {
+    pub(crate) cookie: u64,
+    pub(crate) rx: u64,
+    pub(crate) tx: u64,
+    pub(crate) last_rx: u64,
+    pub(crate) last_tx: u64,
+    /// When the first unread byte arrived; 0 when everything was read.
+    pub(crate) arrived: u64,
+    pub(crate) established: u64,
+    /// Operations that end before these positions need not be reported.
+    pub(crate) rx_skip: u64,
+    pub(crate) tx_skip: u64,
+    pub(crate) ops: u32,
+    /// Operations in the current direction since it turned.
+    pub(crate) run: u32,
+    /// `copied_seq` after the last receive.
+    pub(crate) rx_next: u32,
+    /// `SOCK_…`.
+    pub(crate) flags: u32,
+    pub(crate) head_rx: u16,
+    pub(crate) head_tx: u16,
+    pub(crate) pad: u32,
+}
+
+/// [`Sock::flags`]: its opening was reported.
+pub(crate) const SOCK_OPENED: u32 = 1 << 0;
+/// [`Sock::flags`]: nothing of it is reported any more.
+pub(crate) const SOCK_IGNORED: u32 = 1 << 1;
+/// [`Sock::flags`]: this end connected.
+pub(crate) const SOCK_ACTIVE: u32 = 1 << 2;
+/// [`Sock::flags`]: this end accepted.
+pub(crate) const SOCK_PASSIVE: u32 = 1 << 3;
+/// [`Sock::flags`]: user space has given its verdict.
+pub(crate) const SOCK_DECIDED: u32 = 1 << 4;
+/// [`Sock::flags`]: the last operation was a send.
+pub(crate) const SOCK_SENDING: u32 = 1 << 5;
+/// [`Sock::flags`]: the end of what the peer sends was reported.
+pub(crate) const SOCK_EOF: u32 = 1 << 6;
+
+#[btf_map]
+pub(crate) static THREADS: TaskStorage<Thread> = TaskStorage::new();
+
+#[btf_map]
+pub(crate) static SOCKS: SkStorage<Sock> = SkStorage::new();
