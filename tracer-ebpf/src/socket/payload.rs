@@ -1,6 +1,6 @@
 //! The bytes of an operation, out of the user buffer its system call still names in the saved registers.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use tracer_common::{
@@ -35,11 +35,13 @@ pub(super) struct Found {
 }
 
 #[inline(always)]
-fn user<T: Copy + Default>(at: u64) -> T {
-    let mut value = T::default();
-    // SAFETY: the helper tolerates any address and zeroes what it could not read.
-    unsafe { bpf_probe_read_user((&raw mut value).cast(), size_of::<T>() as u32, at as *const c_void) };
-    value
+fn user<T: Copy>(at: u64) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the helper tolerates any address and zeroes what it could not read, so the value is always written.
+    unsafe {
+        bpf_probe_read_user(value.as_mut_ptr().cast(), size_of::<T>() as u32, at as *const c_void);
+        value.assume_init()
+    }
 }
 
 /// Copies up to `cap` bytes from the front of the operation's buffer behind the record in `scratch`, and its last
@@ -68,24 +70,24 @@ pub(super) unsafe fn copy(
         // SAFETY: `payload` has room for a head and a tail.
         Shape::Buffer => unsafe { one(payload, regs.arg1(), bytes, cap) },
         // SAFETY: as above.
-        Shape::Vectors => unsafe { vectors(payload, regs.arg1(), regs.arg2(), bytes, cap) },
+        Shape::Vectors => unsafe { vectors(scratch, regs.arg1(), regs.arg2(), bytes, cap) },
         Shape::Message => {
             let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(payload, vec, count, bytes, cap) }
+            unsafe { vectors(scratch, vec, count, bytes, cap) }
         }
         Shape::Messages => {
             let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
             let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(payload, vec, count, bytes, cap) }
+            unsafe { vectors(scratch, vec, count, bytes, cap) }
         }
         Shape::Pages => Found { missing: true, ..Found::default() },
         Shape::Other => match uring::take(sk, tx) {
             // SAFETY: as above.
             Some((buffer, 0)) => unsafe { one(payload, buffer, bytes, cap) },
             // SAFETY: as above.
-            Some((vec, count)) => unsafe { vectors(payload, vec, count, bytes, cap) },
+            Some((vec, count)) => unsafe { vectors(scratch, vec, count, bytes, cap) },
             None => Found { missing: true, ..Found::default() },
         },
     }
@@ -145,21 +147,47 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
 /// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last element
 /// that was used holds it whole.
 #[inline(always)]
-unsafe fn vectors(payload: *mut u8, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
+unsafe fn vectors(scratch: *mut OpScratch, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
     if vec == 0 {
         return Found { missing: true, ..Found::default() };
     }
-    let mut head = 0u64;
-    let mut left = bytes as u64;
-    let mut end = 0u64;
-    let mut last = 0u64;
+    // SAFETY: fields of the caller's area.
+    let (payload, walk) = unsafe { ((&raw mut (*scratch).payload).cast::<u8>(), &raw mut (*scratch).walk) };
+    let get = |field: *mut u64| {
+        // SAFETY: a field of `walk`.
+        unsafe { field.read_volatile() }
+    };
+    let set = |field: *mut u64, value: u64| {
+        // SAFETY: a field of `walk`.
+        unsafe { field.write_volatile(value) }
+    };
+    // SAFETY: fields of the caller's area.
+    let (head_at, left_at, end_at, last_at, base_at, len_at) = unsafe {
+        (
+            &raw mut (*walk).head,
+            &raw mut (*walk).left,
+            &raw mut (*walk).end,
+            &raw mut (*walk).last,
+            &raw mut (*walk).vector[0],
+            &raw mut (*walk).vector[1],
+        )
+    };
+    set(head_at, 0);
+    set(left_at, bytes as u64);
+    set(end_at, 0);
+    set(last_at, 0);
     let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
     for i in 0..IOVECS_MAX as u64 {
+        let left = get(left_at);
         if i >= count || left == 0 {
             break;
         }
-        let [base, len] = user::<[u64; 2]>(vec + i * 16);
+        // SAFETY: 16 bytes of the caller's area; the helper tolerates any user address.
+        unsafe { bpf_probe_read_user(base_at.cast(), 16, (vec + i * 16) as *const c_void) };
+        let base = get(base_at);
+        let len = get(len_at);
         let len = if len < left { len } else { left };
+        let head = get(head_at);
         if head < cap {
             let room = cap - head;
             let n = bound::at_most::<{ HEAD_MAX as u64 }>(if len < room { len } else { room });
@@ -168,17 +196,16 @@ unsafe fn vectors(payload: *mut u8, vec: u64, count: u64, bytes: u32, cap: u32) 
             if unsafe { bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, base as *const c_void) } != 0 {
                 return Found { head: at as u32, fault: true, ..Found::default() };
             }
-            head = at + n;
+            set(head_at, at + n);
         }
-        left -= len;
-        end = base + len;
-        last = len;
+        set(left_at, left - len);
+        set(end_at, base + len);
+        set(last_at, len);
     }
-    let head = bound::at_most::<{ HEAD_MAX as u64 }>(head) as u32;
-    if left != 0 || last < TAIL_MAX as u64 {
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(get(head_at)) as u32;
+    if get(left_at) != 0 || get(last_at) < TAIL_MAX as u64 {
         return Found { head, ..Found::default() };
     }
     // SAFETY: as in `one`.
-    unsafe { with_tail(payload, head, end, bytes) }
+    unsafe { with_tail(payload, head, get(end_at), bytes) }
 }
-

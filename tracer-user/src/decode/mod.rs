@@ -1,1 +1,161 @@
-//! TODO skeleton
+//! Bytes from the kernel to records. Pure and total: the only reader of raw kernel bytes, fuzzed.
+
+use tracer_common::event::{Exec, Fork, Header, Kind, Op, Open, Sample, State, Tick};
+
+/// One record, its variable part borrowed from the bytes it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A socket operation with the bytes carried from its front and its end.
+    Op {
+        /// Fixed part.
+        op: Op,
+        /// Payload from the front.
+        head: &'a [u8],
+        /// Payload from the end; empty when `head` is all.
+        tail: &'a [u8],
+    },
+    /// A socket seen for the first time.
+    Open(Open),
+    /// A TCP state change.
+    State(State),
+    /// A thread's books.
+    Tick(Tick),
+    /// A new thread.
+    Fork(Fork),
+    /// A new program.
+    Exec(Exec),
+    /// A stack, innermost frame first.
+    Sample {
+        /// Fixed part.
+        sample: Sample,
+        /// User addresses.
+        user: Vec<u64>,
+        /// Kernel addresses.
+        kernel: Vec<u64>,
+    },
+}
+
+/// Why bytes are no record. Counted by [`name`](Malformed::name); the record is skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Malformed {
+    /// Fewer bytes than the record needs.
+    #[error("record is cut short")]
+    Short,
+    /// The first byte names no kind.
+    #[error("record of an unknown kind")]
+    Kind,
+    /// Its own length does not agree with its parts.
+    #[error("record whose length does not agree with its parts")]
+    Length,
+}
+
+impl Malformed {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::Short, Self::Kind, Self::Length];
+
+    /// Label value of `tracer_events_lost_total{reason}`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Short => "decode_short",
+            Self::Kind => "decode_kind",
+            Self::Length => "decode_length",
+        }
+    }
+}
+
+/// Reads the record that fills `bytes`.
+pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let header = Header::decode(bytes).ok_or(Malformed::Short)?;
+    let kind = Kind::from_byte(header.kind).ok_or(Malformed::Kind)?;
+    if header.len as usize != bytes.len() {
+        return Err(Malformed::Length);
+    }
+    let rest = bytes.get(kind.fixed_size()..).ok_or(Malformed::Short)?;
+    let fixed = |record| if rest.is_empty() { Ok(record) } else { Err(Malformed::Length) };
+    match kind {
+        Kind::Op => {
+            let op = Op::decode(bytes).ok_or(Malformed::Short)?;
+            let (head, tail) = rest.split_at_checked(op.head as usize).ok_or(Malformed::Length)?;
+            if tail.len() != op.tail as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
+                return Err(Malformed::Length);
+            }
+            Ok(Record::Op { op, head, tail })
+        }
+        Kind::Open => fixed(Record::Open(Open::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::State => fixed(Record::State(State::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Tick => fixed(Record::Tick(Tick::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Sample => {
+            let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
+            let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
+            if kernel.len() != sample.kernel as usize * 8 {
+                return Err(Malformed::Length);
+            }
+            Ok(Record::Sample { sample, user: addresses(user), kernel: addresses(kernel) })
+        }
+    }
+}
+
+fn addresses(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).filter_map(|chunk| chunk.first_chunk()).map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// The text of a zero-terminated `comm`.
+pub fn comm(bytes: &[u8; 16]) -> std::borrow::Cow<'_, str> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn op(payload: &[u8], head: u16, tail: u16, bytes: u32) -> Vec<u8> {
+        let len = (Op::SIZE + payload.len()) as u32;
+        let op = Op {
+            header: Header { kind: Kind::Op as u8, len, ..Header::default() },
+            bytes,
+            head,
+            tail,
+            ..Op::default()
+        };
+        let mut out = vec![0; Op::SIZE];
+        op.encode(&mut out).unwrap();
+        out.extend_from_slice(payload);
+        out
+    }
+
+    #[test]
+    fn payload_parts_are_told_apart() {
+        let bytes = op(b"GET /end", 5, 3, 100);
+        let Ok(Record::Op { head, tail, .. }) = record(&bytes) else { panic!("an op") };
+        assert_eq!((head, tail), (&b"GET /"[..], &b"end"[..]));
+    }
+
+    #[test]
+    fn disagreement_is_refused() {
+        for (bytes, why) in [
+            (op(b"abc", 4, 0, 100), Malformed::Length),
+            (op(b"abc", 2, 0, 100), Malformed::Length),
+            (op(b"abc", 3, 0, 2), Malformed::Length),
+            (vec![], Malformed::Short),
+            (vec![9; 24], Malformed::Kind),
+        ] {
+            assert_eq!(record(&bytes), Err(why));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..9) {
+            if bytes.len() >= 8 {
+                bytes[0] = kind;
+                let len = (bytes.len() as u32).to_ne_bytes();
+                bytes[4..8].copy_from_slice(&len);
+            }
+            let _ = record(&bytes);
+        }
+    }
+}

@@ -1,1 +1,16 @@
-//! TODO skeleton
+//! The two arrows across the kernel boundary: events up ([`rings`]), policy down ([`policy`]); and what makes them
+//! possible: the embedded object ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and
+//! attaching ([`load`], [`probes`]), the stack sampler ([`sampler`]) and the test at start ([`selftest`]).
+//!
+//! Invariant: after start only [`policy`] writes kernel maps. The one layer that may use `unsafe`.
+
+pub mod btf;
+pub mod load;
+pub mod object;
+pub mod offsets;
+pub mod policy;
+pub mod probes;
+pub mod rings;
+pub mod sampler;
+pub mod selftest;
+pub mod usage;

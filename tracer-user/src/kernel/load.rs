@@ -1,0 +1,298 @@
+//! Loads the object into the kernel and attaches its programs.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
+use aya::programs::{BtfTracePoint, PerfEvent};
+use aya::{Ebpf, EbpfLoader};
+use tracer_common::policy::CpuBooks;
+
+use super::btf::{Btf, BtfError};
+use super::object::OBJECT;
+use super::offsets;
+use super::policy::Policy;
+use super::probes::{PROBES, SAMPLER};
+use super::rings::Rings;
+use super::sampler::{Sampler, SamplerError};
+
+/// Why the kernel side cannot run. All of these end the agent with exit code 77.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Built without the object.
+    #[error("this binary was built without its BPF object; build it with `cargo xtask build --release`")]
+    NoObject,
+    /// Not privileged.
+    #[error("loading BPF programs needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE): run as root, e.g. with sudo")]
+    Privileges,
+    /// No BTF.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// Members the kernel lacks.
+    #[error("this kernel's structs lack what tracing needs: {}", .0.join(", "))]
+    Members(Vec<String>),
+    /// Hooks the kernel lacks.
+    #[error("this kernel lacks the mandatory tracepoint {tracepoint} ({without}); it is in kernels from 6.3 on")]
+    Tracepoint {
+        /// Its name.
+        tracepoint: &'static str,
+        /// What is lost.
+        without: &'static str,
+    },
+    /// The kernel refused.
+    #[error("{what}: {why}{hint}")]
+    Refused {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        why: String,
+        /// What to do, or empty.
+        hint: &'static str,
+    },
+    /// The sampler failed.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+}
+
+/// One program as attached, for `doctor` and metrics.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// Function in the object.
+    pub program: &'static str,
+    /// What it hangs on.
+    pub hook: &'static str,
+    /// Instructions the verifier walked, where the kernel says.
+    pub verified: Option<u32>,
+    /// Why it is missing, if it is.
+    pub missing: Option<String>,
+    /// What is lost when it is.
+    pub without: &'static str,
+}
+
+/// The kernel side, attached. Dropping it detaches everything; so does the end of the process, however it comes.
+pub struct Kernel {
+    /// Keeps programs and links alive.
+    ebpf: Ebpf,
+    /// The arrow down.
+    pub policy: Policy,
+    /// What was attached.
+    pub attached: Vec<Attached>,
+    /// Stack sampler.
+    pub sampler: Sampler,
+    lost: PerCpuArray<MapData, u64>,
+    cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
+}
+
+/// Marks a wire record as plain bytes for aya.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Pod<T: Copy + 'static>(pub T);
+
+macro_rules! pod {
+    ($($ty:ty),+) => { $(
+        // SAFETY: wire records are `repr(C)` integers without padding (asserted where they are declared).
+        unsafe impl aya::Pod for Pod<$ty> {}
+    )+ };
+}
+pod!(CpuBooks, tracer_common::policy::Ask, tracer_common::policy::Control);
+
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Stack samples per second and CPU; 0 takes none.
+    pub hertz: u32,
+    /// Level of the BPF programs' own log, 0 = off (then the verifier removes it).
+    pub log_level: u8,
+}
+
+/// Loads and attaches everything. Socket I/O is not reported before [`Policy`] says so.
+pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
+    if OBJECT.is_empty() {
+        return Err(LoadError::NoObject);
+    }
+    let kernel_btf = Btf::of_kernel()?;
+    let members = offsets::resolve(&kernel_btf).map_err(LoadError::Members)?;
+    for probe in PROBES.iter().filter(|probe| probe.mandatory) {
+        if !kernel_btf.has_tracepoint(probe.tracepoint) {
+            return Err(LoadError::Tracepoint { tracepoint: probe.tracepoint, without: probe.without });
+        }
+    }
+    let present: Vec<bool> = PROBES.iter().map(|probe| kernel_btf.has_tracepoint(probe.tracepoint)).collect();
+    drop(kernel_btf); // some 50 MB with its index: not needed while running
+
+    let btf = aya_btf()?;
+    let tgid = std::process::id();
+    let mut loader = EbpfLoader::new();
+    loader.btf(Some(btf)).allow_unsupported_maps();
+    loader.override_global("AGENT_TGID", &tgid, true);
+    loader.override_global("AYA_LOG_LEVEL", &options.log_level, false);
+    for (global, offset) in &members {
+        // A member no program reads was optimised out of the object.
+        loader.override_global(global, offset, false);
+    }
+    let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the BPF object could not be loaded", &error))?;
+    if options.log_level > 0
+        && let Err(error) = aya_log::EbpfLogger::init(&mut ebpf)
+    {
+        log::warn!("the log of the BPF programs is not available: {error}");
+    }
+
+    let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
+    let lost = take_array::<u64>(&mut ebpf, "LOST")?;
+    let events = take(&mut ebpf, "EVENTS")?;
+    let samples = take(&mut ebpf, "SAMPLES")?;
+    let rings = Rings::new(ring("EVENTS", events)?, ring("SAMPLES", samples)?);
+    let policy = Policy::new(
+        take(&mut ebpf, "CONTROL")?,
+        take(&mut ebpf, "PROCESSES")?,
+        take(&mut ebpf, "PORTS")?,
+        take(&mut ebpf, "ASKS")?,
+    )?;
+
+    let mut attached = Vec::new();
+    for (probe, present) in PROBES.iter().zip(present) {
+        let mut entry = Attached {
+            program: probe.program,
+            hook: probe.tracepoint,
+            verified: None,
+            missing: None,
+            without: probe.without,
+        };
+        if !present {
+            entry.missing = Some("the kernel has no such tracepoint".into());
+            attached.push(entry);
+            continue;
+        }
+        if probe.program == "switch" {
+            // From here on every slice counts: the one that runs now began now.
+            seed(&mut cpus)?;
+        }
+        match attach(&mut ebpf, probe.program, probe.tracepoint, btf) {
+            Ok(verified) => entry.verified = verified,
+            Err(why) if probe.mandatory => {
+                let what = format!("the program for {} was refused", probe.tracepoint);
+                return Err(LoadError::Refused { what, why, hint: "" });
+            }
+            Err(why) => entry.missing = Some(why),
+        }
+        attached.push(entry);
+    }
+
+    let program: &mut PerfEvent = ebpf
+        .program_mut(SAMPLER)
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| refused("the BPF object has no sampler", &"rebuild it"))?;
+    program.load().map_err(|error| refused("the sampling program was refused", &error))?;
+    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+    let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &error))?;
+    let sampler = Sampler::start(fd, options.hertz)?;
+    attached.push(Attached {
+        program: SAMPLER,
+        hook: "perf_event cpu-clock",
+        verified,
+        missing: None,
+        without: "no stacks",
+    });
+    Ok((Kernel { ebpf, policy, attached, sampler, lost, cpus }, rings))
+}
+
+impl Kernel {
+    /// Losses counted in the kernel so far, in the order of `tracer_common::lost::Lost::ALL`.
+    pub fn lost(&self) -> Vec<u64> {
+        (0..self.lost.len()).map(|i| self.lost.get(&i, 0).map_or(0, |cpus| cpus.iter().sum())).collect()
+    }
+
+    /// CPU time by kind so far, summed over CPUs; running slices are not included.
+    pub fn cpu_books(&self) -> CpuBooks {
+        let mut sum = CpuBooks::default();
+        if let Ok(cpus) = self.cpus.get(&0, 0) {
+            for Pod(cpu) in cpus.iter() {
+                sum.user += cpu.user;
+                sum.kernel += cpu.kernel;
+                sum.idle += cpu.idle;
+                sum.switches += cpu.switches;
+            }
+        }
+        sum
+    }
+
+    /// Runs and run time of every program, nanoseconds; run time is 0 while kernel statistics are off.
+    pub fn usage(&self) -> BTreeMap<String, super::usage::Usage> {
+        super::usage::of(&self.ebpf)
+    }
+}
+
+/// The kernel's BTF as aya wants it: parsed once per process.
+fn aya_btf() -> Result<&'static aya::Btf, LoadError> {
+    static BTF: OnceLock<aya::Btf> = OnceLock::new();
+    if let Some(btf) = BTF.get() {
+        return Ok(btf);
+    }
+    let btf = aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &error))?;
+    Ok(BTF.get_or_init(|| btf))
+}
+
+fn attach(ebpf: &mut Ebpf, name: &str, tracepoint: &str, btf: &aya::Btf) -> Result<Option<u32>, String> {
+    let program: &mut BtfTracePoint = ebpf
+        .program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| format!("the BPF object has no program {name}"))?;
+    program.load(tracepoint, btf).map_err(|error| chain(&error))?;
+    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+    program.attach().map_err(|error| chain(&error))?;
+    Ok(verified)
+}
+
+/// `CLOCK_MONOTONIC` now, nanoseconds: the clock of every record.
+pub fn monotonic() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn seed(cpus: &mut PerCpuArray<MapData, Pod<CpuBooks>>) -> Result<(), LoadError> {
+    let n = aya::util::nr_cpus().map_err(|(_, error)| refused("the number of CPUs is not known", &error))?;
+    let now = CpuBooks { switch_in: monotonic(), ..CpuBooks::default() };
+    let values = PerCpuValues::try_from(vec![Pod(now); n])
+        .map_err(|error| refused("the per-CPU books could not be prepared", &error))?;
+    cpus.set(0, values, 0).map_err(|error| refused("the per-CPU books could not be seeded", &error))
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, LoadError> {
+    ebpf.take_map(name).ok_or_else(|| refused(&format!("the BPF object has no map {name}"), &"rebuild it"))
+}
+
+fn take_array<T: aya::Pod>(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, T>, LoadError> {
+    PerCpuArray::try_from(take(ebpf, name)?).map_err(|error| refused(&format!("map {name}"), &error))
+}
+
+fn ring(name: &str, map: Map) -> Result<RingBuf<MapData>, LoadError> {
+    RingBuf::try_from(map).map_err(|error| refused(&format!("ring {name}"), &error))
+}
+
+/// An error with everything that led to it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// A refusal, recognising the usual reasons.
+pub(super) fn refused(what: &str, why: &dyn std::fmt::Display) -> LoadError {
+    let why = why.to_string();
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } != 0 && (why.contains("EPERM") || why.to_lowercase().contains("permit")) {
+        return LoadError::Privileges;
+    }
+    let hint = if why.contains("EPERM") || why.to_lowercase().contains("not permitted") {
+        " (refused although root: a container without CAP_BPF/CAP_SYS_ADMIN, or kernel lockdown?)"
+    } else {
+        ""
+    };
+    LoadError::Refused { what: what.into(), why, hint }
+}

@@ -1,0 +1,51 @@
+//! Offsets of the members in `tracer_common::members`, from the running kernel.
+
+use tracer_common::arch;
+use tracer_common::members::{ABSENT, MEMBERS};
+
+use super::btf::Btf;
+
+/// Global of the BPF object and the offset it gets.
+pub type Resolved = (&'static str, u64);
+
+/// Resolves every member, or names those this kernel lacks that tracing cannot do without.
+pub fn resolve(btf: &Btf) -> Result<Vec<Resolved>, Vec<String>> {
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    let registers = arch::HOST.registers;
+    for member in MEMBERS.iter().chain(registers) {
+        match btf.offset(member.of, member.path) {
+            Some(offset) => found.push((member.global, offset)),
+            None if member.required => missing.push(format!("{}.{}", member.of, member.path)),
+            None => found.push((member.global, ABSENT)),
+        }
+    }
+    // Argument registers that share one array differ by a fixed step.
+    for (argument, step) in arch::HOST.argument_step.into_iter().enumerate() {
+        let name = ["OFF_REG_ARG0", "OFF_REG_ARG1", "OFF_REG_ARG2"][argument];
+        for (global, offset) in &mut found {
+            if *global == name {
+                *offset += step;
+            }
+        }
+    }
+    if missing.is_empty() { Ok(found) } else { Err(missing) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_member_of_this_kernel_resolves() {
+        let Ok(btf) = Btf::of_kernel() else {
+            println!("SKIPPED kernel::offsets: this kernel offers no BTF");
+            return;
+        };
+        let found = resolve(&btf).expect("all required members");
+        assert_eq!(found.len(), MEMBERS.len() + arch::HOST.registers.len());
+        for (global, offset) in found {
+            assert!(offset < 1 << 16 || offset == ABSENT, "{global} = {offset}");
+        }
+    }
+}

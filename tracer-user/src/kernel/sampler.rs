@@ -1,0 +1,141 @@
+//! One cpu-clock perf event per CPU. The descriptors are ours, so that the rate can change while running.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use aya::programs::ProgramFd;
+
+/// The program also reports threads that never leave the CPU, so it runs at least this often.
+const MIN_HERTZ: u32 = 1;
+/// More than this is not a sampler any more (the clock's own floor is 10 µs).
+pub const MAX_HERTZ: u32 = 10_000;
+
+// include/uapi/linux/perf_event.h
+const PERF_TYPE_SOFTWARE: u32 = 1;
+const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
+const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
+
+/// `struct perf_event_attr`, version 0 (64 bytes): all a software clock needs.
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+}
+
+/// Why sampling cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// The CPUs could not be listed.
+    #[error("the online CPUs could not be listed: {0}")]
+    Cpus(io::Error),
+    /// The kernel refused.
+    #[error("{what} on CPU {cpu}: {source} (needs CAP_PERFMON; see also /proc/sys/kernel/perf_event_paranoid)")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        cpu: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The running sampler; dropping it stops it.
+#[derive(Debug)]
+pub struct Sampler {
+    fds: Vec<(u32, OwnedFd)>,
+    hertz: u32,
+}
+
+/// Nanoseconds between samples at `hertz`. The period of a clock event is in nanoseconds, whatever it was opened with.
+fn period(hertz: u32) -> u64 {
+    1_000_000_000 / u64::from(hertz.clamp(MIN_HERTZ, MAX_HERTZ))
+}
+
+impl Sampler {
+    pub(super) fn start(program: &ProgramFd, hertz: u32) -> Result<Self, SamplerError> {
+        let mut fds = Vec::new();
+        for cpu in aya::util::online_cpus().map_err(|(_, error)| SamplerError::Cpus(error))? {
+            fds.push((cpu, open(program, cpu, period(hertz))?));
+        }
+        Ok(Self { fds, hertz })
+    }
+
+    /// Samples per second and CPU in force; 0 when no stacks are taken.
+    pub fn hertz(&self) -> u32 {
+        self.hertz
+    }
+
+    /// The period to announce in samples, nanoseconds; 0 when no stacks are taken.
+    pub fn announced_period(&self) -> u64 {
+        if self.hertz == 0 { 0 } else { period(self.hertz) }
+    }
+
+    /// Changes the rate.
+    pub fn set_hertz(&mut self, hertz: u32) -> Result<(), SamplerError> {
+        let nanos = period(hertz);
+        for (cpu, fd) in &self.fds {
+            // SAFETY: a valid descriptor and a pointer to a u64.
+            if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_PERIOD, &raw const nanos) } != 0 {
+                let source = io::Error::last_os_error();
+                return Err(SamplerError::Refused { what: "the sampling period was refused", cpu: *cpu, source });
+            }
+        }
+        self.hertz = hertz.min(MAX_HERTZ);
+        Ok(())
+    }
+}
+
+fn open(program: &ProgramFd, cpu: u32, nanos: u64) -> Result<OwnedFd, SamplerError> {
+    let attr = Attr {
+        kind: PERF_TYPE_SOFTWARE,
+        size: size_of::<Attr>() as u32,
+        config: PERF_COUNT_SW_CPU_CLOCK,
+        period: nanos,
+        ..Attr::default()
+    };
+    let failed = |what| SamplerError::Refused { what, cpu, source: io::Error::last_os_error() };
+    // SAFETY: `attr` says its own size; all processes on one CPU.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, PERF_FLAG_FD_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(failed("a clock event was refused"));
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    // SAFETY: valid descriptors.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_SET_BPF, program.as_fd().as_raw_fd()) } != 0 {
+        return Err(failed("attaching the sampling program was refused"));
+    }
+    // SAFETY: a valid descriptor.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_ENABLE, 0) } != 0 {
+        return Err(failed("enabling the clock event was refused"));
+    }
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_are_nanoseconds() {
+        for (hertz, nanos) in [(99, 10_101_010), (1000, 1_000_000), (0, 1_000_000_000), (u32::MAX, 100_000)] {
+            assert_eq!(period(hertz), nanos);
+        }
+        assert_eq!(size_of::<Attr>(), 64);
+    }
+}

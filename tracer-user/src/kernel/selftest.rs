@@ -1,0 +1,194 @@
+//! The test at start: a write, a sendfile and a read on our own TCP, UNIX and UDP pairs, each of which must be
+//! reported exactly once, with the right byte count and payload.
+//!
+//! It catches what no table of kernel versions does: inlined or renamed functions, and what a vendor disabled.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use tracer_common::event::{OP_NO_PAYLOAD, OP_TX};
+
+use super::load::{Kernel, LoadError};
+use super::policy::Scope;
+use super::rings::Rings;
+use crate::decode::{self, Record};
+
+/// What one kind of socket showed.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// `tcp`, `unix` or `udp`.
+    pub family: &'static str,
+    /// `None` when every operation was seen exactly once; else what was wrong.
+    pub fault: Option<String>,
+}
+
+/// One operation expected or seen.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Seen {
+    tx: bool,
+    bytes: u32,
+    /// Front of the payload; empty where the bytes are not in user memory.
+    front: Vec<u8>,
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let way = if self.tx { "send" } else { "receive" };
+        write!(f, "{way} of {} bytes {:?}", self.bytes, String::from_utf8_lossy(&self.front))
+    }
+}
+
+const WRITTEN: &[u8] = b"tracer self-test: written";
+const SENDFILE: &[u8] = b"tracer self-test: a page of a file";
+
+/// Runs the test. Errors are of the test itself (no sockets to be had), not findings.
+pub fn run(kernel: &mut Kernel, rings: &mut Rings) -> Result<Vec<Finding>, SelfTestError> {
+    kernel.policy.scope(Scope::SelfTest)?;
+    let result = exercise(rings);
+    kernel.policy.scope(Scope::Nothing)?;
+    // What is left in the rings is of the test.
+    rings.events(usize::MAX, &mut |_| ());
+    rings.samples(usize::MAX, &mut |_| ());
+    Ok(result?)
+}
+
+/// Why the test could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// Policy could not be written.
+    #[error(transparent)]
+    Policy(#[from] LoadError),
+    /// No loopback sockets.
+    #[error("the self-test needs loopback TCP and UDP, UNIX sockets and a temporary file: {0}")]
+    Sockets(#[from] io::Error),
+}
+
+fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
+    let mut file = memory_file()?;
+    file.write_all(SENDFILE)?;
+
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut tcp = TcpStream::connect(listener.local_addr()?)?;
+    let (mut tcp_peer, _) = listener.accept()?;
+    let (mut unix, mut unix_peer) = UnixStream::pair()?;
+    let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let udp_peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    udp.connect(udp_peer.local_addr()?)?;
+    for timeout in [tcp_peer.set_read_timeout(wait()), unix_peer.set_read_timeout(wait()), udp_peer.set_read_timeout(wait())] {
+        timeout?;
+    }
+
+    stream(&mut tcp, &mut tcp_peer, &mut file)?;
+    stream(&mut unix, &mut unix_peer, &mut file)?;
+    let mut buffer = [0u8; 256];
+    udp.send(WRITTEN)?;
+    udp_peer.recv(&mut buffer)?;
+
+    let sockets = [
+        ("tcp", cookie(&tcp)?, cookie(&tcp_peer)?, true),
+        ("unix", cookie(&unix)?, cookie(&unix_peer)?, true),
+        ("udp", cookie(&udp)?, cookie(&udp_peer)?, false),
+    ];
+    let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    let end = Instant::now() + Duration::from_millis(500);
+    loop {
+        rings.events(usize::MAX, &mut |bytes| {
+            if let Ok(Record::Op { op, head, .. }) = decode::record(bytes) {
+                let front = if op.header.flags & OP_NO_PAYLOAD == 0 { head.to_vec() } else { Vec::new() };
+                let entry = Seen { tx: op.header.flags & OP_TX != 0, bytes: op.bytes, front };
+                seen.entry(op.cookie).or_default().push(entry);
+            }
+        });
+        let complete = sockets.iter().all(|(_, from, to, pages)| {
+            let wanted = if *pages { 2 } else { 1 };
+            [from, to].into_iter().all(|cookie| seen.get(cookie).map_or(0, Vec::len) >= wanted)
+        });
+        if complete || Instant::now() > end {
+            break;
+        }
+        rings.wait(5);
+    }
+    Ok(sockets.into_iter().map(|(family, from, to, pages)| judge(family, &seen, from, to, pages)).collect())
+}
+
+fn judge(family: &'static str, seen: &BTreeMap<u64, Vec<Seen>>, from: u64, to: u64, pages: bool) -> Finding {
+    let entry = |tx, payload: &[u8], visible| Seen {
+        tx,
+        bytes: payload.len() as u32,
+        front: if visible { payload.to_vec() } else { Vec::new() },
+    };
+    let mut faults = Vec::new();
+    for (cookie, tx) in [(from, true), (to, false)] {
+        let mut expected = vec![entry(tx, WRITTEN, true)];
+        if pages {
+            // The sender's bytes are pages of a file; the receiver reads them into a buffer.
+            expected.push(entry(tx, SENDFILE, !tx));
+        }
+        let got = seen.get(&cookie).cloned().unwrap_or_default();
+        for wanted in &expected {
+            match got.iter().filter(|other| *other == wanted).count() {
+                1 => {}
+                n => faults.push(format!("{wanted} was seen {n} times")),
+            }
+        }
+        for other in got.iter().filter(|other| !expected.contains(other)) {
+            faults.push(format!("unexpected {other}"));
+        }
+    }
+    Finding { family, fault: (!faults.is_empty()).then(|| faults.join("; ")) }
+}
+
+/// A write and a sendfile one way, each read before the next is sent.
+fn stream<S: Read + Write + AsRawFd>(from: &mut S, to: &mut S, file: &mut File) -> io::Result<()> {
+    let mut buffer = [0u8; 256];
+    from.write_all(WRITTEN)?;
+    read_all(to, &mut buffer[..WRITTEN.len()])?;
+    file.rewind()?;
+    // SAFETY: two valid descriptors and no offset.
+    let sent = unsafe { libc::sendfile(from.as_raw_fd(), file.as_raw_fd(), std::ptr::null_mut(), SENDFILE.len()) };
+    if sent != SENDFILE.len() as isize {
+        return Err(io::Error::last_os_error());
+    }
+    read_all(to, &mut buffer[..SENDFILE.len()])
+}
+
+/// Reads exactly `buffer`; a short read would be a second operation and is reported as it is.
+fn read_all(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<()> {
+    from.read_exact(buffer)
+}
+
+fn wait() -> Option<Duration> {
+    Some(Duration::from_secs(2))
+}
+
+fn memory_file() -> io::Result<File> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a valid name; the descriptor is checked.
+    let fd = unsafe { libc::memfd_create(c"tracer-selftest".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just created, owned by nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn cookie(socket: &impl AsRawFd) -> io::Result<u64> {
+    let mut value = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: `value` and `len` are valid for the call.
+    let refused = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_COOKIE,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if refused == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

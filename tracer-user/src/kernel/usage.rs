@@ -1,0 +1,61 @@
+//! What the programs cost: run count and run time, as the kernel counts them.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::Ebpf;
+use aya::programs::Program;
+
+/// What one program has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Times it ran (counted only while kernel statistics are on).
+    pub runs: u64,
+    /// Time it ran, nanoseconds (likewise).
+    pub nanos: u64,
+    /// Times it was skipped because it was already running on that CPU.
+    pub missed: u64,
+}
+
+// include/uapi/linux/bpf.h: struct bpf_prog_info, byte offsets.
+const INFO_LEN: usize = 232;
+const RUN_TIME: usize = 192;
+const RUN_COUNT: usize = 200;
+const MISSES: usize = 208;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+
+/// `union bpf_attr` of `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+struct Attr {
+    fd: u32,
+    len: u32,
+    info: u64,
+}
+
+/// Usage by program name.
+pub(super) fn of(ebpf: &Ebpf) -> BTreeMap<String, Usage> {
+    let mut all = BTreeMap::new();
+    for (name, program) in ebpf.programs() {
+        let fd = match program {
+            Program::BtfTracePoint(program) => program.fd(),
+            Program::PerfEvent(program) => program.fd(),
+            _ => continue,
+        };
+        if let Some(usage) = fd.ok().and_then(|fd| info(fd.as_fd().as_raw_fd())) {
+            all.insert(name.to_owned(), usage);
+        }
+    }
+    all
+}
+
+fn info(fd: i32) -> Option<Usage> {
+    let mut bytes = [0u8; INFO_LEN];
+    let attr = Attr { fd: fd as u32, len: INFO_LEN as u32, info: bytes.as_mut_ptr() as u64 };
+    // SAFETY: `attr` names a buffer of the length it says; the kernel writes at most that much.
+    let refused = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Attr>()) };
+    if refused != 0 {
+        return None;
+    }
+    let at = |offset: usize| bytes.get(offset..).and_then(|rest| rest.first_chunk()).map(|b| u64::from_ne_bytes(*b));
+    Some(Usage { runs: at(RUN_COUNT)?, nanos: at(RUN_TIME)?, missed: at(MISSES)? })
+}
