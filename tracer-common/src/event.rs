@@ -28,8 +28,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 7] =
-        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample];
+    pub const ALL: [Self; 7] = [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample];
 
     /// The kind a header's first byte names.
     pub fn from_byte(byte: u8) -> Option<Self> {

@@ -1,1 +1,1 @@
-//! TODO skeleton
+//! stub

@@ -15,7 +15,9 @@ const DEPTH: u32 = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// The file is not there: the kernel was built without `CONFIG_DEBUG_INFO_BTF`.
-    #[error("{path} cannot be read ({source}): this kernel offers no BTF; one built with CONFIG_DEBUG_INFO_BTF=y is needed")]
+    #[error(
+        "{path} cannot be read ({source}): this kernel offers no BTF; one built with CONFIG_DEBUG_INFO_BTF=y is needed"
+    )]
     Unreadable {
         /// File tried.
         path: String,
@@ -81,14 +83,15 @@ impl Btf {
                 names.push((kind, word(at)?, types.len()));
             }
             types.push(at);
-            at += 12 + match kind {
-                1 | 14 | 17 => 4,
-                3 => 12,
-                4 | 5 | 15 | 19 => 12 * count,
-                6 | 13 => 8 * count,
-                0 | 2 | 7..=12 | 16 | 18 => 0,
-                _ => return Err(malformed(at + 4, "a type kind up to 19")),
-            };
+            at += 12
+                + match kind {
+                    1 | 14 | 17 => 4,
+                    3 => 12,
+                    4 | 5 | 15 | 19 => 12 * count,
+                    6 | 13 => 8 * count,
+                    0 | 2 | 7..=12 | 16 | 18 => 0,
+                    _ => return Err(malformed(at + 4, "a type kind up to 19")),
+                };
         }
         let mut btf = Self { data, types, strings, named: HashMap::new() };
         for (kind, name, id) in names {

@@ -23,7 +23,9 @@ pub enum LoadError {
     #[error("this binary was built without its BPF object; build it with `cargo xtask build --release`")]
     NoObject,
     /// Not privileged.
-    #[error("loading BPF programs needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE): run as root, e.g. with sudo")]
+    #[error(
+        "loading BPF programs needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE): run as root, e.g. with sudo"
+    )]
     Privileges,
     /// No BTF.
     #[error(transparent)]

@@ -79,7 +79,9 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let udp_peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     udp.connect(udp_peer.local_addr()?)?;
-    for timeout in [tcp_peer.set_read_timeout(wait()), unix_peer.set_read_timeout(wait()), udp_peer.set_read_timeout(wait())] {
+    for timeout in
+        [tcp_peer.set_read_timeout(wait()), unix_peer.set_read_timeout(wait()), udp_peer.set_read_timeout(wait())]
+    {
         timeout?;
     }
 
@@ -182,13 +184,7 @@ fn cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     let mut len = size_of::<u64>() as libc::socklen_t;
     // SAFETY: `value` and `len` are valid for the call.
     let refused = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_COOKIE,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut value).cast(), &raw mut len)
     };
     if refused == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,1 +1,323 @@
-//! TODO skeleton
+//! Bytes of connections to exchanges: a request and its reply.
+//!
+//! A protocol is one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`] and fixtures in its tests. What
+//! every protocol needs stands once: positions, gaps and resynchronisation in `stream.rs`, matching replies to
+//! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
+
+pub mod conversation;
+pub mod http1;
+mod pair;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use conversation::Conversation;
+
+use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// Every protocol the tracer knows, in the order they are tried. This is the only list.
+pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1];
+
+/// One protocol.
+pub trait Protocol: Sync + fmt::Debug {
+    /// Lower case; also the file name, the config key and the metric label.
+    fn name(&self) -> &'static str;
+    /// What `bytes`, the first of a message, are.
+    fn detect(&self, bytes: &[u8]) -> Detected;
+    /// Begins one connection.
+    fn open(&self) -> Box<dyn Parser>;
+}
+
+/// What the first bytes of a message are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detected {
+    /// A request of this protocol.
+    Request,
+    /// A reply of it.
+    Reply,
+    /// It could become one: more bytes are needed.
+    NeedMore,
+    /// Something else.
+    No,
+    /// Certainly something else, for good: the whole connection.
+    Never,
+}
+
+/// Reads the heads of one connection's messages. How bodies are delimited comes back with them; the rest is done once
+/// for all protocols.
+pub trait Parser: Send + fmt::Debug {
+    /// Reads a request's head off the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do.
+    fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
+    /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+}
+
+/// What a parser made of the bytes at a message's beginning.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// A head of `used` bytes; `body` follows.
+    Head {
+        /// Bytes of the head.
+        used: usize,
+        /// What it says.
+        message: T,
+        /// What follows.
+        body: Body,
+    },
+    /// Nothing to report: `used` bytes are skipped, a message's beginning follows.
+    Skip {
+        /// Bytes skipped.
+        used: usize,
+    },
+    /// More bytes are needed.
+    NeedMore,
+    /// Not this protocol: the stream resynchronises.
+    Invalid,
+}
+
+/// How the end of a message is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// This many bytes follow.
+    Length(u64),
+    /// Chunks follow (RFC 9112 §7.1).
+    Chunked,
+    /// Until the sender closes.
+    UntilClose,
+    /// Not known (the head was cut): until the direction turns.
+    UntilTurn,
+    /// The connection changes protocol.
+    Switch,
+}
+
+/// The facts of a request that its reply's framing depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The reply has no body whatever it says (HEAD).
+    pub bodiless: bool,
+    /// A tunnel was asked for (CONNECT).
+    pub tunnel: bool,
+}
+
+/// A reply's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// An interim reply: the final one follows.
+    pub interim: bool,
+}
+
+/// W3C `traceparent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// 16 bytes, not zero.
+    pub trace_id: u128,
+    /// 8 bytes, not zero.
+    pub parent_id: u64,
+    /// Flags; bit 0 = sampled.
+    pub flags: u8,
+}
+
+/// A request's head. Nothing of it but what naming, rules and linking need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Method or verb.
+    pub method: Arc<str>,
+    /// Path without query, bounded.
+    pub path: Arc<str>,
+    /// `Host`, where a rule wants it.
+    pub host: Option<Arc<str>>,
+    /// `1.0`, `1.1`; empty when the head was cut before it.
+    pub version: &'static str,
+    /// Trace context, if a valid one came with it.
+    pub traceparent: Option<TraceParent>,
+    /// `X-Request-ID`, bounded, where asked for.
+    pub request_id: Option<Arc<str>>,
+    /// Values of the headers in [`Settings::headers`] by their index there, bounded.
+    pub headers: Vec<(u16, Box<str>)>,
+    /// What the reply's framing depends on.
+    pub asked: Asked,
+    /// The head was longer than what was captured of it.
+    pub cut: bool,
+}
+
+/// What parsers are to look for.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Names of headers whose values rules want, lower case.
+    pub headers: Vec<Box<str>>,
+    /// Keep `X-Request-ID`.
+    pub request_id: bool,
+    /// Keep `Host`.
+    pub host: bool,
+    /// Methods that need no new string.
+    methods: Vec<Arc<str>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let methods = http1::METHODS.iter().map(|name| Arc::from(*name)).collect();
+        Self { headers: Vec::new(), request_id: false, host: false, methods }
+    }
+}
+
+impl Settings {
+    /// The method's name, shared where it is a usual one.
+    fn method(&self, name: &str) -> Arc<str> {
+        self.methods.iter().find(|known| ***known == *name).cloned().unwrap_or_else(|| Arc::from(name))
+    }
+}
+
+/// When and by whom an operation was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// When.
+    pub nanos: Nanos,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+}
+
+/// One operation on a socket, as far as bytes go.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// Which way.
+    pub dir: Direction,
+    /// Position of the first byte in this direction's stream.
+    pub pos: u64,
+    /// Bytes moved; far more than captured, often.
+    pub len: u64,
+    /// Captured front.
+    pub head: &'a [u8],
+    /// The last bytes, when `head` does not cover everything.
+    pub tail: &'a [u8],
+    /// When and by whom.
+    pub at: Stamp,
+    /// Receives: when the first unread byte had arrived; 0 unknown.
+    pub arrived: Nanos,
+}
+
+/// What a connection's bytes said.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A request's head is complete.
+    Begun {
+        /// Number of the exchange on this connection.
+        exchange: u64,
+        /// Its head.
+        request: Box<Request>,
+        /// Operation that carried the first byte.
+        first: Stamp,
+        /// When that byte had arrived; 0 unknown.
+        arrived: Nanos,
+        /// Operation that completed the head.
+        head_at: Stamp,
+        /// Stream position of the first byte.
+        pos: u64,
+        /// Whether this end serves or asks.
+        side: Side,
+    },
+    /// The last byte of a request's body moved.
+    RequestDone {
+        /// Which exchange.
+        exchange: u64,
+        /// Operation.
+        at: Stamp,
+    },
+    /// The first byte of the final reply moved.
+    Replied {
+        /// Which exchange.
+        exchange: u64,
+        /// Its status.
+        status: u16,
+        /// Operation that carried the first byte.
+        first: Stamp,
+    },
+    /// The exchange is over.
+    Done {
+        /// Which exchange.
+        exchange: u64,
+        /// How it ended.
+        outcome: Outcome,
+        /// Operation that moved the last byte, or what ended it.
+        at: Stamp,
+        /// Bytes of the request.
+        request_bytes: u64,
+        /// Bytes of the reply.
+        reply_bytes: u64,
+        /// Bytes of the reply after its head.
+        reply_body_bytes: u64,
+    },
+    /// A reply whose request was not seen.
+    Unpaired {
+        /// Its status.
+        status: u16,
+    },
+    /// Bytes that a parser needed were not captured, or were not understood.
+    Lost {
+        /// Which way.
+        dir: Direction,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// Which exchange an operation's first bytes belonged to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Number of the exchange, when there is one.
+    pub exchange: Option<u64>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// This end sends no more.
+    Local,
+    /// The far end sends no more, and everything it sent was read.
+    Remote,
+    /// It is gone.
+    Both,
+}
+
+/// Where the streams stood when a connection ended: operations the kernel did not report are in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes received.
+    pub rx: u64,
+    /// Bytes sent.
+    pub tx: u64,
+    /// Last receive, 0 none.
+    pub last_rx: Nanos,
+    /// Last send, 0 none.
+    pub last_tx: Nanos,
+}
+
+/// Whether a connection is worth following.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not decided.
+    Unknown,
+    /// A known protocol.
+    Trace,
+    /// Nothing to see.
+    Ignore,
+}
+
+/// What is wanted of the kernel for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Whether to follow it.
+    pub verdict: Verdict,
+    /// Bytes wanted from the front of receives; 0 = the default.
+    pub head_rx: u16,
+    /// Bytes wanted from the front of sends; 0 = the default.
+    pub head_tx: u16,
+    /// Receives that end before this position need not be reported.
+    pub rx_skip: u64,
+    /// Sends that end before this position need not be reported.
+    pub tx_skip: u64,
+}

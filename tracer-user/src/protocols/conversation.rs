@@ -1,0 +1,699 @@
+//! One connection: two streams, a parser and the requests that wait.
+
+use super::pair::{Pair, Waiting};
+use super::stream::{Chunked, Fed, HEAD_LIMIT, State, Stream};
+use super::{
+    Body, Chunk, Closed, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Totals, Touched, Verdict,
+    Want,
+};
+use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// Beginnings of messages that fit no protocol before a connection is left alone.
+const MISSES: u8 = 2;
+/// The same for a connection that was joined in its middle, where most operations are bodies.
+const MISSES_MIDSTREAM: u8 = 32;
+/// Replies kept while their request's record has not come (it can come later, from another thread).
+const HELD_CHUNKS: usize = 16;
+/// Bytes of them.
+const HELD_BYTES: usize = 64 * 1024;
+/// Most payload the kernel can carry, asked for step by step.
+const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
+
+/// An operation put aside.
+#[derive(Debug)]
+struct Held {
+    pos: u64,
+    len: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    at: Stamp,
+    arrived: Nanos,
+}
+
+/// What a connection's bytes say.
+#[derive(Debug)]
+pub struct Conversation {
+    protocol: Option<&'static dyn Protocol>,
+    parser: Option<Box<dyn Parser>>,
+    /// Which way requests go.
+    requests: Option<Direction>,
+    rx: Stream,
+    tx: Stream,
+    pair: Pair,
+    verdict: Verdict,
+    midstream: bool,
+    misses: u8,
+    held: Vec<Held>,
+    last_dir: Option<Direction>,
+    /// The reply in progress belongs to no request that was seen.
+    orphan: bool,
+}
+
+impl Conversation {
+    /// A new connection; `midstream` when bytes passed before.
+    pub fn new(midstream: bool) -> Self {
+        Self {
+            protocol: None,
+            parser: None,
+            requests: None,
+            rx: Stream::new(),
+            tx: Stream::new(),
+            pair: Pair::default(),
+            verdict: Verdict::Unknown,
+            midstream,
+            misses: 0,
+            held: Vec::new(),
+            last_dir: None,
+            orphan: false,
+        }
+    }
+
+    /// The protocol, once known.
+    pub fn protocol(&self) -> Option<&'static str> {
+        self.protocol.map(Protocol::name)
+    }
+
+    /// Whether this end serves or asks, once known.
+    pub fn side(&self) -> Option<Side> {
+        self.requests.map(|dir| if dir == Direction::Rx { Side::Server } else { Side::Client })
+    }
+
+    /// What is wanted of the kernel.
+    pub fn want(&self) -> Want {
+        Want {
+            verdict: self.verdict,
+            head_rx: self.rx.head_wanted,
+            head_tx: self.tx.head_wanted,
+            rx_skip: self.rx.skip(),
+            tx_skip: self.tx.skip(),
+        }
+    }
+
+    fn stream(&mut self, dir: Direction) -> &mut Stream {
+        match dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        }
+    }
+
+    /// Takes one operation.
+    pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+        if self.verdict == Verdict::Ignore || chunk.len == 0 {
+            return Touched::default();
+        }
+        let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
+        if self.requests.is_none() && !self.detect(chunk, turned) {
+            self.last_dir = Some(chunk.dir);
+            let stream = self.stream(chunk.dir);
+            stream.pos = chunk.pos + chunk.len;
+            stream.last = chunk.at;
+            return Touched::default();
+        }
+        let Some(requests) = self.requests else { return Touched::default() };
+        if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
+            return Touched::default();
+        }
+        self.last_dir = Some(chunk.dir);
+        if turned {
+            self.turn(chunk.dir, out);
+        }
+        let touched = self.feed(chunk, settings, out);
+        if chunk.dir == requests && !self.held.is_empty() {
+            for held in std::mem::take(&mut self.held) {
+                let Held { pos, len, head, tail, at, arrived } = held;
+                let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
+                self.turn(chunk.dir, out);
+                self.last_dir = Some(chunk.dir);
+                self.feed(&chunk, settings, out);
+            }
+        }
+        touched
+    }
+
+    /// Puts a reply aside whose request has not come; false when it is to be taken now.
+    fn early(&mut self, chunk: &Chunk<'_>) -> bool {
+        let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
+        let waiting = self.pair.oldest().is_some() || self.orphan;
+        let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
+        if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty()
+            || self.held.len() >= HELD_CHUNKS
+            || bytes + chunk.head.len() > HELD_BYTES
+        {
+            return false;
+        }
+        self.held.push(Held {
+            pos: chunk.pos,
+            len: chunk.len,
+            head: chunk.head.to_vec(),
+            tail: chunk.tail.to_vec(),
+            at: chunk.at,
+            arrived: chunk.arrived,
+        });
+        true
+    }
+
+    /// Finds out what is spoken; true when `chunk` can be taken by the protocol found.
+    fn detect(&mut self, chunk: &Chunk<'_>, turned: bool) -> bool {
+        let limit = if self.midstream { MISSES_MIDSTREAM } else { MISSES };
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        if turned {
+            stream.buffer = Vec::new();
+            stream.start = None;
+        }
+        // The first bytes may come one by one.
+        let gathered;
+        let bytes = if stream.buffer.is_empty() {
+            chunk.head
+        } else {
+            gathered = [&stream.buffer, chunk.head].concat();
+            &gathered
+        };
+        let mut more = false;
+        for protocol in PROTOCOLS {
+            let requests = match protocol.detect(bytes) {
+                Detected::Request => chunk.dir,
+                Detected::Reply => chunk.dir.flip(),
+                Detected::NeedMore => {
+                    more = true;
+                    continue;
+                }
+                Detected::No => continue,
+                Detected::Never => {
+                    self.verdict = Verdict::Ignore;
+                    return false;
+                }
+            };
+            self.protocol = Some(*protocol);
+            self.parser = Some(protocol.open());
+            self.requests = Some(requests);
+            self.verdict = Verdict::Trace;
+            if stream.buffer.is_empty() {
+                stream.pos = chunk.pos;
+            }
+            // A reply whose request passed before.
+            let other = self.stream(chunk.dir.flip());
+            if other.buffer.is_empty() {
+                other.restart();
+            }
+            return true;
+        }
+        if more && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
+            stream.begin(chunk, 0);
+            stream.buffer.extend_from_slice(chunk.head);
+            return false;
+        }
+        stream.buffer = Vec::new();
+        stream.start = None;
+        self.misses += 1;
+        if self.misses >= limit {
+            self.verdict = Verdict::Ignore;
+        }
+        false
+    }
+
+    /// The other direction begins to speak: what could only end that way has ended.
+    fn turn(&mut self, to: Direction, out: &mut Vec<Said>) {
+        let from = to.flip();
+        let is_request = self.requests == Some(from);
+        let stream = self.stream(from);
+        let (state, last) = (stream.state, stream.last);
+        match state {
+            State::Lost => stream.restart(),
+            State::UntilTurn | State::ChunkedLost if is_request => self.request_ended(last, out),
+            State::UntilTurn | State::ChunkedLost => self.reply_ended(Outcome::Complete, last, out),
+            _ => {}
+        }
+    }
+
+    /// Takes an operation of a known protocol.
+    fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+        let is_request = self.requests == Some(chunk.dir);
+        let gap = chunk.pos.saturating_sub(self.stream(chunk.dir).pos);
+        if gap > 0 {
+            self.gap(chunk, gap, out);
+        }
+        let touched = Touched { exchange: self.exchange(is_request) };
+        let mut at = 0;
+        let mut stalls = 0;
+        // A step may only change the state; two such in a row would be one too many.
+        while at < chunk.len && self.verdict != Verdict::Ignore && stalls < 3 {
+            let stream = self.stream(chunk.dir);
+            stream.last = chunk.at;
+            let captured = chunk.head.get(at as usize..).unwrap_or_default();
+            let left = chunk.len - at;
+            let taken = match stream.state {
+                State::Start => self.start(chunk, at, captured, settings, is_request, out),
+                State::Body(n) => {
+                    let take = n.min(left);
+                    stream.state = State::Body(n - take);
+                    stream.bytes += take;
+                    if n == take {
+                        self.ended(is_request, chunk.at, out);
+                    }
+                    take
+                }
+                State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
+                State::ChunkedLost => {
+                    stream.bytes += left;
+                    let last = if chunk.tail.is_empty() { captured } else { chunk.tail };
+                    if last.ends_with(b"\r\n0\r\n\r\n") || last == b"0\r\n\r\n" {
+                        self.ended(is_request, chunk.at, out);
+                    }
+                    left
+                }
+                State::UntilClose | State::UntilTurn => {
+                    stream.bytes += left;
+                    left
+                }
+                State::Lost => {
+                    out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                    left
+                }
+            };
+            stalls = if taken == 0 { stalls + 1 } else { 0 };
+            at += taken;
+        }
+        let stream = self.stream(chunk.dir);
+        stream.pos = chunk.pos + chunk.len;
+        stream.last = chunk.at;
+        match touched.exchange {
+            None => Touched { exchange: self.exchange(is_request) },
+            Some(_) => touched,
+        }
+    }
+
+    /// The exchange the next bytes of a direction belong to.
+    fn exchange(&mut self, is_request: bool) -> Option<u64> {
+        if is_request {
+            let starting = self.requests.is_some_and(|dir| self.stream(dir).state == State::Start);
+            if starting { None } else { self.pair.newest().map(|waiting| waiting.exchange) }
+        } else if self.orphan {
+            None
+        } else {
+            self.pair.oldest().map(|waiting| waiting.exchange)
+        }
+    }
+
+    /// `gap` bytes before this operation were not reported.
+    fn gap(&mut self, chunk: &Chunk<'_>, gap: u64, out: &mut Vec<Said>) {
+        let is_request = self.requests == Some(chunk.dir);
+        let protocol = self.protocol;
+        let stream = self.stream(chunk.dir);
+        let before = stream.last;
+        let lost = match stream.state {
+            State::Body(n) => {
+                let take = n.min(gap);
+                stream.state = State::Body(n - take);
+                stream.bytes += take;
+                if n <= gap {
+                    self.ended(is_request, before, out);
+                }
+                gap - take
+            }
+            State::Chunked(Chunked::Data(n)) if n > gap => {
+                stream.state = State::Chunked(Chunked::Data(n - gap));
+                stream.bytes += gap;
+                0
+            }
+            State::Chunked(_) => {
+                stream.state = State::ChunkedLost;
+                stream.bytes += gap;
+                gap
+            }
+            State::ChunkedLost | State::UntilClose | State::UntilTurn => {
+                stream.bytes += gap;
+                0
+            }
+            State::Start | State::Lost => gap,
+        };
+        if lost == 0 {
+            return;
+        }
+        out.push(Said::Lost { dir: chunk.dir, bytes: lost });
+        let stream = self.stream(chunk.dir);
+        if matches!(stream.state, State::Start | State::Lost) {
+            stream.restart();
+            // Where the record resumes, a message may begin.
+            let fits = match protocol.map(|protocol| protocol.detect(chunk.head)) {
+                Some(Detected::Request) => is_request,
+                Some(Detected::Reply) => !is_request,
+                _ => false,
+            };
+            if !fits {
+                stream.state = State::Lost;
+            }
+        }
+    }
+
+    /// At a message's beginning; gives the bytes of the operation that were used.
+    fn start(
+        &mut self,
+        chunk: &Chunk<'_>,
+        at: u64,
+        captured: &[u8],
+        settings: &Settings,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let left = chunk.len - at;
+        let cut = (captured.len() as u64) < left;
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        if captured.is_empty() && stream.buffer.is_empty() {
+            out.push(Said::Lost { dir: chunk.dir, bytes: left });
+            stream.state = State::Lost;
+            return left;
+        }
+        stream.begin(chunk, at);
+        let had = stream.buffer.len();
+        let gathered;
+        let bytes = if had == 0 {
+            captured
+        } else {
+            // Only the end of a head is looked for in pieces that come byte by byte.
+            let from = had.saturating_sub(3);
+            stream.buffer.extend_from_slice(captured);
+            let fresh = stream.buffer.get(from..).unwrap_or_default();
+            let complete =
+                memchr::memmem::find(fresh, b"\n\r\n").is_some() || memchr::memmem::find(fresh, b"\n\n").is_some();
+            if !complete && !cut && stream.buffer.len() < HEAD_LIMIT {
+                return left;
+            }
+            gathered = std::mem::take(&mut stream.buffer);
+            &gathered
+        };
+        let cut = cut || bytes.len() >= HEAD_LIMIT;
+        let Some(parser) = &mut self.parser else { return left };
+        let used = if is_request {
+            match parser.request(bytes, cut, settings) {
+                Step::Head { used, message, body } => {
+                    if message.cut {
+                        self.want_more(chunk.dir, captured.len());
+                    }
+                    let asked = message.asked;
+                    let (exchange, dropped) = self.pair.begin(asked);
+                    if let Some(dropped) = dropped {
+                        give_up(&dropped, chunk.at, out);
+                    }
+                    let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
+                    let stream = self.stream(chunk.dir);
+                    let (first, arrived, pos) = stream.start.unwrap_or((chunk.at, chunk.arrived, chunk.pos + at));
+                    out.push(Said::Begun { exchange, request: message, first, arrived, head_at: chunk.at, pos, side });
+                    stream.head_bytes = used as u64;
+                    stream.bytes = used as u64;
+                    stream.enter(body);
+                    if body == Body::Length(0) {
+                        self.request_ended(chunk.at, out);
+                    }
+                    used
+                }
+                Step::Skip { used } => {
+                    stream.start = None;
+                    stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                    used
+                }
+                Step::NeedMore => {
+                    stream.buffer = bytes.to_vec();
+                    return left;
+                }
+                Step::Invalid => return self.invalid(chunk, left, out),
+            }
+        } else {
+            let waiting = self.pair.oldest().copied();
+            let asked = waiting.map(|waiting| waiting.asked).unwrap_or_default();
+            match parser.reply(bytes, cut, &asked) {
+                Step::Head { used, message, body } => {
+                    if message.interim && body == Body::Length(0) {
+                        // Not yet the reply.
+                        stream.start = None;
+                        used
+                    } else {
+                        if body == Body::UntilTurn {
+                            self.want_more(chunk.dir, captured.len());
+                        }
+                        let stream = self.stream(chunk.dir);
+                        let first = stream.start.map_or(chunk.at, |(first, _, _)| first);
+                        stream.head_bytes = used as u64;
+                        stream.bytes = used as u64;
+                        stream.enter(body);
+                        match waiting {
+                            Some(waiting) => {
+                                out.push(Said::Replied { exchange: waiting.exchange, status: message.status, first });
+                            }
+                            None => {
+                                self.orphan = true;
+                                out.push(Said::Unpaired { status: message.status });
+                            }
+                        }
+                        match body {
+                            Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
+                            Body::Switch => {
+                                self.reply_ended(Outcome::Upgraded, chunk.at, out);
+                                self.verdict = Verdict::Ignore;
+                            }
+                            _ => {}
+                        }
+                        used
+                    }
+                }
+                Step::Skip { used } => {
+                    stream.start = None;
+                    stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                    used
+                }
+                Step::NeedMore => {
+                    stream.buffer = bytes.to_vec();
+                    return left;
+                }
+                Step::Invalid => return self.invalid(chunk, left, out),
+            }
+        };
+        (used.saturating_sub(had)) as u64
+    }
+
+    fn invalid(&mut self, chunk: &Chunk<'_>, left: u64, out: &mut Vec<Said>) -> u64 {
+        out.push(Said::Lost { dir: chunk.dir, bytes: left });
+        let stream = self.stream(chunk.dir);
+        stream.restart();
+        stream.state = State::Lost;
+        left
+    }
+
+    /// A head was longer than what was captured: ask for twice as much.
+    fn want_more(&mut self, dir: Direction, had: usize) {
+        let stream = self.stream(dir);
+        let wanted = (had * 2).clamp(2048, usize::from(HEAD_MAX)) as u16;
+        stream.head_wanted = stream.head_wanted.max(wanted);
+    }
+
+    fn chunked(
+        &mut self,
+        chunk: &Chunk<'_>,
+        chunked: Chunked,
+        captured: &[u8],
+        left: u64,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let stream = self.stream(chunk.dir);
+        if captured.is_empty() {
+            // Uncaptured bytes: fine inside a chunk, else the framing is lost.
+            if let Chunked::Data(n) = chunked
+                && n >= left
+            {
+                let rest = n - left;
+                stream.bytes += left;
+                stream.state = State::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
+                return left;
+            }
+            out.push(Said::Lost { dir: chunk.dir, bytes: left });
+            stream.state = State::ChunkedLost;
+            return 0;
+        }
+        match chunked.feed(captured) {
+            Fed::More(next) => {
+                stream.bytes += captured.len() as u64;
+                stream.state = State::Chunked(next);
+                captured.len() as u64
+            }
+            Fed::End(used) => {
+                stream.bytes += used as u64;
+                self.ended(is_request, chunk.at, out);
+                used as u64
+            }
+            Fed::Invalid => {
+                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                stream.state = State::ChunkedLost;
+                0
+            }
+        }
+    }
+
+    fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<Said>) {
+        if is_request {
+            self.request_ended(at, out);
+        } else {
+            self.reply_ended(Outcome::Complete, at, out);
+        }
+    }
+
+    fn request_ended(&mut self, at: Stamp, out: &mut Vec<Said>) {
+        let Some(dir) = self.requests else { return };
+        let bytes = self.stream(dir).bytes;
+        self.stream(dir).restart();
+        if let Some(waiting) = self.pair.newest()
+            && !waiting.done
+        {
+            waiting.bytes = bytes;
+            waiting.done = true;
+            out.push(Said::RequestDone { exchange: waiting.exchange, at });
+        }
+    }
+
+    fn reply_ended(&mut self, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
+        let Some(dir) = self.requests else { return };
+        let stream = self.stream(dir.flip());
+        let (bytes, head) = (stream.bytes, stream.head_bytes);
+        stream.restart();
+        if std::mem::take(&mut self.orphan) {
+            return;
+        }
+        let unfinished = self.stream(dir).bytes;
+        if let Some(waiting) = self.pair.end() {
+            out.push(Said::Done {
+                exchange: waiting.exchange,
+                outcome,
+                at,
+                request_bytes: if waiting.done { waiting.bytes } else { unfinished },
+                reply_bytes: bytes,
+                reply_body_bytes: bytes.saturating_sub(head),
+            });
+        }
+    }
+
+    /// The connection ended, one way or both. `totals` say where the streams stood.
+    pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, out: &mut Vec<Said>) {
+        if self.verdict == Verdict::Ignore {
+            return;
+        }
+        let Some(requests) = self.requests else {
+            if how != Closed::Local {
+                self.held = Vec::new();
+            }
+            return;
+        };
+        self.release(out);
+        if let Some(totals) = totals {
+            self.catch_up(Direction::Rx, totals.rx, totals.last_rx, out);
+            self.catch_up(Direction::Tx, totals.tx, totals.last_tx, out);
+        }
+        let replies = requests.flip();
+        // Who sends replies can send no more.
+        let over = match how {
+            Closed::Local => replies == Direction::Tx,
+            Closed::Remote => replies == Direction::Rx,
+            Closed::Both => true,
+        };
+        if !over {
+            return;
+        }
+        let stream = self.stream(replies);
+        let (state, last, started) = (stream.state, stream.last, stream.bytes > 0);
+        match state {
+            // Read to the end by whoever asked, or sent to the end by whoever answered; else it was torn down.
+            State::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
+            State::UntilTurn | State::ChunkedLost if how != Closed::Both => {
+                self.reply_ended(Outcome::Complete, last, out)
+            }
+            State::UntilClose | State::UntilTurn | State::ChunkedLost | State::Body(_) | State::Chunked(_)
+                if started =>
+            {
+                self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
+            }
+            _ => {}
+        }
+        while self.pair.oldest().is_some() {
+            // Nothing of these replies was seen.
+            self.stream(replies).restart();
+            self.reply_ended(Outcome::Aborted, at, out);
+        }
+        if how == Closed::Both {
+            self.verdict = Verdict::Ignore;
+        }
+    }
+
+    /// Operations up to `total` were not reported because they were asked not to be.
+    fn catch_up(&mut self, dir: Direction, total: u64, last: Nanos, out: &mut Vec<Said>) {
+        let is_request = self.requests == Some(dir);
+        let stream = self.stream(dir);
+        let missed = total.saturating_sub(stream.pos);
+        if missed == 0 {
+            return;
+        }
+        stream.pos = total;
+        stream.last.nanos = stream.last.nanos.max(last);
+        let at = stream.last;
+        match stream.state {
+            State::Body(n) => {
+                stream.bytes += n.min(missed);
+                stream.state = State::Body(n.saturating_sub(missed));
+                if n <= missed {
+                    self.ended(is_request, at, out);
+                }
+            }
+            State::Chunked(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => stream.bytes += missed,
+            State::Start | State::Lost => out.push(Said::Lost { dir, bytes: missed }),
+        }
+    }
+
+    /// Replies that were put aside for a request that never came.
+    fn release(&mut self, out: &mut Vec<Said>) {
+        for held in std::mem::take(&mut self.held) {
+            if let (Some(parser), Some(_)) = (&mut self.parser, self.requests)
+                && let Step::Head { message, .. } = parser.reply(&held.head, true, &super::Asked::default())
+            {
+                out.push(Said::Unpaired { status: message.status });
+            }
+        }
+    }
+
+    /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
+    pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
+        let Some(requests) = self.requests else { return };
+        let newest = self.rx.last.nanos.max(self.tx.last.nanos);
+        if now.saturating_sub(newest) < idle {
+            return;
+        }
+        self.release(out);
+        let replies = requests.flip();
+        let stream = self.stream(replies);
+        let (state, last) = (stream.state, stream.last);
+        if matches!(state, State::UntilTurn | State::ChunkedLost) {
+            self.reply_ended(Outcome::Complete, last, out);
+        }
+        while self.pair.oldest().is_some() {
+            let at = Stamp { nanos: newest, ..last };
+            self.reply_ended(Outcome::Unfinished, at, out);
+        }
+    }
+}
+
+fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
+    out.push(Said::Done {
+        exchange: waiting.exchange,
+        outcome: Outcome::Unfinished,
+        at,
+        request_bytes: waiting.bytes,
+        reply_bytes: 0,
+        reply_body_bytes: 0,
+    });
+}
+
+#[cfg(test)]
+#[path = "conversation_tests.rs"]
+mod tests;

@@ -1,0 +1,460 @@
+//! HTTP/1.0 and 1.1 heads (RFC 9112).
+//!
+//! A scanner of its own: `httparse` wants complete heads and a bound on headers, while what arrives here may be cut by
+//! capture and must still be named and framed from what is there. It looks at the few headers that matter and keeps
+//! nothing else.
+
+use std::sync::Arc;
+
+use memchr::memchr;
+
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
+
+/// Methods recognised at the beginning of a connection, the usual ones first.
+pub(super) const METHODS: &[&str] = &[
+    "GET",
+    "POST",
+    "PUT",
+    "HEAD",
+    "DELETE",
+    "OPTIONS",
+    "PATCH",
+    "CONNECT",
+    "TRACE",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "REPORT",
+    "SEARCH",
+    "PURGE",
+    "QUERY",
+    "LINK",
+    "UNLINK",
+    "MKCALENDAR",
+    "ACL",
+];
+/// Most bytes of a path that are kept.
+const PATH_LIMIT: usize = 1024;
+/// Most bytes of any other value that are kept.
+const VALUE_LIMIT: usize = 128;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Http1;
+
+impl Protocol for Http1 {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        let bytes = skip_line_ends(bytes);
+        if bytes.is_empty() {
+            return Detected::NeedMore;
+        }
+        if let Some(found) = prefix(bytes, b"PRI * HTTP/2.0") {
+            return if found { Detected::Never } else { Detected::NeedMore };
+        }
+        match prefix(bytes, b"HTTP/1.") {
+            Some(true) => return Detected::Reply,
+            Some(false) => return Detected::NeedMore,
+            None => {}
+        }
+        for method in METHODS {
+            match prefix(bytes, method.as_bytes()) {
+                Some(true) => {
+                    let Some(after) = bytes.get(method.len()) else { return Detected::NeedMore };
+                    if *after != b' ' {
+                        continue;
+                    }
+                    // A Redis inline command looks alike up to here: what follows must look like a target.
+                    return match bytes.get(method.len() + 1) {
+                        None => Detected::NeedMore,
+                        Some(b'/' | b'*' | b'h' | b'H') => Detected::Request,
+                        Some(_) if *method == "CONNECT" => Detected::Request,
+                        Some(_) => Detected::No,
+                    };
+                }
+                Some(false) => return Detected::NeedMore,
+                None => {}
+            }
+        }
+        Detected::No
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Heads)
+    }
+}
+
+/// Whether `bytes` begin with `word`: `Some(false)` when they could, but end before it does.
+fn prefix(bytes: &[u8], word: &[u8]) -> Option<bool> {
+    let n = bytes.len().min(word.len());
+    (bytes[..n] == word[..n]).then_some(bytes.len() >= word.len())
+}
+
+fn skip_line_ends(bytes: &[u8]) -> &[u8] {
+    let n = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    bytes.get(n..).unwrap_or_default()
+}
+
+/// No state between messages.
+#[derive(Debug)]
+struct Heads;
+
+/// What the headers said that framing depends on.
+#[derive(Default)]
+struct Framing {
+    length: Option<u64>,
+    chunked: bool,
+    /// `Transfer-Encoding` without chunks as the last coding, or lengths that contradict each other.
+    odd: bool,
+}
+
+/// Walks the lines of a head. Gives the bytes used, or `None` when its end is not in `bytes`.
+fn lines<'a>(bytes: &'a [u8], mut line: impl FnMut(usize, &'a [u8])) -> Option<usize> {
+    let mut at = 0;
+    let mut number = 0;
+    while let Some(rest) = bytes.get(at..)
+        && let Some(end) = memchr(b'\n', rest)
+    {
+        let text = rest.get(..end).unwrap_or_default();
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        at += end + 1;
+        if text.is_empty() && number > 0 {
+            return Some(at);
+        }
+        line(number, text);
+        number += 1;
+    }
+    None
+}
+
+/// Name and value of a header line.
+fn header(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = memchr(b':', line)?;
+    let (name, rest) = line.split_at_checked(colon)?;
+    Some((name, rest.get(1..)?.trim_ascii()))
+}
+
+impl Framing {
+    fn see(&mut self, name: &[u8], value: &[u8]) {
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let text = std::str::from_utf8(value).unwrap_or_default();
+            for part in text.split(',').map(str::trim) {
+                match part.parse::<u64>() {
+                    Ok(n)
+                        if part.bytes().all(|byte| byte.is_ascii_digit()) && self.length.is_none_or(|had| had == n) =>
+                    {
+                        self.length = Some(n);
+                    }
+                    _ => self.odd = true,
+                }
+            }
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+            self.chunked = last.eq_ignore_ascii_case(b"chunked");
+            self.odd |= !self.chunked;
+        }
+    }
+}
+
+impl Parser for Heads {
+    fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>> {
+        let skipped = bytes.len() - skip_line_ends(bytes).len();
+        if skipped > 0 {
+            return Step::Skip { used: skipped };
+        }
+        let mut request = None;
+        let mut valid = true;
+        let mut framing = Framing::default();
+        let used = lines(bytes, |number, line| {
+            if number == 0 {
+                request = request_line(line, settings);
+                valid = request.is_some();
+            } else if let (Some(request), Some((name, value))) = (&mut request, header(line)) {
+                framing.see(name, value);
+                request_header(request, name, value, settings);
+            }
+        });
+        if !valid {
+            return Step::Invalid;
+        }
+        match (used, request) {
+            (Some(used), Some(request)) => {
+                let body = match framing {
+                    Framing { chunked: true, .. } => Body::Chunked,
+                    Framing { odd: true, .. } => Body::UntilTurn,
+                    Framing { length: Some(n), .. } => Body::Length(n),
+                    Framing { .. } => Body::Length(0),
+                };
+                Step::Head { used, message: Box::new(request), body }
+            }
+            (None, request) if cut => {
+                // Named from what is there; where it ends is not.
+                let request = request.or_else(|| request_line(bytes, settings));
+                let Some(mut request) = request else { return Step::Invalid };
+                request.cut = true;
+                let body = match framing {
+                    Framing { chunked: true, .. } => Body::Chunked,
+                    _ => Body::UntilTurn,
+                };
+                // The rest of the head lies in between, so chunks cannot be followed either.
+                let body = if body == Body::Chunked { Body::UntilTurn } else { body };
+                Step::Head { used: bytes.len(), message: Box::new(request), body }
+            }
+            _ => Step::NeedMore,
+        }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        let skipped = bytes.len() - skip_line_ends(bytes).len();
+        if skipped > 0 {
+            return Step::Skip { used: skipped };
+        }
+        let mut status = None;
+        let mut valid = true;
+        let mut framing = Framing::default();
+        let used = lines(bytes, |number, line| {
+            if number == 0 {
+                status = status_line(line);
+                valid = status.is_some();
+            } else if let Some((name, value)) = header(line) {
+                framing.see(name, value);
+            }
+        });
+        if !valid {
+            return Step::Invalid;
+        }
+        let (used, whole) = match used {
+            Some(used) => (used, true),
+            None if cut => (bytes.len(), false),
+            None => return Step::NeedMore,
+        };
+        let Some(status) = status.or_else(|| status_line(bytes)) else { return Step::Invalid };
+        let interim = (100..200).contains(&status) && status != 101;
+        let body = if status == 101 || (asked.tunnel && (200..300).contains(&status)) {
+            Body::Switch
+        } else if !whole {
+            Body::UntilTurn
+        } else if interim || asked.bodiless || matches!(status, 204 | 304) {
+            Body::Length(0)
+        } else if framing.chunked {
+            Body::Chunked
+        } else if framing.odd {
+            Body::UntilClose
+        } else {
+            framing.length.map_or(Body::UntilClose, Body::Length)
+        };
+        Step::Head { used, message: Reply { status, interim }, body }
+    }
+}
+
+fn status_line(line: &[u8]) -> Option<u16> {
+    let rest = line.strip_prefix(b"HTTP/1.")?;
+    let rest = rest.get(1..)?.strip_prefix(b" ")?;
+    let digits = rest.get(..3)?;
+    let status = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (100..1000).contains(&status).then_some(status)
+}
+
+fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
+    let mut parts = line.splitn(3, |byte| *byte == b' ');
+    let method = parts.next()?;
+    let target = parts.next()?;
+    let version = match parts.next().map(<[u8]>::trim_ascii) {
+        Some(b"HTTP/1.1") => "1.1",
+        Some(b"HTTP/1.0") => "1.0",
+        // A later minor version is to be read as 1.1.
+        Some(other) if other.starts_with(b"HTTP/1.") => "1.1",
+        // Cut inside the target.
+        None => "",
+        Some(_) => return None,
+    };
+    if method.is_empty() || method.len() > 32 || target.is_empty() || !method.iter().all(|byte| is_token(*byte)) {
+        return None;
+    }
+    let method = std::str::from_utf8(method).ok()?;
+    let tunnel = method == "CONNECT";
+    Some(Request {
+        method: settings.method(method),
+        path: path(target, tunnel),
+        host: None,
+        version,
+        traceparent: None,
+        request_id: None,
+        headers: Vec::new(),
+        asked: Asked { bodiless: method == "HEAD", tunnel },
+        cut: false,
+    })
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// The path of a target: without query, fragment, scheme and authority; bounded.
+fn path(target: &[u8], tunnel: bool) -> Arc<str> {
+    let mut rest = target;
+    if !tunnel
+        && !rest.starts_with(b"/")
+        && let Some(scheme) = memchr::memmem::find(rest, b"://")
+    {
+        let after = rest.get(scheme + 3..).unwrap_or_default();
+        rest = memchr(b'/', after).and_then(|slash| after.get(slash..)).unwrap_or(b"/");
+    }
+    let end = memchr::memchr2(b'?', b'#', rest).unwrap_or(rest.len()).min(PATH_LIMIT);
+    text(rest.get(..end).unwrap_or_default())
+}
+
+/// Bytes as text; what is not UTF-8 shows as replacement characters.
+fn text(bytes: &[u8]) -> Arc<str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Arc::from(text),
+        Err(_) => Arc::from(String::from_utf8_lossy(bytes)),
+    }
+}
+
+fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &Settings) {
+    let value_kept = || text(value.get(..value.len().min(VALUE_LIMIT)).unwrap_or_default());
+    if name.eq_ignore_ascii_case(b"traceparent") {
+        // Two of them mean that neither can be trusted (W3C Trace Context §3.2).
+        request.traceparent = if request.traceparent.is_some() { None } else { traceparent(value) };
+    } else if settings.host && name.eq_ignore_ascii_case(b"host") {
+        request.host = Some(value_kept());
+    } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
+        request.request_id = Some(value_kept());
+    }
+    for (index, wanted) in settings.headers.iter().enumerate() {
+        if name.eq_ignore_ascii_case(wanted.as_bytes()) {
+            request.headers.push((index as u16, Box::from(&*value_kept())));
+        }
+    }
+}
+
+/// W3C Trace Context §3.2: `version-traceid-parentid-flags`, lower-case hexadecimal, ids not zero, version not `ff`.
+pub fn traceparent(value: &[u8]) -> Option<TraceParent> {
+    let field = |from: usize, to: usize| -> Option<u128> {
+        let digits = value.get(from..to)?;
+        digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).then_some(())?;
+        u128::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let dash = |at: usize| value.get(at) == Some(&b'-');
+    let version = field(0, 2)?;
+    let complete = if version == 0 { value.len() == 55 } else { value.len() == 55 || dash(55) };
+    if version == 0xff || !complete || !(dash(2) && dash(35) && dash(52)) {
+        return None;
+    }
+    let (trace_id, parent_id) = (field(3, 35)?, field(36, 52)? as u64);
+    (trace_id != 0 && parent_id != 0).then_some(TraceParent { trace_id, parent_id, flags: field(53, 55)? as u8 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_bytes() {
+        for (bytes, expected) in [
+            (&b"GET / HTTP/1.1\r\n"[..], Detected::Request),
+            (b"\r\nPOST /x HTTP/1.1", Detected::Request),
+            (b"OPTIONS * HTTP/1.1", Detected::Request),
+            (b"GET http://h/ HTTP/1.1", Detected::Request),
+            (b"CONNECT h:443 HTTP/1.1", Detected::Request),
+            (b"HTTP/1.1 200 OK", Detected::Reply),
+            (b"HTTP/1.0 404", Detected::Reply),
+            (b"", Detected::NeedMore),
+            (b"G", Detected::NeedMore),
+            (b"GET", Detected::NeedMore),
+            (b"GET ", Detected::NeedMore),
+            (b"HTT", Detected::NeedMore),
+            (b"P", Detected::NeedMore),
+            (b"PRI * HTTP/2.0\r\n", Detected::Never),
+            (b"GET key\r\n", Detected::No),
+            (b"*1\r\n$4\r\nPING\r\n", Detected::No),
+            (b"\x16\x03\x01\x02\x00", Detected::No),
+            (b"HTTP/2 200", Detected::No),
+            (b"SSH-2.0-x", Detected::No),
+        ] {
+            assert_eq!(Http1.detect(bytes), expected, "{}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn paths() {
+        for (target, expected) in [
+            ("/a/b?c=d", "/a/b"),
+            ("/a#f", "/a"),
+            ("http://host/a?b", "/a"),
+            ("http://host", "/"),
+            ("http://host?x", "/"),
+            ("*", "*"),
+            ("/a://b", "/a://b"),
+        ] {
+            assert_eq!(&*path(target.as_bytes(), false), expected, "{target}");
+        }
+        assert_eq!(&*path(b"h:443", true), "h:443");
+        assert_eq!(path(&[b'/'; 5000], false).len(), PATH_LIMIT);
+    }
+
+    #[test]
+    fn trace_context_is_strict() {
+        let good = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let parsed = traceparent(good).unwrap();
+        assert_eq!(parsed.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+        assert_eq!((parsed.parent_id, parsed.flags), (0xb7ad_6b71_6920_3331, 1));
+        for bad in [
+            &b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x"[..],
+            b"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            b"00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            b"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            b"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            b"",
+        ] {
+            assert_eq!(traceparent(bad), None, "{}", String::from_utf8_lossy(bad));
+        }
+        assert!(traceparent(b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-future").is_some());
+    }
+
+    #[test]
+    fn framing_of_requests_and_replies() {
+        let request = |head: &str| match Heads.request(head.as_bytes(), false, &Settings::default()) {
+            Step::Head { used, body, .. } if used == head.len() => Some(body),
+            _ => None,
+        };
+        for (headers, expected) in [
+            ("", Body::Length(0)),
+            ("Content-Length: 5\r\n", Body::Length(5)),
+            ("content-length:5\r\nContent-Length: 5\r\n", Body::Length(5)),
+            ("Content-Length: 5, 5\r\n", Body::Length(5)),
+            ("Content-Length: 5\r\nContent-Length: 6\r\n", Body::UntilTurn),
+            ("Content-Length: +5\r\n", Body::UntilTurn),
+            ("Content-Length: 5\r\nTransfer-Encoding: gzip, Chunked\r\n", Body::Chunked),
+        ] {
+            assert_eq!(request(&format!("POST / HTTP/1.1\r\n{headers}\r\n")), Some(expected), "{headers}");
+        }
+        let reply = |head: &str, asked: Asked| match Heads.reply(head.as_bytes(), false, &asked) {
+            Step::Head { body, .. } => Some(body),
+            _ => None,
+        };
+        let plain = Asked::default();
+        for (head, asked, expected) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(9)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", Asked { bodiless: true, tunnel: false }, Body::Length(0)),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(0)),
+            ("HTTP/1.1 204 No Content\r\n\r\n", plain, Body::Length(0)),
+            ("HTTP/1.0 200 OK\r\n\r\n", plain, Body::UntilClose),
+            ("HTTP/1.1 200 OK\n\n", plain, Body::UntilClose),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", plain, Body::Switch),
+            ("HTTP/1.1 200 OK\r\n\r\n", Asked { bodiless: false, tunnel: true }, Body::Switch),
+            ("HTTP/1.1 100 Continue\r\n\r\n", plain, Body::Length(0)),
+        ] {
+            assert_eq!(reply(head, asked), Some(expected), "{head}");
+        }
+    }
+}

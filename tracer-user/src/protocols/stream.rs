@@ -1,0 +1,193 @@
+//! One direction of a connection: where in which message it stands.
+
+use super::{Body, Chunk, Stamp};
+use crate::model::Nanos;
+
+/// Longest head that is put together from pieces.
+pub(super) const HEAD_LIMIT: usize = 64 * 1024;
+
+/// Where a stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A message begins, or its head is being collected.
+    Start,
+    /// This many bytes of a body are left.
+    Body(u64),
+    /// In a chunked body.
+    Chunked(Chunked),
+    /// In a chunked body whose framing was lost: its end shows in the last bytes of an operation.
+    ChunkedLost,
+    /// Until the sender closes.
+    UntilClose,
+    /// Until the other direction speaks.
+    UntilTurn,
+    /// As [`State::UntilTurn`], of no known message.
+    Lost,
+}
+
+/// Position in a chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunked {
+    /// In the line with a chunk's size; the size so far, and whether its digits are over.
+    Size(u64, bool),
+    /// In a chunk's data and the line end after it.
+    Data(u64),
+    /// In the trailer section; whether the current line is empty so far.
+    Trailer(bool),
+}
+
+/// What a chunked body did with some bytes.
+pub(super) enum Fed {
+    /// All were taken.
+    More(Chunked),
+    /// The body ended after this many.
+    End(usize),
+    /// Not chunks.
+    Invalid,
+}
+
+impl Chunked {
+    /// The state at the beginning of a chunked body.
+    pub(super) const BEGIN: Self = Self::Size(0, false);
+
+    /// Takes captured bytes.
+    pub(super) fn feed(mut self, bytes: &[u8]) -> Fed {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            match self {
+                Self::Data(left) => {
+                    let take = left.min((bytes.len() - at) as u64);
+                    at += take as usize;
+                    self = if left == take { Self::BEGIN } else { Self::Data(left - take) };
+                    continue;
+                }
+                Self::Size(size, over) => match byte {
+                    b'\n' if size == 0 => self = Self::Trailer(true),
+                    // The line end after the data belongs to it.
+                    b'\n' => self = Self::Data(size.saturating_add(2)),
+                    _ if over => {}
+                    b'\r' | b';' | b' ' | b'\t' => self = Self::Size(size, true),
+                    _ => match (*byte as char).to_digit(16) {
+                        Some(digit) if size < 1 << 56 => self = Self::Size(size << 4 | u64::from(digit), false),
+                        _ => return Fed::Invalid,
+                    },
+                },
+                Self::Trailer(empty) => match byte {
+                    b'\n' if empty => return Fed::End(at + 1),
+                    b'\n' => self = Self::Trailer(true),
+                    b'\r' => {}
+                    _ => self = Self::Trailer(false),
+                },
+            }
+            at += 1;
+        }
+        Fed::More(self)
+    }
+}
+
+/// One direction.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// Position of the next byte.
+    pub(super) pos: u64,
+    pub(super) state: State,
+    /// Head collected so far; empty while none is.
+    pub(super) buffer: Vec<u8>,
+    /// First byte of the current message: operation, arrival, position.
+    pub(super) start: Option<(Stamp, Nanos, u64)>,
+    /// Last operation.
+    pub(super) last: Stamp,
+    /// Bytes of the current message, and of its head.
+    pub(super) bytes: u64,
+    pub(super) head_bytes: u64,
+    /// Bytes to ask for from the front of operations; 0 = the default is enough.
+    pub(super) head_wanted: u16,
+}
+
+impl Stream {
+    pub(super) fn new() -> Self {
+        Self {
+            pos: 0,
+            state: State::Start,
+            buffer: Vec::new(),
+            start: None,
+            last: Stamp::default(),
+            bytes: 0,
+            head_bytes: 0,
+            head_wanted: 0,
+        }
+    }
+
+    /// The next byte begins a message.
+    pub(super) fn restart(&mut self) {
+        self.state = State::Start;
+        self.buffer = Vec::new();
+        self.start = None;
+        self.bytes = 0;
+        self.head_bytes = 0;
+    }
+
+    /// Notes the operation that carries a message's first byte.
+    pub(super) fn begin(&mut self, chunk: &Chunk<'_>, offset: u64) {
+        if self.start.is_none() {
+            self.start = Some((chunk.at, chunk.arrived, chunk.pos + offset));
+        }
+    }
+
+    /// The state a body is read in.
+    pub(super) fn enter(&mut self, body: Body) {
+        self.state = match body {
+            Body::Length(n) => State::Body(n),
+            Body::Chunked => State::Chunked(Chunked::BEGIN),
+            Body::UntilClose => State::UntilClose,
+            Body::UntilTurn | Body::Switch => State::UntilTurn,
+        };
+    }
+
+    /// Operations that end before this position say nothing new: worth telling for long bodies only.
+    pub(super) fn skip(&self) -> u64 {
+        match self.state {
+            State::Body(left) if left >= 64 * 1024 => self.pos.saturating_add(left),
+            State::UntilClose => u64::MAX,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end_of(bytes: &[u8], cuts: &[usize]) -> Option<usize> {
+        let mut state = Chunked::BEGIN;
+        let mut from = 0;
+        for to in cuts.iter().copied().chain([bytes.len()]) {
+            match state.feed(&bytes[from..to]) {
+                Fed::More(next) => state = next,
+                Fed::End(at) => return Some(from + at),
+                Fed::Invalid => return None,
+            }
+            from = to;
+        }
+        None
+    }
+
+    #[test]
+    fn chunks_end_where_they_say_for_every_cut() {
+        for body in [
+            &b"0\r\n\r\n"[..],
+            b"5\r\nhello\r\n0\r\n\r\n",
+            b"5;name=value\r\nhello\r\nA\r\n0123456789\r\n0\r\nX-Trailer: 1\r\nY: 2\r\n\r\n",
+            b"5\nhello\r\n0\n\n",
+        ] {
+            let mut whole = body.to_vec();
+            whole.extend_from_slice(b"HTTP/1.1 200 OK");
+            for first in 0..body.len() {
+                for second in first..body.len() {
+                    assert_eq!(end_of(&whole, &[first, second]), Some(body.len()), "{first} {second}");
+                }
+            }
+        }
+        assert_eq!(end_of(b"xyz\r\n", &[]), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! Units of work that are not yet reported, in a slab of bounded size.
+
+use std::sync::Arc;
+
+use crate::model::{ClassId, Cost, Grade, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
+use crate::protocols::Request;
+
+/// Names a live unit; goes stale, detectably, when the unit is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    index: u32,
+    generation: u32,
+}
+
+/// What later evidence said of a call's parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// Nothing yet.
+    None,
+    /// The group that read the call's reply began the answer of this request.
+    For(Slot),
+    /// Two groups that read it answered different requests.
+    Split,
+}
+
+/// Who caused a call, as far as is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Cause {
+    /// The request in whose group (or on whose thread) the call was made.
+    pub candidate: Option<Slot>,
+    /// Whether the candidate's thread ran one request at a time, which makes it certain.
+    pub alone: bool,
+    /// Evidence from the other side.
+    pub vote: Vote,
+    /// Where the candidate comes from, for people.
+    pub evidence: &'static str,
+    /// Ids of the candidate, kept for when it is reported first.
+    pub kept: Option<(UnitId, TraceId, ServiceId, Option<ClassId>)>,
+}
+
+/// A unit of work in progress or in its grace time.
+#[derive(Debug)]
+pub struct Live {
+    /// Its id.
+    pub id: UnitId,
+    /// Transaction id of its own making or from a `traceparent`; a parent on this host overrides it.
+    pub trace: TraceId,
+    /// Parent named by a `traceparent`.
+    pub remote_parent: Option<UnitId>,
+    /// The call on this host that is this request's other end (server side).
+    pub caller: Option<Slot>,
+    /// Entry or exit port.
+    pub side: Side,
+    /// Protocol name.
+    pub protocol: &'static str,
+    /// Service of the process.
+    pub service: ServiceId,
+    /// Its class, once given.
+    pub class: Option<ClassId>,
+    /// What the request said.
+    pub request: Box<Request>,
+    /// Socket.
+    pub cookie: u64,
+    /// Number of the exchange on it.
+    pub exchange: u64,
+    /// Process and thread.
+    pub pid: u32,
+    /// Thread that read or sent the request.
+    pub tid: u32,
+    /// Local port.
+    pub local_port: u16,
+    /// Remote address as text.
+    pub peer: Arc<str>,
+    /// Remote port.
+    pub peer_port: u16,
+    /// First byte in the socket, 0 unknown.
+    pub arrived: Nanos,
+    /// First byte read or sent.
+    pub start: Nanos,
+    /// First byte of the reply, 0 none.
+    pub first_reply: Nanos,
+    /// End, 0 while open.
+    pub end: Nanos,
+    /// Request bytes.
+    pub request_bytes: u64,
+    /// Reply bytes.
+    pub reply_bytes: u64,
+    /// Reply bytes after the head.
+    pub reply_body_bytes: u64,
+    /// Status, when there was a reply.
+    pub status: Option<u16>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Charged so far.
+    pub cost: Cost,
+    /// Part of `cost` already given to the class's sums.
+    pub posted: Cost,
+    /// Samples waiting for a class.
+    pub samples: Vec<StackSample>,
+    /// Calls made: start and end.
+    pub calls: Vec<(Nanos, Nanos)>,
+    /// Client side: who caused it.
+    pub cause: Cause,
+    /// Server side: whether its thread ran one request at a time throughout.
+    pub alone: bool,
+    /// Times its report was put off.
+    pub deferred: u8,
+}
+
+impl Live {
+    /// Time in which at least one call was open.
+    pub fn downstream(&self) -> u64 {
+        let mut calls = self.calls.clone();
+        calls.sort_unstable();
+        let (mut total, mut until) = (0, 0);
+        for (start, end) in calls {
+            let start = start.max(until);
+            if end > start {
+                total += end - start;
+                until = end;
+            }
+        }
+        total
+    }
+}
+
+/// The call's parent, how sure that is and why.
+pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
+    match (cause.candidate, cause.alone, cause.vote) {
+        (Some(slot), true, _) => (Some(slot), Grade::Certain, cause.evidence),
+        (Some(slot), false, Vote::For(other)) if slot == other => {
+            (Some(slot), Grade::Confirmed, "sent in its group, its reply answered it")
+        }
+        (Some(slot), false, Vote::None) => (Some(slot), Grade::Ambiguous, cause.evidence),
+        (Some(slot), false, _) => (Some(slot), Grade::Ambiguous, "the two sides disagree"),
+        (None, _, Vote::For(slot)) => (Some(slot), Grade::Ambiguous, "only its reply answered it"),
+        (None, _, Vote::Split | Vote::None) => (None, Grade::Orphan, cause.evidence),
+    }
+}
+
+/// Units by slot.
+#[derive(Debug, Default)]
+pub struct Slab {
+    entries: Vec<(u32, Option<Live>)>,
+    free: Vec<u32>,
+    used: usize,
+}
+
+impl Slab {
+    /// Units in it.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Adds a unit.
+    pub fn insert(&mut self, live: Live) -> Slot {
+        self.used += 1;
+        if let Some(index) = self.free.pop()
+            && let Some(entry) = self.entries.get_mut(index as usize)
+        {
+            entry.1 = Some(live);
+            return Slot { index, generation: entry.0 };
+        }
+        self.entries.push((0, Some(live)));
+        Slot { index: (self.entries.len() - 1) as u32, generation: 0 }
+    }
+
+    /// The unit, if it is still live.
+    pub fn get(&self, slot: Slot) -> Option<&Live> {
+        let (generation, live) = self.entries.get(slot.index as usize)?;
+        if *generation == slot.generation { live.as_ref() } else { None }
+    }
+
+    /// The unit, if it is still live.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Live> {
+        let (generation, live) = self.entries.get_mut(slot.index as usize)?;
+        if *generation == slot.generation { live.as_mut() } else { None }
+    }
+
+    /// Takes the unit out; its slot goes stale.
+    pub fn remove(&mut self, slot: Slot) -> Option<Live> {
+        let (generation, live) = self.entries.get_mut(slot.index as usize)?;
+        if *generation != slot.generation {
+            return None;
+        }
+        let live = live.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(slot.index);
+        self.used -= 1;
+        Some(live)
+    }
+
+    /// Every live slot.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, live))| live.is_some())
+            .map(|(index, (generation, _))| Slot { index: index as u32, generation: *generation })
+    }
+}

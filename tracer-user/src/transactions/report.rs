@@ -1,0 +1,122 @@
+//! When a unit is reported, and what is decided of it then.
+
+use super::charge::{add, less};
+use super::engine::{Engine, Output, Verdicts};
+use super::live::{Live, Slot, Vote, grade};
+use crate::model::{ClassId, Grade, Nanos, Side, TraceId, UnitId};
+
+/// How often a report may be put off for a call whose parent is still open.
+const DEFERRALS: u8 = 40;
+/// Generations of parents followed to the beginning of a transaction.
+const DEPTH: u32 = 64;
+
+impl Engine {
+    /// Gives out the units whose grace time ended by `now`.
+    pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        while let Some((due, slot)) = self.waiting.front().copied() {
+            if due > now {
+                break;
+            }
+            self.waiting.pop_front();
+            if now != Nanos::MAX && self.undecided(slot) {
+                if let Some(live) = self.units.get_mut(slot) {
+                    live.deferred += 1;
+                }
+                self.waiting.push_back((now + self.limits.grace, slot));
+                continue;
+            }
+            self.give_out(slot, out);
+        }
+    }
+
+    /// Whether evidence for this unit's place in its transaction can still come: a call (or the request at the other
+    /// end of one) whose supposed parent has not begun its answer.
+    fn undecided(&self, slot: Slot) -> bool {
+        let Some(live) = self.units.get(slot) else { return false };
+        if live.deferred >= DEFERRALS {
+            return false;
+        }
+        let call =
+            if live.side == Side::Client { Some(live) } else { live.caller.and_then(|call| self.units.get(call)) };
+        call.is_some_and(|call| {
+            !call.cause.alone
+                && call.cause.vote == Vote::None
+                && call
+                    .cause
+                    .candidate
+                    .and_then(|parent| self.units.get(parent))
+                    .is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
+        })
+    }
+
+    /// The transaction a unit belongs to: that of the first request up its chain of parents.
+    fn trace(&self, live: &Live, depth: u32) -> TraceId {
+        if depth == 0 {
+            return live.trace;
+        }
+        match live.side {
+            Side::Server => match live.caller.and_then(|call| self.units.get(call)) {
+                Some(call) if live.remote_parent.is_none() => self.trace(call, depth - 1),
+                _ => live.trace,
+            },
+            Side::Client => {
+                let (parent, _, _) = grade(&live.cause);
+                match parent.and_then(|parent| self.units.get(parent)) {
+                    Some(parent) => self.trace(parent, depth - 1),
+                    None => live.cause.kept.map_or(live.trace, |(_, trace, _, _)| trace),
+                }
+            }
+        }
+    }
+
+    /// Gives a unit out, whatever is still missing.
+    pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
+        let Some(live) = self.units.get(slot) else { return };
+        let trace = self.trace(live, DEPTH);
+        let verdicts = match live.side {
+            Side::Server => {
+                let caller = live.caller.and_then(|call| self.units.get(call)).map(|call| call.id);
+                let parent = live.remote_parent.or(caller);
+                let (grade, evidence) = if live.alone {
+                    (Grade::Certain, "its thread ran one request at a time")
+                } else {
+                    (Grade::Confirmed, "charged by callback group")
+                };
+                Verdicts { trace, parent, grade, evidence }
+            }
+            Side::Client => {
+                let (parent, grade, evidence) = grade(&live.cause);
+                let parent = parent.and_then(|parent| self.id_of(parent, live));
+                Verdicts { trace, parent, grade, evidence }
+            }
+        };
+        // Children that outlive it must find its transaction.
+        let trace_now = trace;
+        let Some(mut live) = self.units.remove(slot) else { return };
+        live.trace = trace_now;
+        if live.end == 0 {
+            live.end = self.now;
+        }
+        out.push(Output::Finished(Box::new(live), verdicts));
+    }
+
+    fn id_of(&self, parent: Slot, call: &Live) -> Option<UnitId> {
+        self.units.get(parent).map(|parent| parent.id).or_else(|| {
+            let kept = call.cause.kept.filter(|_| call.cause.candidate == Some(parent));
+            kept.map(|(id, _, _, _)| id)
+        })
+    }
+
+    /// The class of a live unit; its cost so far counts for it from now on.
+    pub fn classify(&mut self, slot: Slot, class: ClassId) {
+        if let Some(live) = self.units.get_mut(slot) {
+            live.class = Some(class);
+        }
+    }
+
+    /// Posts what a finished unit cost and was not posted yet to the class it ended up in.
+    pub fn settle(&mut self, live: &Live, class: ClassId) {
+        let rest = less(live.cost, live.posted);
+        add(&mut self.class_costs, class.0, rest);
+    }
+}

@@ -1,0 +1,226 @@
+//! What is known of a thread: its books, the requests it holds, its callback group, and whom its last work was for.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use tracer_common::event::Books;
+
+use super::live::Slot;
+use crate::model::{ClassId, Cost, Nanos, ServiceId};
+
+/// Samples kept per thread until it is known whom its work was for.
+pub const PENDING_SAMPLES: usize = 128;
+/// Charges remembered per thread for samples that come late.
+const HISTORY: usize = 16;
+
+/// Whom work is for. A unit that was reported in the meantime is known by its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Nobody: overhead of the service.
+    Nobody,
+    /// A unit of work.
+    Unit {
+        /// Which.
+        slot: Slot,
+        /// Its class when last looked at.
+        class: Option<ClassId>,
+        /// Its service.
+        service: ServiceId,
+    },
+}
+
+/// What a read began on a multiplexing thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entity {
+    /// A request was read.
+    Request(Slot),
+    /// The reply of a call was read.
+    Call(Slot),
+}
+
+/// A callback group: from one read to the next read or poll.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Group {
+    /// What was read.
+    pub entity: Option<Entity>,
+    /// The thread's count of reads at that read.
+    reads: u32,
+    /// Its count of polls.
+    polls: u32,
+}
+
+impl Group {
+    /// The group a read begins.
+    pub fn begin(entity: Option<Entity>, books: &Books) -> Self {
+        Self { entity, reads: books.reads, polls: books.polls }
+    }
+
+    /// What was read, if nothing else was since and the thread has not polled.
+    pub fn current(&self, books: &Books) -> Option<Entity> {
+        if self.reads == books.reads && self.polls == books.polls { self.entity } else { None }
+    }
+}
+
+/// A stretch of a thread's work and whom it was for.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    /// Its end.
+    pub until: Nanos,
+    /// For whom.
+    pub target: Target,
+}
+
+/// A stack that waits for its owner.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// When.
+    pub nanos: Nanos,
+    /// What it stands for, nanoseconds.
+    pub weight: u64,
+    /// User frames.
+    pub user: Vec<u64>,
+    /// Kernel frames.
+    pub kernel: Vec<u64>,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub struct Thread {
+    /// Its process.
+    pub tgid: u32,
+    /// Books up to which work was charged.
+    pub books: Books,
+    /// Whether `books` is from a record of this thread (not the zero it starts with).
+    pub known: bool,
+    /// When it was last charged, and when it last did I/O (0 never).
+    pub charged_at: Nanos,
+    /// Last socket operation.
+    pub last_op: Nanos,
+    /// Requests it read that are not answered, oldest first.
+    pub open: SmallVec<[Slot; 2]>,
+    /// It runs several requests at once.
+    pub multiplexer: bool,
+    /// Its callback group.
+    pub group: Group,
+    /// Whom its work since the last operation is for, until something says otherwise.
+    pub last: Target,
+    /// Recent stretches, newest last.
+    pub history: VecDeque<Stretch>,
+    /// Stacks without an owner yet.
+    pub pending: Vec<Pending>,
+}
+
+impl Thread {
+    /// A thread seen for the first time.
+    pub fn new(tgid: u32) -> Self {
+        Self {
+            tgid,
+            books: Books::default(),
+            known: false,
+            charged_at: 0,
+            last_op: 0,
+            open: SmallVec::new(),
+            multiplexer: false,
+            group: Group::default(),
+            last: Target::Nobody,
+            history: VecDeque::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// The one request this thread holds, when it runs one at a time.
+    pub fn holder(&self) -> Option<Slot> {
+        if self.multiplexer { None } else { self.open.first().copied() }
+    }
+
+    /// Remembers that its work up to `until` was for `target`.
+    pub fn remember(&mut self, until: Nanos, target: Target) {
+        if let Some(last) = self.history.back_mut()
+            && last.target == target
+        {
+            last.until = until;
+            return;
+        }
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(Stretch { until, target });
+    }
+
+    /// Whom the work at `nanos`, already charged, was for.
+    pub fn at(&self, nanos: Nanos) -> Target {
+        self.history.iter().find(|stretch| nanos <= stretch.until).map_or(Target::Nobody, |stretch| stretch.target)
+    }
+}
+
+/// What happened between two books of one thread, split at the wait for work in between, if there was one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Before the wait; everything when there was none.
+    pub before: Cost,
+    /// After it.
+    pub after: Cost,
+    /// Whether there was a wait.
+    pub waited: bool,
+    /// When it ended.
+    pub wait_end: Nanos,
+}
+
+impl Delta {
+    /// From `old` to `new` books.
+    pub fn between(old: &Books, new: &Books) -> Self {
+        let cpu = new.cpu.saturating_sub(old.cpu);
+        let runq = new.runq.saturating_sub(old.runq);
+        let blocked = new.blocked.saturating_sub(old.blocked);
+        let switches = u64::from(new.switches.wrapping_sub(old.switches));
+        let waited = new.idles != old.idles;
+        if !waited {
+            return Self { before: Cost { cpu, runq, blocked, switches }, ..Self::default() };
+        }
+        let before = new.idle_cpu.saturating_sub(old.cpu).min(cpu);
+        // Waiting for a CPU mostly follows the wake-up; switches other than the wait's are not told apart.
+        Self {
+            before: Cost { cpu: before, ..Cost::default() },
+            after: Cost { cpu: cpu - before, runq, blocked, switches },
+            waited: true,
+            wait_end: new.idle_end,
+        }
+    }
+
+    /// Both parts together.
+    pub fn whole(&self) -> Cost {
+        let mut sum = self.before;
+        sum.add(self.after);
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_splits_cpu() {
+        let old = Books { cpu: 100, ..Books::default() };
+        for (new, before, after, waited) in [
+            (Books { cpu: 150, ..old }, 50, 0, false),
+            (Books { cpu: 150, idles: 1, idle_cpu: 120, ..old }, 20, 30, true),
+            (Books { cpu: 150, idles: 1, idle_cpu: 90, ..old }, 0, 50, true),
+            (Books { cpu: 150, idles: 1, idle_cpu: 900, ..old }, 50, 0, true),
+            (Books { cpu: 50, ..old }, 0, 0, false),
+        ] {
+            let delta = Delta::between(&old, &new);
+            assert_eq!((delta.before.cpu, delta.after.cpu, delta.waited), (before, after, waited), "{new:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_ends_at_the_next_read_or_poll() {
+        let at = Books { reads: 4, polls: 2, ..Books::default() };
+        let slot = super::super::live::Slab::default().slots().next();
+        assert!(slot.is_none());
+        let group = Group::begin(None, &at);
+        assert_eq!(group.current(&at), None);
+        assert_eq!(group.current(&Books { reads: 5, ..at }), None);
+    }
+}
