@@ -1,1 +1,166 @@
-//! TODO skeleton
+//! What can be typed; nothing else.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// eBPF request tracer and profiler.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tracer",
+    version,
+    about = "Which classes of request a host handles, how long each takes and where, what CPU each costs and which code burns it. No change to any application.",
+    after_help = "EXAMPLES:\n  sudo tracer run                              trace everything; console on http://127.0.0.1:9464/\n  sudo tracer run --port 80 --duration 30s      only what uses port 80, then print a summary\n  sudo tracer record /tmp/r.tracer --duration 1m\n  tracer replay /tmp/r.tracer                  the same result again, anywhere, without root\n\nEXIT CODES:\n  0  fine\n  1  failed while running\n  2  bad usage or configuration\n  77 this kernel or these privileges cannot do it (see `tracer doctor`)"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the agent: trace, and serve console, metrics and API.
+    Run(Run),
+    /// Run the agent and write every kernel record to a file.
+    ///
+    /// The file holds the heads of messages as they were on the wire (so possibly credentials); it is created with
+    /// mode 0600 and never overwritten.
+    Record(Record),
+    /// Run a recorded file through the same analysis.
+    Replay(Replay),
+    /// Say what this kernel and these privileges allow, each line ok, degraded or missing.
+    Doctor(Doctor),
+    /// Check a configuration file.
+    CheckConfig {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+/// What is traced.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Narrow {
+    /// Only these services (names as the console shows them).
+    #[arg(long, value_name = "NAME")]
+    pub service: Vec<String>,
+    /// Only these processes.
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Only connections with one of these ports at either end.
+    #[arg(long, value_name = "PORT")]
+    pub port: Vec<u16>,
+}
+
+/// Options every live command has.
+#[derive(Args, Clone, Debug)]
+pub struct Live {
+    /// Configuration file (TOML); command line options win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of console, metrics and API.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Stop after this long (30s, 5m, 1h) and print a summary.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Stack samples per second and CPU; 0 takes none.
+    #[arg(long, value_name = "N")]
+    pub hertz: Option<u32>,
+    /// Write finished units of work to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub transactions: Option<PathBuf>,
+    /// Log level of the agent: error, warn, info, debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    pub log: log::LevelFilter,
+    /// Log of the BPF programs themselves: off (costs nothing), or a level.
+    #[arg(long, value_name = "LEVEL", default_value = "off")]
+    pub bpf_log: log::LevelFilter,
+    /// What is traced; everything by default.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `tracer run`.
+#[derive(Args, Clone, Debug)]
+pub struct Run {
+    /// Options.
+    #[command(flatten)]
+    pub live: Live,
+    /// Also write every kernel record to this file, as `tracer record` does.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// `tracer record`.
+#[derive(Args, Clone, Debug)]
+pub struct Record {
+    /// The file to create.
+    pub file: PathBuf,
+    /// Options.
+    #[command(flatten)]
+    pub live: Live,
+}
+
+/// `tracer replay`.
+#[derive(Args, Clone, Debug)]
+pub struct Replay {
+    /// A file of `tracer record`.
+    pub file: PathBuf,
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Write finished units of work to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub transactions: Option<PathBuf>,
+    /// Print the classes as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tracer doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct Doctor {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads `250ms`, `30s`, `5m`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || format!("'{text}' is no time: expected a number and a unit, such as 250ms, 30s, 5m or 1h");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
+    let (number, unit) = text.split_at(at);
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let millis = match unit {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => None,
+    };
+    millis.map(Duration::from_millis).ok_or_else(expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in ["", "s", "30", "1d", "-1s", "99999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,1 +1,349 @@
-//! TODO skeleton
+//! Configuration in two stages: [`File`] is what was written, [`Config`] what it means, checked.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::classes::ClassConfig;
+use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
+use crate::host::services::{NamingRule, NamingRules};
+use crate::kernel::sampler::MAX_HERTZ;
+
+/// A wrong configuration: where, and what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{path}:{line}:{column}: {what}")]
+    Wrong {
+        /// Its path.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong and what was expected.
+        what: String,
+    },
+}
+
+/// What was written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    agent: Agent,
+    sampling: SamplingFile,
+    transactions: TransactionsFile,
+    classes: ClassesFile,
+    class: Vec<RuleFile>,
+    service: Vec<ServiceFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Agent {
+    listen: Option<Spanned<String>>,
+    services: Vec<String>,
+    pids: Vec<u32>,
+    ports: Vec<u16>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SamplingFile {
+    hertz: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TransactionsFile {
+    grace: Option<Spanned<String>>,
+    keep: Option<Spanned<i64>>,
+    request_id: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ClassesFile {
+    max_per_service: Option<Spanned<i64>>,
+    learn_after: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    name: Spanned<String>,
+    service: Option<String>,
+    #[serde(default)]
+    method: Vec<String>,
+    path: Option<Spanned<String>>,
+    host: Option<String>,
+    header: Option<HeaderFile>,
+    port: Option<u16>,
+    #[serde(default)]
+    status: Vec<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeaderFile {
+    name: String,
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServiceFile {
+    name: Spanned<String>,
+    exe: Option<String>,
+    cmdline: Option<String>,
+    cgroup: Option<String>,
+}
+
+/// What it means.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address of console, metrics and API.
+    pub listen: SocketAddr,
+    /// Only these services, when not empty.
+    pub only_services: Vec<String>,
+    /// Only these processes, when not empty.
+    pub only_pids: Vec<u32>,
+    /// Only these ports, when not empty.
+    pub only_ports: Vec<u16>,
+    /// Stack samples per second and CPU.
+    pub hertz: u32,
+    /// Finished units.
+    pub transactions: Transactions,
+    /// Classes.
+    pub classes: ClassConfig,
+    /// Rules that name services.
+    pub services: NamingRules,
+}
+
+/// How finished units are treated.
+#[derive(Clone, Debug)]
+pub struct Transactions {
+    /// How long a finished unit waits for later evidence.
+    pub grace: Duration,
+    /// Transactions kept in memory.
+    pub keep: usize,
+    /// Keep `X-Request-ID`.
+    pub request_id: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+            only_services: Vec::new(),
+            only_pids: Vec::new(),
+            only_ports: Vec::new(),
+            hertz: 99,
+            transactions: Transactions { grace: Duration::from_millis(250), keep: 2000, request_id: false },
+            classes: ClassConfig::default(),
+            services: Vec::new(),
+        }
+    }
+}
+
+/// Turns byte ranges into lines and columns.
+struct Source<'a> {
+    path: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, at: &Range<usize>, what: impl Into<String>) -> ConfigError {
+        let before = self.text.get(..at.start.min(self.text.len())).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+        ConfigError::Wrong { path: self.path.into(), line, column, what: what.into() }
+    }
+
+    fn number<T: TryFrom<i64>>(&self, value: &Spanned<i64>, range: Range<i64>) -> Result<T, ConfigError> {
+        let what = || format!("{} is out of range: expected {} to {}", value.get_ref(), range.start, range.end - 1);
+        if !range.contains(value.get_ref()) {
+            return Err(self.wrong(&value.span(), what()));
+        }
+        T::try_from(*value.get_ref()).map_err(|_| self.wrong(&value.span(), what()))
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
+        Self::parse(&name, &text)
+    }
+
+    /// Checks `text`; `path` is for messages.
+    pub fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { path, text };
+        let file: File = toml::from_str(text)
+            .map_err(|error| source.wrong(&error.span().unwrap_or(0..0), error.message().to_owned()))?;
+        let mut config = Self::default();
+        if let Some(listen) = &file.agent.listen {
+            config.listen = listen.get_ref().parse().map_err(|_| {
+                source.wrong(&listen.span(), "expected an address and a port, such as \"127.0.0.1:9464\"")
+            })?;
+        }
+        config.only_services = file.agent.services;
+        config.only_pids = file.agent.pids;
+        config.only_ports = file.agent.ports;
+        if let Some(hertz) = &file.sampling.hertz {
+            config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
+        }
+        if let Some(grace) = &file.transactions.grace {
+            config.transactions.grace = crate::cli::duration(grace.get_ref())
+                .ok()
+                .filter(|grace| *grace <= Duration::from_secs(60))
+                .ok_or_else(|| source.wrong(&grace.span(), "expected a time of at most 60s, such as \"250ms\""))?;
+        }
+        if let Some(keep) = &file.transactions.keep {
+            config.transactions.keep = source.number(keep, 1..100_001)?;
+        }
+        config.transactions.request_id = file.transactions.request_id;
+        if let Some(max) = &file.classes.max_per_service {
+            config.classes.max_per_service = source.number(max, 10..10_001)?;
+        }
+        if let Some(learn) = &file.classes.learn_after {
+            config.classes.learn_after = source.number(learn, 2..10_001)?;
+        }
+        for rule in &file.class {
+            config.classes.rules.push(check_rule(&source, rule)?);
+        }
+        for service in file.service {
+            if service.name.get_ref().trim().is_empty() {
+                return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));
+            }
+            if service.exe.is_none() && service.cmdline.is_none() && service.cgroup.is_none() {
+                let what = "a [[service]] needs at least one of exe, cmdline, cgroup: without, it would fit every process";
+                return Err(source.wrong(&service.name.span(), what));
+            }
+            config.services.push(NamingRule {
+                name: service.name.into_inner(),
+                exe: service.exe,
+                cmdline: service.cmdline,
+                cgroup: service.cgroup,
+            });
+        }
+        Ok(config)
+    }
+}
+
+fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError> {
+    if rule.name.get_ref().trim().is_empty() || rule.name.get_ref().len() > 120 {
+        return Err(source.wrong(&rule.name.span(), "expected a class name of 1 to 120 characters"));
+    }
+    let path = match &rule.path {
+        Some(path) => Some(
+            PathPattern::new(path.get_ref())
+                .map_err(|expected| source.wrong(&path.span(), format!("bad path pattern: expected {expected}")))?,
+        ),
+        None => None,
+    };
+    let status = rule.status.iter().map(|status| {
+        range(status.get_ref()).ok_or_else(|| {
+            source.wrong(&status.span(), "expected a status code such as \"404\", a class such as \"5xx\" or a range \"500-503\"")
+        })
+    });
+    Ok(Rule {
+        name: Arc::from(rule.name.get_ref().as_str()),
+        service: rule.service.as_deref().map(Glob::new),
+        methods: rule.method.iter().map(|method| method.as_str().into()).collect(),
+        path,
+        host: rule.host.as_deref().map(Glob::new),
+        header: rule.header.as_ref().map(|header| HeaderMatch {
+            name: header.name.to_ascii_lowercase().into(),
+            value: Glob::new(&header.value),
+        }),
+        port: rule.port,
+        status: status.collect::<Result<_, _>>()?,
+    })
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let code = |text: &str| text.parse::<u16>().ok().filter(|code| (100..1000).contains(code));
+    if let Some(class) = text.strip_suffix("xx") {
+        let class: u16 = class.parse().ok().filter(|class| (1..=9).contains(class))?;
+        return Some((class * 100, class * 100 + 99));
+    }
+    match text.split_once('-') {
+        Some((from, to)) => Some((code(from)?, code(to)?)).filter(|(from, to)| from <= to),
+        None => code(text).map(|code| (code, code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The reference shipped with the source is a valid file, and says the defaults.
+    #[test]
+    fn the_reference_is_valid() {
+        let config = Config::parse("tracer.toml", include_str!("../../config/tracer.toml")).unwrap();
+        let default = Config::default();
+        assert_eq!(config.listen, default.listen);
+        assert_eq!(config.hertz, default.hertz);
+        assert_eq!(config.transactions.grace, default.transactions.grace);
+        assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
+        assert_eq!(config.classes.learn_after, default.classes.learn_after);
+    }
+
+    #[test]
+    fn errors_say_where_and_what() {
+        for (text, expected) in [
+            ("[agent]\nlisten = \"nowhere\"\n", "t.toml:2:10: expected an address"),
+            ("[agent]\nlistn = 1\n", "t.toml:2:1: unknown field `listn`"),
+            ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
+            ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
+            ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
+            ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
+            ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
+            ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
+            ("a = [", "t.toml:1:"),
+        ] {
+            let error = Config::parse("t.toml", text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read() {
+        let text = r#"
+            [[class]]
+            name = "checkout"
+            service = "shop*"
+            method = ["POST"]
+            path = "/checkout/**"
+            header = { name = "X-Tenant", value = "a*" }
+            status = ["5xx", "404", "200-299"]
+        "#;
+        let config = Config::parse("t", text).unwrap();
+        assert_eq!(config.classes.rules[0].status, [(500, 599), (404, 404), (200, 299)]);
+        assert_eq!(config.classes.header_names(), ["x-tenant".into()]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "[\\[\\]a-z=\"0-9\n {},.]{0,200}") {
+            let _ = Config::parse("t", &text);
+        }
+    }
+}

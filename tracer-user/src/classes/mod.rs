@@ -1,1 +1,315 @@
-//! TODO skeleton
+//! Units of work to request classes: user rules first, else templates learned from paths.
+
+pub mod rules;
+pub mod template;
+pub mod tree;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
+use rules::Rule;
+use tree::Tree;
+
+/// Most exact paths remembered; beyond it the memory is emptied and fills again.
+const CACHE: usize = 16_384;
+/// Most methods of one service and side that get trees of their own.
+const METHODS: usize = 32;
+
+/// How requests are classed.
+#[derive(Clone, Debug)]
+pub struct ClassConfig {
+    /// Most classes per service.
+    pub max_per_service: usize,
+    /// Different values at one position of a path before they are one class.
+    pub learn_after: usize,
+    /// User rules, first match wins.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for ClassConfig {
+    fn default() -> Self {
+        Self { max_per_service: 200, learn_after: 30, rules: Vec::new() }
+    }
+}
+
+impl ClassConfig {
+    /// Headers the rules look at, lower case, in the order of [`rules::HeaderMatch::index`].
+    pub fn header_names(&self) -> Vec<Box<str>> {
+        let mut names: Vec<Box<str>> = Vec::new();
+        for rule in &self.rules {
+            if let Some(header) = &rule.header
+                && !names.contains(&header.name)
+            {
+                names.push(header.name.clone());
+            }
+        }
+        names
+    }
+
+    /// Whether a rule looks at the host.
+    pub fn wants_host(&self) -> bool {
+        self.rules.iter().any(|rule| rule.host.is_some())
+    }
+}
+
+/// What is known of a request that is to be classed.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Service.
+    pub service: ServiceId,
+    /// Protocol name.
+    pub protocol: &'static str,
+    /// Entry or exit port.
+    pub side: Side,
+    /// Method.
+    pub method: &'a str,
+    /// Path without query.
+    pub path: &'a str,
+    /// Host, where known.
+    pub host: Option<&'a str>,
+    /// Values of the headers rules look at, by index in [`ClassConfig::header_names`].
+    pub headers: &'a [(u16, Box<str>)],
+    /// Server's port.
+    pub port: u16,
+    /// Status, once known.
+    pub status: Option<u16>,
+}
+
+/// What is kept per service.
+#[derive(Debug, Default)]
+struct Service {
+    classes: usize,
+    merged: u64,
+    trees: HashMap<(&'static str, Side, Arc<str>), Tree>,
+}
+
+/// Gives requests their class.
+#[derive(Debug)]
+pub struct Classifier {
+    config: ClassConfig,
+    headers: Vec<Box<str>>,
+    status_rules: bool,
+    services: FxHashMap<ServiceId, Service>,
+    ids: HashMap<(ServiceId, &'static str, Side, Arc<str>), ClassId>,
+    cache: FxHashMap<u64, Vec<(Key, ClassId)>>,
+    cached: usize,
+}
+
+/// An exact request.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    service: ServiceId,
+    side: Side,
+    method: Box<str>,
+    path: Box<str>,
+}
+
+impl Classifier {
+    /// A classifier that has seen nothing.
+    pub fn new(config: &ClassConfig) -> Self {
+        Self {
+            headers: config.header_names(),
+            status_rules: config.rules.iter().any(|rule| !rule.status.is_empty()),
+            config: config.clone(),
+            services: FxHashMap::default(),
+            ids: HashMap::new(),
+            cache: FxHashMap::default(),
+            cached: 0,
+        }
+    }
+
+    /// Whether a class can depend on the reply, so that it is known only at the end.
+    pub fn has_status_rules(&self) -> bool {
+        self.status_rules
+    }
+
+    /// Classes of a service so far.
+    pub fn classes(&self, service: ServiceId) -> usize {
+        self.services.get(&service).map_or(0, |service| service.classes)
+    }
+
+    /// Requests of a service that went to a parent because there were too many classes.
+    pub fn merged_total(&self, service: ServiceId) -> u64 {
+        self.services.get(&service).map_or(0, |service| service.merged)
+    }
+
+    /// The class of a request.
+    pub fn classify(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
+        if !self.config.rules.is_empty() {
+            let service_name = names.service(facts.service);
+            let hit = self.config.rules.iter().find(|rule| rule.fits(facts, &service_name, &self.headers));
+            if let Some(rule) = hit {
+                let (name, route) = (Arc::clone(&rule.name), Arc::from(""));
+                return self.id(names, facts, name, route, true);
+            }
+        }
+        let hash = hash(facts);
+        if let Some(entries) = self.cache.get(&hash)
+            && let Some((_, id)) = entries.iter().find(|(key, _)| {
+                key.service == facts.service && key.side == facts.side && *key.method == *facts.method && *key.path == *facts.path
+            })
+        {
+            return *id;
+        }
+        let id = self.learn(names, facts);
+        if self.cached >= CACHE {
+            self.cache.clear();
+            self.cached = 0;
+        }
+        self.cached += 1;
+        let key = Key {
+            service: facts.service,
+            side: facts.side,
+            method: facts.method.into(),
+            path: facts.path.into(),
+        };
+        self.cache.entry(hash).or_default().push((key, id));
+        id
+    }
+
+    fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
+        let method: Arc<str> = if template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
+        let learn_after = self.config.learn_after;
+        let service = self.services.entry(facts.service).or_default();
+        let room = service.trees.len() < METHODS;
+        let tree_key = (facts.protocol, facts.side, Arc::clone(&method));
+        let found = if room || service.trees.contains_key(&tree_key) {
+            let tree = service.trees.entry(tree_key).or_default();
+            let found = tree.insert(facts.path, learn_after);
+            if found.collapsed {
+                // Paths under it have another class from now on.
+                self.cache.clear();
+                self.cached = 0;
+            }
+            found.route
+        } else {
+            "{other}".into()
+        };
+        let name: Arc<str> = Arc::from(format!("{method} {found}"));
+        self.id(names, facts, name, Arc::from(found), false)
+    }
+
+    /// The id of a class name; of its parent when the service has too many.
+    fn id(&mut self, names: &mut Names, facts: &Facts<'_>, name: Arc<str>, route: Arc<str>, ruled: bool) -> ClassId {
+        let key = (facts.service, facts.protocol, facts.side, name);
+        if let Some(id) = self.ids.get(&key) {
+            return *id;
+        }
+        let service = self.services.entry(facts.service).or_default();
+        // Places are kept for rules and for the parents everything else merges into.
+        let max = self.config.max_per_service;
+        let limit = if ruled { max.saturating_sub(1) } else { max.saturating_sub(8) };
+        if service.classes >= limit {
+            service.merged += 1;
+            let parent = template::parent(&key.3, service.classes + 1 >= max);
+            if let Some(parent) = parent {
+                let route = parent.split_once(' ').map_or("", |(_, route)| route);
+                let (route, name) = (Arc::from(route), Arc::from(parent.as_str()));
+                return self.id(names, facts, name, route, true);
+            }
+        }
+        service.classes += 1;
+        let id = ClassId(names.classes.len() as u32);
+        names.classes.push(ClassInfo {
+            service: facts.service,
+            service_name: names.service(facts.service),
+            protocol: facts.protocol,
+            side: facts.side,
+            name: Arc::clone(&key.3),
+            route,
+        });
+        self.ids.insert(key, id);
+        id
+    }
+}
+
+fn hash(facts: &Facts<'_>) -> u64 {
+    use std::hash::{Hash, Hasher};
+    let mut hasher = rustc_hash::FxHasher::default();
+    (facts.service, facts.side, facts.method, facts.path).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn classify(classifier: &mut Classifier, names: &mut Names, method: &str, path: &str) -> String {
+        let facts = Facts {
+            service: ServiceId(0),
+            protocol: "http",
+            side: Side::Server,
+            method,
+            path,
+            host: None,
+            headers: &[],
+            port: 80,
+            status: None,
+        };
+        let id = classifier.classify(names, &facts);
+        names.class(id).unwrap().name.to_string()
+    }
+
+    #[test]
+    fn names_come_from_templates() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        for (method, path, expected) in [
+            ("GET", "/users/17", "GET /users/{id}"),
+            ("GET", "/users/18/orders/5", "GET /users/{id}/orders/{id}"),
+            ("GET", "/", "GET /"),
+            ("OPTIONS", "*", "OPTIONS *"),
+            ("BREW", "/pot", "_OTHER /pot"),
+            ("CONNECT", "h:443", "CONNECT {authority}"),
+        ] {
+            assert_eq!(classify(&mut classifier, &mut names, method, path), expected);
+        }
+    }
+
+    #[test]
+    fn values_of_a_position_are_learned() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        for i in 0..500 {
+            classify(&mut classifier, &mut names, "GET", &format!("/shop/{}/view", word(i)));
+        }
+        assert_eq!(classify(&mut classifier, &mut names, "GET", "/shop/anything/view"), "GET /shop/{param}/view");
+        assert_eq!(classify(&mut classifier, &mut names, "GET", "/shop/abc/view"), "GET /shop/{param}/view");
+    }
+
+    fn word(i: usize) -> String {
+        let letters = ['a', 'e', 'i', 'o', 'u', 'n', 's', 't'];
+        (0..4).map(|k| letters[(i >> (3 * k)) % 8]).collect()
+    }
+
+    #[test]
+    fn scanners_cannot_make_classes_without_end() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        for i in 0..5000 {
+            let path = format!("/{}/{}/{}.php", word(i), word(i / 7), word(i / 3));
+            classify(&mut classifier, &mut names, "GET", &path);
+            classify(&mut classifier, &mut names, "POST", &format!("/x{}", "/a".repeat(i % 100)));
+        }
+        assert!(classifier.classes(ServiceId(0)) <= 200, "{}", classifier.classes(ServiceId(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn limits_hold_and_secrets_stay_out(
+            paths in proptest::collection::vec("(/[a-z0-9_.%~-]{0,12}){0,5}", 0..300),
+            token in "[A-Za-z0-9]{24,40}",
+        ) {
+            let config = ClassConfig { max_per_service: 20, ..ClassConfig::default() };
+            let (mut classifier, mut names) = (Classifier::new(&config), Names::default());
+            for path in &paths {
+                classify(&mut classifier, &mut names, "GET", path);
+            }
+            prop_assert!(classifier.classes(ServiceId(0)) <= 20);
+            let secret = format!("/reset/{token}0b/confirm");
+            let name = classify(&mut classifier, &mut names, "GET", &secret);
+            prop_assert!(!name.contains(&token), "{}", name);
+        }
+    }
+}

@@ -1,1 +1,5 @@
-//! TODO skeleton
+//! Who runs on this host: processes, the services they form, and what the system says was used.
+
+pub mod process;
+pub mod services;
+pub mod stat;
