@@ -1,0 +1,372 @@
+//! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist, else DESIGN §9.
+
+use std::collections::HashMap;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
+    Registry, TextEncoder,
+};
+use tracer_common::lost::Lost;
+
+use crate::kernel::usage::Usage;
+use crate::model::{ClassId, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
+
+/// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
+const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Different statuses of one class that get series of their own.
+const STATUSES: usize = 24;
+
+/// The families, and handles of series already used.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    server: HistogramVec,
+    client: HistogramVec,
+    work: IntCounterVec,
+    work_time: [CounterVec; 5],
+    service_cpu: CounterVec,
+    host_cpu: GaugeLike,
+    capture: Gauge,
+    attribution: Vec<IntCounter>,
+    events: Totals,
+    lost: Totals,
+    classes: GaugeVec,
+    merged: Totals,
+    hertz: Gauge,
+    bpf_seconds: GaugeLike,
+    bpf_runs: Totals,
+    bpf_missed: Totals,
+    levels: GaugeVec,
+    per_class: Vec<Option<Class>>,
+    per_service: HashMap<u32, Counter>,
+    per_service_requests: HashMap<u32, Counter>,
+}
+
+/// Counters whose absolute value comes from elsewhere.
+#[derive(Debug)]
+struct Totals(IntCounterVec);
+
+impl Totals {
+    fn set(&self, label: &str, total: u64) {
+        let counter = self.0.with_label_values(&[label]);
+        counter.inc_by(total.saturating_sub(counter.get()));
+    }
+}
+
+/// The same for seconds.
+#[derive(Debug)]
+struct GaugeLike(CounterVec);
+
+impl GaugeLike {
+    fn set(&self, label: &str, total: f64) {
+        let counter = self.0.with_label_values(&[label]);
+        let more = total - counter.get();
+        if more > 0.0 {
+            counter.inc_by(more);
+        }
+    }
+}
+
+/// Handles of one class.
+#[derive(Debug)]
+struct Class {
+    durations: Vec<(u16, &'static str, Histogram)>,
+    ok: IntCounter,
+    failed: IntCounter,
+    aborted: IntCounter,
+    /// CPU, run queue, blocked, queue, downstream.
+    time: [Counter; 5],
+}
+
+fn vec<T: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<T>) -> T {
+    match made {
+        Ok(family) => {
+            if let Err(error) = registry.register(Box::new(family.clone())) {
+                log::error!("a metric family was refused: {error}");
+            }
+            family
+        }
+        // Names and labels are constants of this file and a test makes them all.
+        Err(error) => unreachable!("a metric family is malformed: {error}"),
+    }
+}
+
+impl Metrics {
+    /// All families, empty.
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let r = &registry;
+        let histogram = |name: &str, help: &str| {
+            HistogramVec::new(
+                HistogramOpts::new(name, help).buckets(BOUNDS.to_vec()),
+                &[
+                    "service_name",
+                    "request_class",
+                    "http_request_method",
+                    "http_route",
+                    "http_response_status_code",
+                    "error_type",
+                ],
+            )
+        };
+        let counter = |name: &str, help: &str, labels: &[&str]| CounterVec::new(Opts::new(name, help), labels);
+        let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let work_labels = &["service_name", "request_class", "protocol"];
+        let work_time = [
+            ("tracer_work_cpu_seconds_total", "CPU charged to requests of the class, work after the reply included."),
+            ("tracer_work_runqueue_seconds_total", "Time requests of the class waited for a CPU."),
+            ("tracer_work_blocked_seconds_total", "Time threads that held a request of the class were blocked."),
+            ("tracer_work_queue_seconds_total", "Time requests of the class had arrived and were not yet read."),
+            ("tracer_work_downstream_seconds_total", "Time requests of the class had a downstream call open."),
+        ]
+        .map(|(name, help)| vec(r, counter(name, help, work_labels)));
+        let attribution = vec(
+            r,
+            int("tracer_attribution_total", "Calls by how sure it is which request caused them.", &["grade"]),
+        );
+        let lost = Totals(vec(r, int("tracer_events_lost_total", "What was lost, by where and why.", &["reason"])));
+        for reason in Lost::ALL {
+            lost.set(reason.name(), 0);
+        }
+        let build = vec(r, GaugeVec::new(Opts::new("tracer_build_info", "Version of the agent."), &["version"]));
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Self {
+            server: vec(r, histogram("http_server_request_duration_seconds", "Duration of requests served: first byte read to last byte sent.")),
+            client: vec(r, histogram("http_client_request_duration_seconds", "Duration of requests made: first byte sent to last byte read.")),
+            work: vec(
+                r,
+                int(
+                    "tracer_work_total",
+                    "Units of work finished, by outcome (ok, error, aborted).",
+                    &["service_name", "request_class", "protocol", "status"],
+                ),
+            ),
+            work_time,
+            service_cpu: vec(
+                r,
+                counter("tracer_service_cpu_seconds_total", "CPU of a service: for requests, and overhead.", &["service_name", "kind"]),
+            ),
+            host_cpu: GaugeLike(vec(
+                r,
+                counter("tracer_host_cpu_seconds_total", "CPU of the host since tracing began, by whom it was charged to.", &["kind"]),
+            )),
+            capture: vec(r, Gauge::new("tracer_capture_ratio", "CPU attributed / CPU the system says was used.")),
+            attribution: Grade::ALL.iter().map(|grade| attribution.with_label_values(&[grade.name()])).collect(),
+            events: Totals(vec(r, int("tracer_events_total", "Records taken from the kernel.", &["kind"]))),
+            lost,
+            classes: vec(r, GaugeVec::new(Opts::new("tracer_classes", "Request classes of a service."), &["service_name"])),
+            merged: Totals(vec(
+                r,
+                int("tracer_classes_merged_total", "New classes merged into their parent because there were too many.", &["service_name"]),
+            )),
+            hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU.")),
+            bpf_seconds: GaugeLike(vec(
+                r,
+                counter("tracer_bpf_run_seconds_total", "Run time of a BPF program (0 while kernel.bpf_stats_enabled is 0).", &["program"]),
+            )),
+            bpf_runs: Totals(vec(r, int("tracer_bpf_runs_total", "Runs of a BPF program (counted while kernel.bpf_stats_enabled is 1).", &["program"]))),
+            bpf_missed: Totals(vec(r, int("tracer_bpf_missed_total", "Runs of a BPF program skipped by the kernel because it was already running there.", &["program"]))),
+            levels: vec(r, GaugeVec::new(Opts::new("tracer_level", "Fill level of what is kept in memory."), &["what"])),
+            per_class: Vec::new(),
+            per_service: HashMap::new(),
+            per_service_requests: HashMap::new(),
+            registry,
+        }
+    }
+
+    /// What `/metrics` gathers from; cheap to clone, usable from any thread.
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    fn class(&mut self, names: &Names, id: ClassId) -> Option<&mut Class> {
+        let index = id.0 as usize;
+        if self.per_class.len() <= index {
+            self.per_class.resize_with(index + 1, || None);
+        }
+        if self.per_class.get(index).is_some_and(Option::is_none) {
+            let info = names.class(id)?;
+            // Calls of a service are work of its requests: they get names of their own beside them.
+            let class = if info.side == Side::Client { format!("→ {}", info.name) } else { info.name.to_string() };
+            let labels = [&*info.service_name, class.as_str(), info.protocol];
+            let work = |status: &str| self.work.with_label_values(&[labels[0], labels[1], labels[2], status]);
+            let time = [0, 1, 2, 3, 4].map(|i: usize| self.work_time[i].with_label_values(&labels));
+            let made =
+                Class { durations: Vec::new(), ok: work("ok"), failed: work("error"), aborted: work("aborted"), time };
+            if let Some(entry) = self.per_class.get_mut(index) {
+                *entry = Some(made);
+            }
+        }
+        self.per_class.get_mut(index)?.as_mut()
+    }
+
+    /// Losses by reason, absolute.
+    pub fn set_lost(&self, reason: &str, total: u64) {
+        self.lost.set(reason, total);
+    }
+
+    /// Records by kind, absolute.
+    pub fn set_events(&self, kind: &str, total: u64) {
+        self.events.set(kind, total);
+    }
+
+    /// Classes and merges of a service.
+    pub fn set_classes(&self, service: &str, classes: usize, merged: u64) {
+        if classes > 0 {
+            self.classes.with_label_values(&[service]).set(classes as f64);
+            self.merged.set(service, merged);
+        }
+    }
+
+    /// Sampling rate in force.
+    pub fn set_hertz(&self, hertz: u32) {
+        self.hertz.set(f64::from(hertz));
+    }
+
+    /// Fill level of something in memory.
+    pub fn set_level(&self, what: &str, level: u64) {
+        self.levels.with_label_values(&[what]).set(level as f64);
+    }
+
+    /// What a BPF program has cost.
+    pub fn set_bpf(&self, program: &str, usage: Usage) {
+        self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);
+        self.bpf_runs.set(program, usage.runs);
+        self.bpf_missed.set(program, usage.missed);
+    }
+
+    /// The host's books.
+    pub fn set_host(&self, books: &HostBooks) {
+        for (kind, seconds) in [
+            ("requests", books.requests),
+            ("overhead", books.overhead),
+            ("kernel", books.kernel),
+            ("unreported", books.unreported),
+            ("idle", books.idle),
+            ("system_busy", books.system_busy),
+        ] {
+            self.host_cpu.set(kind, seconds);
+        }
+        if let Some(ratio) = books.capture_ratio() {
+            self.capture.set(ratio);
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What OpenTelemetry calls `error.type`.
+fn error_type(unit: &Unit) -> &'static str {
+    match (unit.outcome, unit.error) {
+        (Outcome::Aborted, _) => "aborted",
+        (_, true) => "status",
+        _ => "",
+    }
+}
+
+impl Sink for Metrics {
+    fn unit(&mut self, names: &Names, unit: &Unit) {
+        let family = if unit.side == Side::Server { self.server.clone() } else { self.client.clone() };
+        if unit.side == Side::Client {
+            let index = Grade::ALL.iter().position(|grade| *grade == unit.grade).unwrap_or(0);
+            if let Some(counter) = self.attribution.get(index) {
+                counter.inc();
+            }
+        }
+        let Some(class) = self.class(names, unit.class) else { return };
+        let status = unit.status.unwrap_or(0);
+        let kind = error_type(unit);
+        let known = class.durations.iter().position(|(code, error, _)| *code == status && *error == kind);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let Some(info) = names.class(unit.class) else { return };
+                let code = match status {
+                    0 => String::new(),
+                    // A server that makes up codes does not make up series.
+                    _ if class.durations.len() >= STATUSES => "_OTHER".into(),
+                    code => code.to_string(),
+                };
+                let error = if kind == "status" { code.as_str() } else { kind };
+                let method = info.name.split_once(' ').map_or("_OTHER", |(method, _)| method);
+                let labels = [&*info.service_name, &*info.name, method, &*info.route, code.as_str(), error];
+                class.durations.push((status, kind, family.with_label_values(&labels)));
+                class.durations.len() - 1
+            }
+        };
+        if let Some((_, _, histogram)) = class.durations.get(index) {
+            histogram.observe(unit.duration() as f64 / 1e9);
+        }
+        match unit.outcome {
+            Outcome::Aborted => class.aborted.inc(),
+            _ if unit.error => class.failed.inc(),
+            _ => class.ok.inc(),
+        }
+        class.time[3].inc_by(unit.queue() as f64 / 1e9);
+        class.time[4].inc_by(unit.downstream as f64 / 1e9);
+    }
+
+    fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
+        let cpu = cost.cpu as f64 / 1e9;
+        match owner {
+            Owner::Class(id) => {
+                if let Some(class) = self.class(names, id) {
+                    class.time[0].inc_by(cpu);
+                    class.time[1].inc_by(cost.runq as f64 / 1e9);
+                    class.time[2].inc_by(cost.blocked as f64 / 1e9);
+                }
+                if let Some(info) = names.class(id) {
+                    let family = &self.service_cpu;
+                    self.per_service_requests
+                        .entry(info.service.0)
+                        .or_insert_with(|| family.with_label_values(&[&*info.service_name, "requests"]))
+                        .inc_by(cpu);
+                }
+            }
+            Owner::Overhead(service) => {
+                let family = &self.service_cpu;
+                self.per_service
+                    .entry(service.0)
+                    .or_insert_with(|| family.with_label_values(&[&*names.service(service), "overhead"]))
+                    .inc_by(cpu);
+            }
+            Owner::Kernel => {}
+        }
+    }
+}
+
+/// The exposition text of a registry, and of the agent's own process.
+pub fn text(registry: &Registry) -> String {
+    TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_loss_is_there_from_the_start() {
+        let metrics = Metrics::new();
+        metrics.set_lost("ring_full_op", 5);
+        metrics.set_lost("ring_full_op", 3);
+        let text = text(&metrics.registry());
+        assert!(text.contains("tracer_events_lost_total{reason=\"ring_full_op\"} 5"), "{text}");
+        for reason in Lost::ALL {
+            assert!(text.contains(reason.name()), "{}", reason.name());
+        }
+        assert!(text.contains("tracer_attribution_total{grade=\"certain\"} 0"));
+    }
+
+    #[test]
+    fn the_capture_ratio_is_what_was_attributed() {
+        let metrics = Metrics::new();
+        let books = HostBooks { requests: 1.0, overhead: 2.0, kernel: 0.5, system_busy: 3.5, ..HostBooks::default() };
+        metrics.set_host(&books);
+        assert!(text(&metrics.registry()).contains("tracer_capture_ratio 1\n"));
+    }
+}
