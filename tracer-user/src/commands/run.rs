@@ -104,7 +104,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     };
 
     let (mut kernel, mut rings) = load::load(Options { hertz: config.hertz, log_level: options.bpf_log as u8 })?;
-    let at_start = stat::read();
+    let at_start = kernel.since;
     let health = check(&mut kernel, &mut rings, host)?;
     let mut agent = Agent { config, kernel, rings, recorder, health, at_start, asked: HashSet::new() };
     agent.open_up()?;
@@ -315,6 +315,7 @@ impl Agent {
         let cpus = self.kernel.cpu_books();
         let charged = pipeline.charged();
         let seconds = |nanos: u64| nanos as f64 / 1e9;
+        log::info!("books: user {} kernel {} idle {} charged {charged:?}", cpus.user, cpus.kernel, cpus.idle);
         let system = match (stat::read(), self.at_start) {
             (Some(now), Some(start)) => now.busy_s - start.busy_s,
             _ => 0.0,
