@@ -251,7 +251,12 @@ impl Engine {
             .get(&header.tid)
             .map_or((None, None), |thread| (thread.group.current(&op.books), thread.holder()));
         // An exchange that ends with this operation is looked up before, one that begins with it after.
-        let before = self.unit_of(cookie, touched);
+        let before = if header.flags & OP_EOF != 0 {
+            // What was read last ends here, and what follows is its consequence.
+            self.connections.get(&cookie).and_then(|connection| connection.newest)
+        } else {
+            self.unit_of(cookie, touched)
+        };
         for word in said.drain(..) {
             self.heard(cookie, word, Some((op, group_before)), out);
         }
@@ -462,6 +467,7 @@ impl Engine {
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.units.push_back((exchange, slot));
+            connection.newest = Some(slot);
         }
         match side {
             Side::Server => {
