@@ -1,7 +1,6 @@
 //! Loads the object into the kernel and attaches its programs.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::{BtfTracePoint, PerfEvent};
@@ -124,10 +123,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let present: Vec<bool> = PROBES.iter().map(|probe| kernel_btf.has_tracepoint(probe.tracepoint)).collect();
     drop(kernel_btf); // some 50 MB with its index: not needed while running
 
-    let btf = aya_btf()?;
+    // aya keeps its own copy while programs are loaded; some tens of megabytes, dropped at the end of this function.
+    let btf = aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &error))?;
     let tgid = std::process::id();
     let mut loader = EbpfLoader::new();
-    loader.btf(Some(btf)).allow_unsupported_maps();
+    loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.override_global("AGENT_TGID", &tgid, true);
     loader.override_global("AYA_LOG_LEVEL", &options.log_level, false);
     for (global, offset) in &members {
@@ -173,7 +173,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        match attach(&mut ebpf, probe.program, probe.tracepoint, btf) {
+        match attach(&mut ebpf, probe.program, probe.tracepoint, &btf) {
             Ok(verified) => entry.verified = verified,
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {} was refused", probe.tracepoint);
@@ -192,6 +192,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &error))?;
     let sampler = Sampler::start(fd, options.hertz)?;
+    drop(btf);
+    release_memory();
     attached.push(Attached {
         program: SAMPLER,
         hook: "perf_event cpu-clock",
@@ -228,16 +230,6 @@ impl Kernel {
     }
 }
 
-/// The kernel's BTF as aya wants it: parsed once per process.
-fn aya_btf() -> Result<&'static aya::Btf, LoadError> {
-    static BTF: OnceLock<aya::Btf> = OnceLock::new();
-    if let Some(btf) = BTF.get() {
-        return Ok(btf);
-    }
-    let btf = aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &error))?;
-    Ok(BTF.get_or_init(|| btf))
-}
-
 fn attach(ebpf: &mut Ebpf, name: &str, tracepoint: &str, btf: &aya::Btf) -> Result<Option<u32>, String> {
     let program: &mut BtfTracePoint = ebpf
         .program_mut(name)
@@ -255,6 +247,15 @@ pub fn monotonic() -> u64 {
     // SAFETY: `time` is valid for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Gives memory that loading needed back to the system: the allocator would keep it.
+fn release_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no argument but the amount to keep.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 fn seed(cpus: &mut PerCpuArray<MapData, Pod<CpuBooks>>) -> Result<(), LoadError> {

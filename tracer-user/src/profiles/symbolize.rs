@@ -1,7 +1,7 @@
 //! Addresses to names, on a thread of its own: reading symbol tables takes milliseconds.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,9 @@ const QUEUE: usize = 8192;
 /// Frame names kept; beyond it they are not shared any more.
 const NAMES: usize = 200_000;
 /// Processes whose symbol tables are kept open.
-const PROCESSES: usize = 64;
+const PROCESSES: usize = 24;
+/// Symbol tables are mapped files: they are let go when nothing was asked for this long.
+const REST: Duration = Duration::from_secs(10);
 /// How long a renderer waits for names.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -87,11 +89,26 @@ impl Symbols {
     }
 }
 
+fn builder() -> blazesym::symbolize::Builder {
+    Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
+}
+
 fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
-    let mut symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true).build();
+    let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: Vec<u32> = Vec::new();
-    while let Ok(job) = queue.recv() {
+    loop {
+        let job = match queue.recv_timeout(REST) {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) => {
+                if !processes.is_empty() {
+                    symbolizer = builder().build();
+                    processes.clear();
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let wanted = match job {
             Job::Forget(pid) => {
                 processes.retain(|known| *known != pid);
@@ -107,7 +124,7 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
         }
         if processes.len() > PROCESSES {
             // Start over rather than keep every program ever seen in memory.
-            symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true).build();
+            symbolizer = builder().build();
             processes.clear();
         }
         let mut frames: Vec<Arc<str>> = Vec::new();

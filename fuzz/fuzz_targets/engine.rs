@@ -1,0 +1,56 @@
+//! Any sequence of well-formed records: no panic, bounded memory, every unit reported once.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_common::event::{Header, Kind, Op, Open, State, Tick};
+use tracer_user::decode::Record;
+use tracer_user::protocols::Settings;
+use tracer_user::transactions::engine::{Engine, Limits, Output};
+
+const HEADS: [&[u8]; 5] = [
+    b"GET /a HTTP/1.1\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"POST /b HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+    b"HTTP/1.0 200 OK\r\n\r\n",
+    b"garbage",
+];
+
+fuzz_target!(|data: &[u8]| {
+    let limits = Limits { connections: 8, threads: 8, units: 8, ..Limits::default() };
+    let mut engine = Engine::new(Settings::default(), limits, 1);
+    let (mut out, mut begun, mut finished, mut nanos) = (Vec::new(), 0u64, 0u64, 1u64);
+    let mut pos = [[0u64; 2]; 16];
+    for chunk in data.chunks_exact(4) {
+        let [what, who, which, value] = [chunk[0], chunk[1], chunk[2], chunk[3]];
+        nanos += u64::from(value) * 100_000;
+        let header = Header { nanos, tgid: 1 + u32::from(who >> 6), tid: u32::from(who & 15), flags: value, ..Header::default() };
+        let cookie = u64::from(which & 15);
+        let books = tracer_common::event::Books { cpu: nanos / 2, reads: u32::from(value), polls: u32::from(who), ..Default::default() };
+        match what % 6 {
+            0 | 1 | 2 => {
+                let head = HEADS[usize::from(what >> 3) % HEADS.len()];
+                let position = &mut pos[usize::from(which & 15)][usize::from(value & 1)];
+                let op = Op { header: Header { kind: Kind::Op as u8, ..header }, cookie, pos: *position, bytes: head.len() as u32, seq: u32::from(value), books, ..Op::default() };
+                *position += head.len() as u64;
+                engine.record(&Record::Op { op, head, tail: &[] }, &mut out);
+            }
+            3 => engine.record(&Record::Open(Open { header, cookie, family: u16::from(value & 3), peer: u64::from(who), sk: cookie, ..Open::default() }), &mut out),
+            4 => engine.record(&Record::State(State { header, cookie, new: value % 13, books, ..State::default() }), &mut out),
+            _ => engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut out),
+        }
+        engine.report(nanos, &mut out);
+        let (units, connections, threads) = engine.levels();
+        assert!(units <= 8 && connections <= 9 && threads <= 8, "{units} {connections} {threads}");
+        for output in out.drain(..) {
+            match output {
+                Output::Begun(_) => begun += 1,
+                Output::Finished(..) => finished += 1,
+                Output::Sample(_) => {}
+            }
+        }
+    }
+    engine.expire(true, &mut out);
+    finished += out.iter().filter(|output| matches!(output, Output::Finished(..))).count() as u64;
+    assert_eq!(begun, finished, "every unit is reported once");
+    assert_eq!(engine.levels().0, 0);
+});
