@@ -7,6 +7,7 @@ mod build;
 mod build_ebpf;
 mod check;
 mod ci;
+mod demo;
 mod fuzz;
 mod packages;
 mod setup;
@@ -44,6 +45,8 @@ enum Task {
     Test(test::Options),
     /// What CI does: `check`, then `test`.
     Ci(test::Options),
+    /// Trace a small web shop under load on this machine and print what is seen.
+    Demo(demo::Options),
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Task::Check => check::run(way, true),
         Task::Test(options) => test::run(way, &options),
         Task::Ci(options) => ci::run(way, &options),
+        Task::Demo(options) => demo::run(way, &options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Tidy => tidy::run(),
     };

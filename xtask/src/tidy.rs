@@ -124,7 +124,7 @@ fn explained(lines: &[Line], n: usize) -> bool {
             return true;
         }
         // Lines of comment are free, lines of code are counted.
-        if above != n && !line.code.trim().is_empty() || line.comment.is_empty() && above != n {
+        if above != n && (line.comment.is_empty() || !line.code.trim().is_empty()) {
             code += 1;
         }
         if code > 2 || above == 0 {
