@@ -38,6 +38,11 @@ impl Lost {
         Self::Stack,
     ];
 
+    /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
+    pub fn is_event(self) -> bool {
+        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack)
+    }
+
     /// Label value of `tracer_events_lost_total{reason}`.
     pub fn name(self) -> &'static str {
         match self {

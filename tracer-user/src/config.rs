@@ -152,7 +152,7 @@ impl Default for Config {
             only_pids: Vec::new(),
             only_ports: Vec::new(),
             hertz: 99,
-            transactions: Transactions { grace: Duration::from_millis(250), keep: 2000, request_id: false },
+            transactions: Transactions { grace: Duration::from_millis(50), keep: 2000, request_id: false },
             classes: ClassConfig::default(),
             services: Vec::new(),
         }

@@ -1,2 +1,33 @@
-//! stub
-fn main() {}
+//! The `tracer` binary: parse, run one subcommand, exit with its code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracer_user::cli::{Cli, Command};
+use tracer_user::commands;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // `--help` and `--version` arrive here too, and are fine.
+            let code = if error.use_stderr() { commands::USAGE } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let done = match cli.command {
+        Command::Run(run) => commands::run::run(&run.live, run.record.as_deref()),
+        Command::Record(record) => commands::run::run(&record.live, Some(&record.file)),
+        Command::Replay(replay) => commands::replay::replay(&replay),
+        Command::Doctor(doctor) => commands::doctor::doctor(doctor.json),
+        Command::CheckConfig { file } => commands::check_config(&file),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tracer: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

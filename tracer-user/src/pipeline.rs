@@ -1,1 +1,433 @@
-//! stub
+//! Joins the stages; the only file that may see them all. Read this first.
+//!
+//! ```text
+//! record ─► decode ─► transactions (protocols inside) ─► classes ─► metrics · profiles · store · transactions file
+//! ```
+//!
+//! [`Pipeline`] is pure but for its sinks' memory: a record and the facts of its process in, sums and answers out. It
+//! has no clock (time comes with records) and no locks; whoever drives it (`commands/run.rs`, `commands/replay.rs`)
+//! does the input and output.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+use tracer_common::event::Kind;
+use tracer_common::policy::Ask;
+
+use crate::classes::{Classifier, Facts};
+use crate::config::Config;
+use crate::decode::{self, Malformed, Record};
+use crate::host::process::ProcessFacts;
+use crate::host::services::service_name;
+use crate::http::{Health, View};
+use crate::metrics::{ClassStats, Metrics};
+use crate::model::{
+    ClassId, Cost, HostBooks, Nanos, Names, Outcome, Owner, ServiceId, Side, Sink, Unit,
+};
+use crate::profiles::Profiles;
+use crate::protocols::Settings;
+use crate::store::Store;
+use crate::transactions::engine::{Engine, Limits, Output, Verdicts};
+use crate::transactions::live::{Live, Slot};
+
+/// Most services that get a name of their own; what comes later shares one, visibly.
+const SERVICES: usize = 1024;
+/// Name of the shared one.
+const OTHER: &str = "_other";
+/// Finished units are looked for whenever this much time has passed in the records.
+const REPORT_EVERY: Nanos = 10_000_000;
+
+/// Says who a process is. Live: reads the system. Replay: the recording has said it.
+pub trait Introduce {
+    /// Facts of the process, or `None` when it is gone or unknown.
+    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts>;
+}
+
+/// Receives finished units as they are reported (the transactions file).
+pub trait UnitWriter {
+    /// One finished unit.
+    fn unit(&mut self, names: &Names, unit: &Unit);
+}
+
+/// Everything between records and answers.
+pub struct Pipeline {
+    engine: Engine,
+    classifier: Classifier,
+    names: Names,
+    rules: crate::host::services::NamingRules,
+    services: HashMap<Arc<str>, ServiceId>,
+    /// Processes named after their thread only, for want of facts.
+    by_comm: FxHashSet<u32>,
+    /// Numeric metrics, for `/metrics`.
+    pub metrics: Metrics,
+    /// Rolling figures per class.
+    pub stats: ClassStats,
+    /// Recent transactions.
+    pub store: Store,
+    /// Stacks.
+    pub profiles: Profiles,
+    writer: Option<Box<dyn UnitWriter>>,
+    outputs: Vec<Output>,
+    reported: Nanos,
+    /// CPU charged so far: to requests, to overhead; nanoseconds.
+    charged: (u64, u64),
+    events: [u64; Kind::ALL.len()],
+    malformed: [u64; Malformed::ALL.len()],
+    services_refused: u64,
+}
+
+/// CPU charged so far, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Charged {
+    /// To request classes.
+    pub requests: u64,
+    /// To services, for no request.
+    pub overhead: u64,
+}
+
+impl Pipeline {
+    /// A pipeline for `config`. `wall_offset` is wall clock minus `CLOCK_MONOTONIC`, nanoseconds; ids follow `seed`.
+    pub fn new(config: &Config, seed: u64, wall_offset: i64, host: &str) -> Self {
+        let settings = Settings {
+            headers: config.classes.header_names(),
+            request_id: config.transactions.request_id,
+            host: config.classes.wants_host(),
+            ..Settings::default()
+        };
+        let limits = Limits { grace: config.transactions.grace.as_nanos() as u64, ..Limits::default() };
+        Self {
+            engine: Engine::new(settings, limits, seed),
+            classifier: Classifier::new(&config.classes),
+            names: Names::default(),
+            rules: config.services.clone(),
+            services: HashMap::new(),
+            by_comm: FxHashSet::default(),
+            metrics: Metrics::new(),
+            stats: ClassStats::new(),
+            store: Store::new(wall_offset, host, config.transactions.keep),
+            profiles: Profiles::new(),
+            writer: None,
+            outputs: Vec::new(),
+            reported: 0,
+            charged: (0, 0),
+            events: [0; Kind::ALL.len()],
+            malformed: [0; Malformed::ALL.len()],
+            services_refused: 0,
+        }
+    }
+
+    /// Finished units also go to `writer`.
+    pub fn write_units(&mut self, writer: Box<dyn UnitWriter>) {
+        self.writer = Some(writer);
+    }
+
+    /// Names behind ids.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Time of the newest record.
+    pub fn now(&self) -> Nanos {
+        self.engine.now
+    }
+
+    /// What handlers may look at.
+    pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
+        View { names: &self.names, stats: &self.stats, store: &self.store, profiles: &self.profiles, health }
+    }
+
+    /// CPU charged so far.
+    pub fn charged(&self) -> Charged {
+        Charged { requests: self.charged.0, overhead: self.charged.1 }
+    }
+
+    /// Wishes for the kernel since last taken.
+    pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
+        self.engine.take_asks()
+    }
+
+    /// Takes the bytes of one record, in the order of the ring.
+    pub fn record(&mut self, bytes: &[u8], who: &mut dyn Introduce) {
+        let record = match decode::record(bytes) {
+            Ok(record) => record,
+            Err(why) => {
+                self.malformed[why as usize] += 1;
+                return;
+            }
+        };
+        self.identify(&record, who);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.record(&record, &mut outputs);
+        self.give(&mut outputs);
+        if self.engine.now.saturating_sub(self.reported) >= REPORT_EVERY {
+            self.reported = self.engine.now;
+            self.engine.report(self.engine.now, &mut outputs);
+            self.give(&mut outputs);
+        }
+        self.outputs = outputs;
+    }
+
+    /// Counts the record and makes sure its process has a service.
+    fn identify(&mut self, record: &Record<'_>, who: &mut dyn Introduce) {
+        let (kind, header) = match record {
+            Record::Op { op, .. } => (Kind::Op, &op.header),
+            Record::Open(open) => (Kind::Open, &open.header),
+            Record::State(state) => (Kind::State, &state.header),
+            Record::Tick(tick) => (Kind::Tick, &tick.header),
+            Record::Fork(fork) => (Kind::Fork, &fork.header),
+            Record::Exec(exec) => (Kind::Exec, &exec.header),
+            Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
+        };
+        self.events[kind as usize - 1] += 1;
+        let tgid = header.tgid;
+        match record {
+            Record::Exec(_) => {
+                // Another program: whoever it was is no longer known.
+                self.engine.forget_process(tgid);
+                self.by_comm.remove(&tgid);
+                self.profiles.process_gone(tgid);
+                return;
+            }
+            Record::Fork(fork) => {
+                if fork.child_tgid != tgid {
+                    // The id may have been another's; events of its end may have been lost.
+                    self.engine.forget_process(fork.child_tgid);
+                    self.by_comm.remove(&fork.child_tgid);
+                }
+                return;
+            }
+            Record::Tick(tick) => {
+                let dead = header.flags & tracer_common::event::TICK_DEAD != 0;
+                if !self.engine.knows(tgid) {
+                    if dead {
+                        // Gone already: a short life has a name, and that is enough to book it.
+                        let service = self.service(&decode::comm(&tick.comm));
+                        self.engine.process(tgid, service);
+                    } else {
+                        self.introduce(tgid, Some(&decode::comm(&tick.comm)), who);
+                    }
+                }
+                return;
+            }
+            Record::Sample { sample, .. } if sample.header.flags & 1 != 0 => return,
+            _ => {}
+        }
+        if tgid != 0 && !self.engine.knows(tgid) {
+            self.introduce(tgid, None, who);
+        }
+    }
+
+    fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
+        match who.introduce(tgid) {
+            Some(facts) => self.process(tgid, &facts),
+            None => {
+                let service = self.service(comm.unwrap_or("unknown"));
+                self.by_comm.insert(tgid);
+                self.engine.process(tgid, service);
+            }
+        }
+    }
+
+    /// Takes the facts of a process.
+    pub fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
+        let name = service_name(facts, &self.rules);
+        let service = self.service(&name);
+        self.profiles.set_process(tgid, &name);
+        self.engine.process(tgid, service);
+    }
+
+    /// The id of a service, given out at first sight.
+    fn service(&mut self, name: &str) -> ServiceId {
+        if let Some(id) = self.services.get(name) {
+            return *id;
+        }
+        let name = if self.names.services.len() >= SERVICES {
+            self.services_refused += 1;
+            if let Some(id) = self.services.get(OTHER) {
+                return *id;
+            }
+            OTHER
+        } else {
+            name
+        };
+        let name: Arc<str> = Arc::from(name);
+        let id = ServiceId(self.names.services.len() as u32);
+        self.names.services.push(Arc::clone(&name));
+        self.services.insert(name, id);
+        id
+    }
+
+    /// Classes and sinks.
+    fn give(&mut self, outputs: &mut Vec<Output>) {
+        for output in outputs.drain(..) {
+            match output {
+                Output::Begun(slot) => {
+                    if !self.classifier.has_status_rules() {
+                        self.classify_early(slot);
+                    }
+                }
+                Output::Finished(live, verdicts) => self.finished(*live, verdicts),
+                Output::Sample(sample) => self.profiles.sample(&self.names, &sample),
+            }
+        }
+    }
+
+    fn classify_early(&mut self, slot: Slot) {
+        if let Some(live) = self.engine.unit(slot) {
+            let class = classify(&mut self.classifier, &mut self.names, live, None);
+            self.engine.classify(slot, class);
+        }
+    }
+
+    fn finished(&mut self, mut live: Live, verdicts: Verdicts) {
+        let class = match live.class {
+            Some(class) => class,
+            None => classify(&mut self.classifier, &mut self.names, &live, live.status),
+        };
+        self.engine.settle(&live, class);
+        for mut sample in std::mem::take(&mut live.samples) {
+            sample.owner = Owner::Class(class);
+            self.profiles.sample(&self.names, &sample);
+        }
+        let unit = self.unit(live, class, &verdicts);
+        self.metrics.unit(&self.names, &unit);
+        self.stats.unit(&self.names, &unit);
+        if let Some(writer) = &mut self.writer {
+            writer.unit(&self.names, &unit);
+        }
+        self.store.unit(&self.names, &unit);
+    }
+
+    fn unit(&mut self, live: Live, class: ClassId, verdicts: &Verdicts) -> Unit {
+        let downstream = live.downstream();
+        let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
+        let failed = match (live.side, live.status) {
+            (_, None) => outcome != Outcome::Upgraded,
+            (Side::Server, Some(status)) => status >= 500,
+            (Side::Client, Some(status)) => status >= 400,
+        };
+        Unit {
+            id: live.id,
+            trace: verdicts.trace,
+            parent: verdicts.parent,
+            side: live.side,
+            protocol: live.protocol,
+            service: live.service,
+            class,
+            pid: live.pid,
+            tid: live.tid,
+            cookie: live.cookie,
+            method: live.request.method,
+            path: live.request.path,
+            version: live.request.version,
+            local_port: live.local_port,
+            peer: live.peer,
+            peer_port: live.peer_port,
+            arrived: live.arrived,
+            start: live.start,
+            first_reply: live.first_reply,
+            end: live.end,
+            request_bytes: live.request_bytes,
+            reply_bytes: live.reply_bytes,
+            reply_body_bytes: live.reply_body_bytes,
+            status: live.status,
+            error: failed || outcome == Outcome::Aborted,
+            outcome,
+            cost: live.cost,
+            downstream,
+            grade: verdicts.grade,
+            evidence: verdicts.evidence,
+            request_id: live.request.request_id,
+        }
+    }
+
+    /// About once a second, at `now` of `CLOCK_MONOTONIC`: expiry, sums to the sinks.
+    pub fn tick(&mut self, now: Nanos) {
+        self.engine.now = self.engine.now.max(now);
+        self.expire(false);
+    }
+
+    /// The end: everything that is open is reported as it stands.
+    pub fn finish(&mut self) {
+        self.expire(true);
+    }
+
+    fn expire(&mut self, finish: bool) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.expire(finish, &mut outputs);
+        self.give(&mut outputs);
+        self.outputs = outputs;
+        let (classes, overhead) = self.engine.take_costs();
+        for (class, cost) in classes {
+            self.charged.0 += cost.cpu;
+            self.spend(Owner::Class(ClassId(class)), cost);
+        }
+        for (service, cost) in overhead {
+            self.charged.1 += cost.cpu;
+            self.spend(Owner::Overhead(service), cost);
+        }
+        let now = self.engine.now;
+        self.metrics.tick(now);
+        self.stats.tick(now);
+        self.store.tick(now);
+        self.profiles.tick(now);
+        self.publish();
+    }
+
+    fn spend(&mut self, owner: Owner, cost: Cost) {
+        self.metrics.cost(&self.names, owner, cost);
+        self.stats.cost(&self.names, owner, cost);
+    }
+
+    /// Counters of the stages.
+    fn publish(&mut self) {
+        for (kind, count) in Kind::ALL.into_iter().zip(self.events) {
+            self.metrics.set_events(kind.name(), count);
+        }
+        for (why, count) in Malformed::ALL.into_iter().zip(self.malformed) {
+            self.metrics.set_lost(why.name(), count);
+        }
+        let counters = self.engine.counters;
+        for (reason, count) in [
+            ("parser_gap_bytes", counters.gap_bytes),
+            ("reply_without_request", counters.unpaired),
+            ("connections_evicted", counters.connections_evicted),
+            ("threads_refused", counters.threads_refused),
+            ("units_evicted", counters.units_evicted),
+            ("samples_dropped", counters.samples_dropped),
+            ("samples_late", counters.samples_late),
+            ("services_refused", self.services_refused),
+        ] {
+            self.metrics.set_lost(reason, count);
+        }
+        for (index, name) in self.names.services.iter().enumerate() {
+            let id = ServiceId(index as u32);
+            self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
+        }
+        let (units, connections, threads) = self.engine.levels();
+        self.metrics.set_level("units", units as u64);
+        self.metrics.set_level("connections", connections as u64);
+        self.metrics.set_level("threads", threads as u64);
+    }
+
+    /// Takes the host's books, once they are known.
+    pub fn host_books(&mut self, books: &HostBooks) {
+        self.metrics.set_host(books);
+    }
+}
+
+fn classify(classifier: &mut Classifier, names: &mut Names, live: &Live, status: Option<u16>) -> ClassId {
+    let facts = Facts {
+        service: live.service,
+        protocol: live.protocol,
+        side: live.side,
+        method: &live.request.method,
+        path: &live.request.path,
+        host: live.request.host.as_deref(),
+        headers: &live.request.headers,
+        port: if live.side == Side::Server { live.local_port } else { live.peer_port },
+        status,
+    };
+    classifier.classify(names, &facts)
+}

@@ -95,6 +95,10 @@ pub(super) fn open(
                 let received = tcp.bytes_received();
                 record.isn_local = tcp.snd_una().wrapping_sub(acked as u32);
                 record.isn_remote = tcp.rcv_nxt().wrapping_sub(received as u32);
+                if tx {
+                    // A receive has set it already.
+                    sock.rx_next = tcp.copied_seq();
+                }
                 // What was received and is not waiting, less what this operation took.
                 let waiting = tcp.rcv_nxt().wrapping_sub(tcp.copied_seq());
                 let taken = if tx { 0 } else { bytes };

@@ -1,4 +1,8 @@
-//! What the system says was used: `/proc/stat`.
+//! What the system says was used.
+//!
+//! `/proc/stat` is counted by the timer's tick on many kernels: work that begins and ends between two ticks shows too
+//! small or too large there. Where the root of a cpuacct hierarchy exists its sum of run times, in nanoseconds, is
+//! taken instead.
 
 /// CPU time of the whole host since boot, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -7,6 +11,8 @@ pub struct HostCpu {
     pub busy_s: f64,
     /// Idle and waiting for I/O.
     pub idle_s: f64,
+    /// `busy_s` is a sum of run times and not counted by ticks.
+    pub exact: bool,
 }
 
 /// Parses the first line of `/proc/stat`, counted in `hertz` ticks a second; `None` for anything else.
@@ -16,12 +22,33 @@ pub fn parse(stat: &str, hertz: f64) -> Option<HostCpu> {
     let (user, nice, system, idle, iowait) = (next()?, next()?, next()?, next()?, next()?);
     let (irq, softirq, steal) = (next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0));
     let busy = [user, nice, system, irq, softirq, steal].into_iter().fold(0u64, u64::saturating_add);
-    Some(HostCpu { busy_s: busy as f64 / hertz, idle_s: idle.saturating_add(iowait) as f64 / hertz })
+    Some(HostCpu { busy_s: busy as f64 / hertz, idle_s: idle.saturating_add(iowait) as f64 / hertz, exact: false })
 }
 
 /// Reads it now.
 pub fn read() -> Option<HostCpu> {
-    parse(&std::fs::read_to_string("/proc/stat").ok()?, 100.0)
+    // The interface counts in USER_HZ, which is 100 on every processor this builds for.
+    let ticks = parse(&std::fs::read_to_string("/proc/stat").ok()?, 100.0)?;
+    Some(match cpuacct() {
+        Some(busy_s) => HostCpu { busy_s, exact: true, ..ticks },
+        None => ticks,
+    })
+}
+
+/// Run time of all tasks since boot, seconds, from the root of the cpuacct hierarchy.
+fn cpuacct() -> Option<f64> {
+    let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+    let root = cpuacct_root(&mounts)?;
+    let nanos: u64 = std::fs::read_to_string(format!("{root}/cpuacct.usage")).ok()?.trim().parse().ok()?;
+    Some(nanos as f64 / 1e9)
+}
+
+fn cpuacct_root(mounts: &str) -> Option<&str> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup" && options.split(',').any(|option| option == "cpuacct")).then_some(path)
+    })
 }
 
 #[cfg(test)]
@@ -34,6 +61,13 @@ mod tests {
         let cpu = parse("cpu  100 20 30 400 50 6 7 8 9 0\ncpu0 1 2 3", 100.0).unwrap();
         assert!((cpu.busy_s - 1.71).abs() < 1e-9 && (cpu.idle_s - 4.5).abs() < 1e-9, "{cpu:?}");
         assert_eq!(parse("intr 1 2 3 4 5", 100.0), None);
+    }
+
+    #[test]
+    fn the_hierarchy_is_found() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /sys/fs/cgroup/acct cgroup rw,relatime,cpuacct 0 0\n";
+        assert_eq!(cpuacct_root(mounts), Some("/sys/fs/cgroup/acct"));
+        assert_eq!(cpuacct_root("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"), None);
     }
 
     proptest! {

@@ -1,1 +1,171 @@
-//! TODO skeleton
+//! What users see: console, metrics and API. Reads copies of state, owns none.
+//!
+//! A handler that needs state sends a [`Job`] to the pipeline's thread, which runs it between two drains; rendering
+//! happens here. `/metrics` gathers atomics and disturbs nobody.
+
+mod api;
+mod console;
+mod guard;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::metrics::ClassStats;
+use crate::model::{HostBooks, Names};
+use crate::profiles::Profiles;
+use crate::store::Store;
+
+/// How long a handler waits for the pipeline.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How the agent is, beside the figures of services.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    /// What keeps the agent from being ready; empty = ready.
+    pub not_ready: Vec<String>,
+    /// What is degraded.
+    pub degraded: Vec<String>,
+    /// Events lost, all reasons.
+    pub lost: u64,
+    /// Sampling rate.
+    pub hertz: u32,
+    /// The host's books.
+    pub books: HostBooks,
+    /// CPU seconds and memory of the agent.
+    pub own_cpu_s: f64,
+    /// Bytes.
+    pub own_rss: u64,
+    /// Host name.
+    pub host: String,
+}
+
+/// State as a job sees it.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Names behind ids.
+    pub names: &'a Names,
+    /// Figures of classes.
+    pub stats: &'a ClassStats,
+    /// Recent transactions.
+    pub store: &'a Store,
+    /// Stacks.
+    pub profiles: &'a Profiles,
+    /// The agent itself.
+    pub health: &'a Health,
+}
+
+/// Work for the pipeline's thread.
+pub type Job = Box<dyn for<'a> FnOnce(&View<'a>) + Send>;
+
+/// Changes asked for while running.
+#[derive(Debug)]
+pub enum Command {
+    /// Sample this often; the answer says whether it worked.
+    Hertz(u32, oneshot::Sender<Result<(), String>>),
+}
+
+/// What handlers share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// To the pipeline.
+    pub jobs: mpsc::Sender<Job>,
+    /// To the agent.
+    pub commands: mpsc::Sender<Command>,
+    /// For `/metrics`.
+    pub registry: Registry,
+    /// Address served.
+    pub listen: SocketAddr,
+}
+
+/// An answer that is an error: what was wrong and what was expected.
+#[derive(Debug)]
+pub(crate) struct Problem(StatusCode, String);
+
+impl Problem {
+    fn bad(what: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, what.into())
+    }
+
+    fn missing(what: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, what.into())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(serde_json::json!({ "error": self.1 }))).into_response()
+    }
+}
+
+impl Shared {
+    /// Runs `job` on the pipeline's thread.
+    async fn ask<T: Send + 'static>(
+        &self,
+        job: impl for<'a> FnOnce(&View<'a>) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (answer, wait) = oneshot::channel();
+        let job: Job = Box::new(move |view| {
+            // Nobody waits any more: fine.
+            let _ = answer.send(job(view));
+        });
+        let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the pipeline did not answer in time: it is busy or stopping".into());
+        self.jobs.try_send(job).map_err(|_| late())?;
+        tokio::time::timeout(PATIENCE, wait).await.map_err(|_| late())?.map_err(|_| late())
+    }
+}
+
+/// Serves until `shutdown`.
+pub async fn serve(listener: TcpListener, shared: Shared, shutdown: impl Future<Output = ()> + Send + 'static) {
+    let app = router(Arc::new(shared));
+    guard::serve(listener, app, shutdown).await;
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(console::overview))
+        .route("/service", get(console::service))
+        .route("/transaction", get(console::transaction))
+        .route("/style.css", get(console::style))
+        .route("/metrics", get(api::metrics))
+        .route("/healthz", get(api::healthy))
+        .route("/readyz", get(api::ready))
+        .route("/api/v1/services", get(api::services))
+        .route("/api/v1/classes", get(api::classes))
+        .route("/api/v1/transactions", get(api::transactions))
+        .route("/api/v1/transactions/{trace_id}", get(api::transaction))
+        .route("/api/v1/health", get(api::health))
+        .route("/api/v1/sampling", put(api::sampling))
+        .route("/flamegraph.svg", get(api::flamegraph))
+        .route("/profile.folded", get(api::folded))
+        .route("/profile.pb.gz", get(api::pprof))
+        .fallback(|| async { Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API") })
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&shared), guard::check))
+        .with_state(shared)
+}
+
+/// Whether a `Host` header names this agent: anything else is a page elsewhere that resolves its name to us.
+fn host_is_ours(headers: &HeaderMap, listen: SocketAddr) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
+    if !listen.ip().is_loopback() {
+        // Reached by names only its operator knows.
+        return true;
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    matches!(name, "localhost" | "[::1]") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests;

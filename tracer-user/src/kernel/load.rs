@@ -81,6 +81,8 @@ pub struct Kernel {
     pub attached: Vec<Attached>,
     /// Stack sampler.
     pub sampler: Sampler,
+    /// What the system said was used when the books were opened.
+    pub since: Option<crate::host::stat::HostCpu>,
     lost: PerCpuArray<MapData, u64>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
 }
@@ -152,6 +154,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     )?;
 
     let mut attached = Vec::new();
+    let mut since = None;
     for (probe, present) in PROBES.iter().zip(present) {
         let mut entry = Attached {
             program: probe.program,
@@ -168,6 +171,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         if probe.program == "switch" {
             // From here on every slice counts: the one that runs now began now.
             seed(&mut cpus)?;
+            since = crate::host::stat::read();
         }
         match attach(&mut ebpf, probe.program, probe.tracepoint, btf) {
             Ok(verified) => entry.verified = verified,
@@ -195,7 +199,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         missing: None,
         without: "no stacks",
     });
-    Ok((Kernel { ebpf, policy, attached, sampler, lost, cpus }, rings))
+    Ok((Kernel { ebpf, policy, attached, sampler, since, lost, cpus }, rings))
 }
 
 impl Kernel {

@@ -38,6 +38,8 @@ pub struct Metrics {
     bpf_runs: Totals,
     bpf_missed: Totals,
     levels: GaugeVec,
+    own_cpu: Counter,
+    own_rss: Gauge,
     per_class: Vec<Option<Class>>,
     per_service: HashMap<u32, Counter>,
     per_service_requests: HashMap<u32, Counter>,
@@ -168,6 +170,8 @@ impl Metrics {
             bpf_runs: Totals(vec(r, int("tracer_bpf_runs_total", "Runs of a BPF program (counted while kernel.bpf_stats_enabled is 1).", &["program"]))),
             bpf_missed: Totals(vec(r, int("tracer_bpf_missed_total", "Runs of a BPF program skipped by the kernel because it was already running there.", &["program"]))),
             levels: vec(r, GaugeVec::new(Opts::new("tracer_level", "Fill level of what is kept in memory."), &["what"])),
+            own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU of the agent.")),
+            own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Memory of the agent.")),
             per_class: Vec::new(),
             per_service: HashMap::new(),
             per_service_requests: HashMap::new(),
@@ -234,6 +238,12 @@ impl Metrics {
         self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);
         self.bpf_runs.set(program, usage.runs);
         self.bpf_missed.set(program, usage.missed);
+    }
+
+    /// CPU seconds and resident bytes of the agent itself.
+    pub fn set_own(&self, cpu_s: f64, rss: u64) {
+        self.own_cpu.inc_by((cpu_s - self.own_cpu.get()).max(0.0));
+        self.own_rss.set(rss as f64);
     }
 
     /// The host's books.

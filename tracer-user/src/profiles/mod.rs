@@ -1,1 +1,326 @@
-//! TODO skeleton
+//! Stacks per request class: kept as addresses and counts on the pipeline's thread, named on a thread of their own,
+//! rendered on the caller's.
+
+mod pprof;
+mod symbolize;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{Nanos, Names, Owner, Sink, StackSample};
+use symbolize::{Frames, Symbols, Wanted};
+
+/// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
+const PERIOD: Nanos = 30_000_000_000;
+const PERIODS: usize = 120;
+/// Most different stacks kept; what comes later counts under its outermost frames only, visibly.
+const STACKS: usize = 50_000;
+/// Most pairs of owner and stack in one period.
+const PAIRS: usize = 100_000;
+
+/// A stack as first seen.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Stack {
+    /// Process and how often its id was reused or its program replaced.
+    process: (u32, u32),
+    user: Box<[u64]>,
+    kernel: Box<[u64]>,
+}
+
+type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
+
+/// Stacks and counts.
+#[derive(Debug)]
+pub struct Profiles {
+    ids: HashMap<Arc<Stack>, u32>,
+    stacks: Vec<Arc<Stack>>,
+    generations: FxHashMap<u32, u32>,
+    names: FxHashMap<u32, Arc<str>>,
+    labels: Vec<Arc<str>>,
+    periods: VecDeque<(Nanos, Counts)>,
+    now: Nanos,
+    symbols: Symbols,
+    /// Samples whose stack was not kept because there were too many.
+    pub refused: u64,
+}
+
+/// Which stacks are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Service.
+    pub service: Option<String>,
+    /// Class; without, the whole service with its overhead.
+    pub class: Option<String>,
+    /// Only samples this recent.
+    pub since: Option<Duration>,
+}
+
+/// One stack of a snapshot.
+#[derive(Debug)]
+struct Entry {
+    id: u32,
+    stack: Arc<Stack>,
+    process: Arc<str>,
+    count: u64,
+    nanos: u64,
+}
+
+/// Counts as they were at one moment, to be rendered elsewhere.
+#[derive(Debug)]
+pub struct Snapshot {
+    entries: Vec<Entry>,
+    symbols: Symbols,
+}
+
+impl Profiles {
+    /// Empty; starts the thread that names addresses.
+    pub fn new() -> Self {
+        Self {
+            ids: HashMap::new(),
+            stacks: Vec::new(),
+            generations: FxHashMap::default(),
+            names: FxHashMap::default(),
+            labels: Vec::new(),
+            periods: VecDeque::new(),
+            now: 0,
+            symbols: Symbols::start(),
+            refused: 0,
+        }
+    }
+
+    /// Name shown at the root of the stacks of a process.
+    pub fn set_process(&mut self, pid: u32, name: &str) {
+        if self.names.get(&pid).is_none_or(|known| **known != *name) {
+            self.names.insert(pid, Arc::from(name));
+        }
+    }
+
+    /// The process ended or replaced its program: its addresses mean something else from now on.
+    pub fn process_gone(&mut self, pid: u32) {
+        *self.generations.entry(pid).or_insert(0) += 1;
+        self.names.remove(&pid);
+        self.symbols.forget(pid);
+    }
+
+    /// Stacks kept.
+    pub fn len(&self) -> usize {
+        self.stacks.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+
+    fn intern(&mut self, sample: &StackSample) -> Option<u32> {
+        let generation = self.generations.get(&sample.pid).copied().unwrap_or(0);
+        let stack = Stack {
+            process: (sample.pid, generation),
+            user: sample.user.as_slice().into(),
+            kernel: sample.kernel.as_slice().into(),
+        };
+        if let Some(id) = self.ids.get(&stack) {
+            return Some(*id);
+        }
+        if self.stacks.len() >= STACKS {
+            return None;
+        }
+        let id = self.stacks.len() as u32;
+        let stack = Arc::new(stack);
+        // At once: a process of a second must be read while it lives.
+        self.symbols.want(wanted(id, &stack));
+        let name = self.names.get(&sample.pid).cloned();
+        self.labels.push(name.unwrap_or_else(|| Arc::from("kernel")));
+        self.stacks.push(Arc::clone(&stack));
+        self.ids.insert(stack, id);
+        Some(id)
+    }
+
+    /// Copies out what fits `filter`.
+    pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
+        let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
+        let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
+            (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
+                service.as_ref().is_none_or(|service| *info.service_name == **service)
+                    && wanted.as_ref().is_none_or(|wanted| *info.name == **wanted)
+            }),
+            (Owner::Overhead(id), Some(service), None) => *names.service(id) == **service,
+            (Owner::Overhead(_) | Owner::Kernel, None, None) => true,
+            _ => false,
+        };
+        let mut sums: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+        for (_, counts) in self.periods.iter().filter(|(start, _)| start + PERIOD > from) {
+            for ((_, id), (count, nanos)) in counts.iter().filter(|((owner, _), _)| fits(*owner)) {
+                let sum = sums.entry(*id).or_default();
+                sum.0 += count;
+                sum.1 += nanos;
+            }
+        }
+        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
+            let stack = Arc::clone(self.stacks.get(id as usize)?);
+            let process = Arc::clone(self.labels.get(id as usize)?);
+            Some(Entry { id, stack, process, count, nanos })
+        };
+        let entries = sums.into_iter().filter_map(entry).collect();
+        Snapshot { entries, symbols: self.symbols.clone() }
+    }
+}
+
+impl Default for Profiles {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn wanted(id: u32, stack: &Stack) -> Wanted {
+    Wanted { id, pid: stack.process.0, user: stack.user.to_vec(), kernel: stack.kernel.to_vec() }
+}
+
+impl Sink for Profiles {
+    fn sample(&mut self, _: &Names, sample: &StackSample) {
+        self.now = self.now.max(sample.nanos);
+        let Some(id) = self.intern(sample) else {
+            self.refused += 1;
+            return;
+        };
+        let start = self.now / PERIOD * PERIOD;
+        if self.periods.back().is_none_or(|(last, _)| *last < start) {
+            if self.periods.len() == PERIODS {
+                self.periods.pop_front();
+            }
+            self.periods.push_back((start, Counts::default()));
+        }
+        let Some((_, counts)) = self.periods.back_mut() else { return };
+        let key = (sample.owner, id);
+        if counts.len() >= PAIRS && !counts.contains_key(&key) {
+            self.refused += 1;
+            return;
+        }
+        let sum = counts.entry(key).or_default();
+        sum.0 += 1;
+        sum.1 += sample.weight;
+    }
+}
+
+impl Snapshot {
+    /// Samples in it.
+    pub fn samples(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.count).sum()
+    }
+
+    /// Names of every stack, outermost frame first, with its count and nanoseconds.
+    fn named(&self) -> Vec<(Vec<Arc<str>>, u64, u64)> {
+        let missing: Vec<Wanted> = self
+            .entries
+            .iter()
+            .filter(|entry| self.symbols.get(entry.id).is_none())
+            .map(|entry| wanted(entry.id, &entry.stack))
+            .collect();
+        self.symbols.complete(missing);
+        self.entries
+            .iter()
+            .map(|entry| {
+                let frames: Frames = self.symbols.get(entry.id).unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
+                let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
+                (names, entry.count, entry.nanos)
+            })
+            .collect()
+    }
+
+    /// One line per stack: frames from the root, separated by semicolons, and the number of samples.
+    pub fn folded(&self) -> String {
+        let mut lines: HashMap<String, u64> = HashMap::new();
+        for (frames, count, _) in self.named() {
+            let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
+            *lines.entry(line).or_default() += count;
+        }
+        let mut lines: Vec<_> = lines.into_iter().collect();
+        lines.sort();
+        lines.into_iter().fold(String::new(), |mut out, (line, count)| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{line} {count}");
+            out
+        })
+    }
+
+    /// A flame graph.
+    pub fn svg(&self, title: &str) -> Vec<u8> {
+        let folded = self.folded();
+        let mut options = inferno::flamegraph::Options::default();
+        options.title = title.to_owned();
+        options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
+        options.count_name = "samples".into();
+        options.hash = true;
+        let mut out = Vec::new();
+        let drawn = !folded.is_empty()
+            && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
+        if drawn { out } else { empty(title).into_bytes() }
+    }
+
+    /// A gzip-compressed `profile.proto`.
+    pub fn pprof(&self) -> Vec<u8> {
+        pprof::encode(&self.named())
+    }
+}
+
+fn empty(title: &str) -> String {
+    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    format!(
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"80\" xmlns=\"http://www.w3.org/2000/svg\"><text x=\"600\" y=\"30\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"17\">{title}</text><text x=\"600\" y=\"58\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"12\">no samples yet</text></svg>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClassId, ClassInfo, ServiceId, Side};
+
+    #[inline(never)]
+    fn landmark() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    fn names() -> Names {
+        let class = |name: &str| ClassInfo {
+            service: ServiceId(0),
+            service_name: Arc::from("shop"),
+            protocol: "http",
+            side: Side::Server,
+            name: Arc::from(name),
+            route: Arc::from(""),
+        };
+        Names { services: vec![Arc::from("shop")], classes: vec![class("GET /a"), class("GET /<b>")] }
+    }
+
+    fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
+        let pid = std::process::id();
+        StackSample { nanos: 1, pid, tid: pid, weight: 10, user, kernel: vec![], owner, unit: None }
+    }
+
+    #[test]
+    fn each_class_has_its_own_stacks_with_names() {
+        assert_eq!(landmark(), 7);
+        let mut profiles = Profiles::new();
+        profiles.set_process(std::process::id(), "shop");
+        let here = landmark as *const () as u64 + 1;
+        for _ in 0..3 {
+            profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![here]));
+        }
+        profiles.sample(&names(), &sample(Owner::Class(ClassId(1)), vec![1]));
+        let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+        let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
+        let folded = snapshot.folded();
+        assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 3\n"), "{folded}");
+        let other = profiles.snapshot(&names(), &filter("GET /<b>"));
+        assert!(!other.folded().contains("landmark"));
+        let svg = String::from_utf8(snapshot.svg("GET /<b>")).unwrap();
+        assert!(svg.contains("landmark") && !svg.contains("/<b>"), "escaped");
+        let nothing = profiles.snapshot(&names(), &filter("GET /c"));
+        assert!(String::from_utf8(nothing.svg("x")).unwrap().contains("no samples yet"));
+        pprof::tests::check(&snapshot.pprof(), 3, 30, "landmark");
+    }
+}

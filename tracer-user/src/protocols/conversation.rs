@@ -236,6 +236,7 @@ impl Conversation {
             self.gap(chunk, gap, out);
         }
         let touched = Touched { exchange: self.exchange(is_request) };
+        let upcoming = self.pair.upcoming();
         let mut at = 0;
         let mut stalls = 0;
         // A step may only change the state; two such in a row would be one too many.
@@ -280,6 +281,8 @@ impl Conversation {
         stream.pos = chunk.pos + chunk.len;
         stream.last = chunk.at;
         match touched.exchange {
+            // A request that began here, and may be complete already.
+            None if is_request && self.pair.upcoming() > upcoming => Touched { exchange: Some(upcoming) },
             None => Touched { exchange: self.exchange(is_request) },
             Some(_) => touched,
         }

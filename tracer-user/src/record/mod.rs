@@ -1,1 +1,258 @@
-//! TODO skeleton
+//! Record files: everything the pipeline was given, so that it can be given again.
+//!
+//! A header (magic, version, byte order, clock offset, seed, host) and frames: one byte of kind, four of length, the
+//! bytes. Kernel records are in the byte order of the machine, which the header says. Files hold heads of messages as
+//! they were on the wire: they are created with mode 0600 and never overwritten.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const MAGIC: &[u8; 8] = b"TRACERF\x01";
+/// Says the byte order: reads differently on a machine of the other one.
+const ORDER: u32 = 0x0102_0304;
+/// Longest frame that is believed.
+const FRAME_MAX: u32 = 1 << 20;
+/// Longest host name kept.
+const HOST_MAX: usize = 255;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A kernel record.
+    Record,
+    /// Facts of a process, JSON.
+    Process,
+    /// The pipeline's tick, with its time (8 bytes).
+    Tick,
+    /// The recording ended in order.
+    End,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Record, Self::Process, Self::Tick, Self::End];
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::Record => 1,
+            Self::Process => 2,
+            Self::Tick => 3,
+            Self::End => 4,
+        }
+    }
+}
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Wall clock minus monotonic clock, nanoseconds.
+    pub wall_offset: i64,
+    /// What ids follow.
+    pub seed: u64,
+    /// Name of the host.
+    pub host: String,
+}
+
+/// Why a file cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// Path.
+        path: String,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path}: at byte {at}: expected {expected}")]
+    Malformed {
+        /// Path.
+        path: String,
+        /// Offset.
+        at: u64,
+        /// What should stand there.
+        expected: &'static str,
+    },
+}
+
+/// Writes a file.
+#[derive(Debug)]
+pub struct Writer {
+    path: String,
+    out: BufWriter<File>,
+    failed: bool,
+}
+
+impl Writer {
+    /// Creates the file, which must not exist.
+    pub fn create(path: &Path, origin: &Origin) -> Result<Self, RecordError> {
+        let name = path.display().to_string();
+        let io = |source| RecordError::Io { path: name.clone(), source };
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
+        let mut out = BufWriter::with_capacity(1 << 18, file);
+        let host = origin.host.as_bytes();
+        let host = host.get(..host.len().min(HOST_MAX)).unwrap_or_default();
+        let mut header = MAGIC.to_vec();
+        header.extend(ORDER.to_ne_bytes());
+        header.extend(origin.wall_offset.to_ne_bytes());
+        header.extend(origin.seed.to_ne_bytes());
+        header.push(host.len() as u8);
+        header.extend(host);
+        out.write_all(&header).map_err(io)?;
+        Ok(Self { path: name, out, failed: false })
+    }
+
+    /// Appends a frame. After a failure (a full disk) nothing more is written, and it is said once.
+    pub fn frame(&mut self, kind: Kind, bytes: &[u8]) {
+        if self.failed {
+            return;
+        }
+        let written = self
+            .out
+            .write_all(&[kind.byte()])
+            .and_then(|()| self.out.write_all(&(bytes.len() as u32).to_ne_bytes()))
+            .and_then(|()| self.out.write_all(bytes));
+        if let Err(error) = written {
+            self.failed = true;
+            log::error!("{}: {error}: recording has stopped, tracing goes on", self.path);
+        }
+    }
+
+    /// Ends the file.
+    pub fn finish(mut self) -> Result<(), RecordError> {
+        self.frame(Kind::End, &[]);
+        let io = |source| RecordError::Io { path: self.path.clone(), source };
+        if self.failed {
+            return Err(io(io::Error::other("recording had stopped before")));
+        }
+        self.out.flush().map_err(io)
+    }
+}
+
+/// Reads a file.
+#[derive(Debug)]
+pub struct Reader<R = BufReader<File>> {
+    path: String,
+    input: R,
+    at: u64,
+    /// What the header said.
+    pub origin: Origin,
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    /// Opens a file and checks its header.
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|source| RecordError::Io { path: name.clone(), source })?;
+        Self::new(name, BufReader::with_capacity(1 << 18, file))
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header from `input`; `path` is for messages.
+    pub fn new(path: String, input: R) -> Result<Self, RecordError> {
+        let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
+        let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
+        if reader.array("a record file's beginning")? != *MAGIC {
+            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 1)"));
+        }
+        if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {
+            return Err(reader.malformed(8, "a file from a machine of the same byte order"));
+        }
+        reader.origin.wall_offset = i64::from_ne_bytes(reader.array("the clock offset")?);
+        reader.origin.seed = u64::from_ne_bytes(reader.array("the seed")?);
+        let [len] = reader.array::<1>("the host's name")?;
+        let mut host = vec![0; len as usize];
+        reader.fill(&mut host, "the host's name")?;
+        reader.origin.host = String::from_utf8_lossy(&host).into_owned();
+        Ok(reader)
+    }
+
+    fn malformed(&self, at: u64, expected: &'static str) -> RecordError {
+        RecordError::Malformed { path: self.path.clone(), at, expected }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8], expected: &'static str) -> Result<(), RecordError> {
+        match self.input.read_exact(bytes) {
+            Ok(()) => {
+                self.at += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.malformed(self.at, expected)),
+            Err(source) => Err(RecordError::Io { path: self.path.clone(), source }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self, expected: &'static str) -> Result<[u8; N], RecordError> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes, expected)?;
+        Ok(bytes)
+    }
+
+    /// The next frame; an [`Kind::End`] frame is the last of a complete file.
+    pub fn next_frame(&mut self) -> Result<(Kind, &[u8]), RecordError> {
+        let start = self.at;
+        let [byte] = self.array("another frame: the file was cut off")?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
+        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 4)"))?;
+        let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
+        if len > FRAME_MAX {
+            return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(len as usize, 0);
+        let filled = self.fill(&mut buffer, "the rest of a frame: the file was cut off");
+        self.buffer = buffer;
+        filled.map(|()| (kind, self.buffer.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn origin() -> Origin {
+        Origin { wall_offset: -5, seed: 9, host: "host".into() }
+    }
+
+    #[test]
+    fn frames_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        let mut writer = Writer::create(&path, &origin()).unwrap();
+        writer.frame(Kind::Record, b"abc");
+        writer.frame(Kind::Process, b"{}");
+        writer.finish().unwrap();
+        assert!(Writer::create(&path, &origin()).is_err(), "never overwritten");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.origin, origin());
+        assert_eq!(reader.next_frame().unwrap(), (Kind::Record, &b"abc"[..]));
+        assert_eq!(reader.next_frame().unwrap(), (Kind::Process, &b"{}"[..]));
+        assert_eq!(reader.next_frame().unwrap().0, Kind::End);
+        let error = reader.next_frame().unwrap_err().to_string();
+        assert!(error.contains("cut off"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), header in any::<bool>()) {
+            let mut input = Vec::new();
+            if header {
+                input.extend(MAGIC);
+                input.extend(ORDER.to_ne_bytes());
+            }
+            input.extend(bytes);
+            if let Ok(mut reader) = Reader::new("x".into(), input.as_slice()) {
+                while let Ok((kind, _)) = reader.next_frame() {
+                    if kind == Kind::End { break; }
+                }
+            }
+        }
+    }
+}

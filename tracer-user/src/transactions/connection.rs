@@ -17,6 +17,8 @@ pub struct Connection {
     pub conversation: Conversation,
     /// Live units by exchange number, oldest first.
     pub units: VecDeque<(u64, Slot)>,
+    /// The unit that began last on it.
+    pub newest: Option<Slot>,
     /// The request in whose group it was opened, for its first call.
     pub opener: Option<(Slot, bool)>,
     /// Whether a call was already made on it.
@@ -47,6 +49,7 @@ impl Connection {
         Self {
             conversation: Conversation::new(midstream),
             units: VecDeque::new(),
+            newest: None,
             opener: None,
             used: false,
             tgid: 0,

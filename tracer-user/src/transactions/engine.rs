@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tracer_common::event::{OP_EOF, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
@@ -34,7 +34,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { grace: 250_000_000, idle: 300_000_000_000, connections: 131_072, threads: 65_536, units: 131_072 }
+        Self { grace: 50_000_000, idle: 300_000_000_000, connections: 131_072, threads: 65_536, units: 131_072 }
     }
 }
 
@@ -94,12 +94,15 @@ pub struct Engine {
     pub(super) joins: Joins,
     /// Units waiting to be reported, by the time they may be.
     pub(super) waiting: VecDeque<(Nanos, Slot)>,
+    /// Those that were put off.
+    pub(super) deferred: VecDeque<(Nanos, Slot)>,
     /// CPU and waiting charged to classes and to services' overhead since last taken.
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
     said: Vec<Said>,
-    unix: FxHashMap<u64, u64>,
+    /// Processes that have read a request: entry ports. Others begin what they ask for.
+    serving: FxHashSet<u32>,
     empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
@@ -120,11 +123,12 @@ impl Engine {
             units: Slab::default(),
             joins: Joins::default(),
             waiting: VecDeque::new(),
+            deferred: VecDeque::new(),
             class_costs: Vec::new(),
             overhead: Vec::new(),
             asks: Vec::new(),
             said: Vec::new(),
-            unix: FxHashMap::default(),
+            serving: FxHashSet::default(),
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
@@ -144,6 +148,7 @@ impl Engine {
     /// The process is gone.
     pub fn forget_process(&mut self, tgid: u32) {
         self.services.remove(&tgid);
+        self.serving.remove(&tgid);
     }
 
     /// Service of a process; the first one there is for a process never introduced.
@@ -184,9 +189,6 @@ impl Engine {
         let empty = Arc::clone(&self.empty);
         let connection = self.connections.entry(open.cookie).or_insert_with(|| Connection::unknown(false, &empty));
         connection.opened(open, &empty);
-        if let Some((own, _)) = connection.unix {
-            self.unix.insert(own, open.cookie);
-        }
     }
 
     /// Forgets a connection when there are too many: the one that was idle longest of a few looked at.
@@ -203,11 +205,7 @@ impl Engine {
     }
 
     fn drop_connection(&mut self, cookie: u64) {
-        if let Some(connection) = self.connections.remove(&cookie)
-            && let Some((own, _)) = connection.unix
-        {
-            self.unix.remove(&own);
-        }
+        self.connections.remove(&cookie);
     }
 
     pub(super) fn thread(&mut self, tid: u32, tgid: u32) -> Option<&mut Thread> {
@@ -252,13 +250,24 @@ impl Engine {
             .threads
             .get(&header.tid)
             .map_or((None, None), |thread| (thread.group.current(&op.books), thread.holder()));
+        // An exchange that ends with this operation is looked up before, one that begins with it after.
+        let before = if header.flags & OP_EOF != 0 {
+            // What was read last ends here, and what follows is its consequence.
+            self.connections.get(&cookie).and_then(|connection| connection.newest)
+        } else {
+            self.unit_of(cookie, touched)
+        };
         for word in said.drain(..) {
             self.heard(cookie, word, Some((op, group_before)), out);
         }
         self.said = said;
-        let unit = touched.and_then(|exchange| self.connections.get(&cookie).and_then(|c| c.unit(exchange)));
+        let unit = before.or_else(|| self.unit_of(cookie, touched));
         self.charge_op(op, dir, unit, out);
         self.wish(cookie);
+    }
+
+    fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
+        self.connections.get(&cookie)?.unit(exchange?)
     }
 
     /// Tells the kernel what is wanted of the connection when that changed.
@@ -410,6 +419,7 @@ impl Engine {
             trace,
             remote_parent: remote_parent.map(crate::model::UnitId),
             caller: None,
+            callee: None,
             side,
             protocol: connection.conversation.protocol().unwrap_or("unknown"),
             service,
@@ -457,29 +467,37 @@ impl Engine {
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.units.push_back((exchange, slot));
+            connection.newest = Some(slot);
         }
         match side {
             Side::Server => {
                 self.holds(slot, cookie, head_at.tid, head_at.pid);
-                if let Some(call) = key.and_then(|key| self.joins.request(key, slot))
-                    && let Some(live) = self.units.get_mut(slot)
-                {
-                    live.caller = Some(call);
+                if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
+                    self.link(call, slot);
                 }
             }
             Side::Client => {
-                if let Some(request) = key.and_then(|key| self.joins.call(key, slot))
-                    && let Some(live) = self.units.get_mut(request)
-                {
-                    live.caller = Some(slot);
+                if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
+                    self.link(slot, request);
                 }
             }
         }
         out.push(Output::Begun(slot));
     }
 
+    /// The two ends of a request on this host.
+    fn link(&mut self, call: Slot, request: Slot) {
+        let Some(caller) = self.units.get_mut(call) else { return };
+        caller.callee = Some(request);
+        let id = caller.id;
+        if let Some(live) = self.units.get_mut(request) {
+            live.caller = Some((call, id));
+        }
+    }
+
     /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
     fn holds(&mut self, slot: Slot, cookie: u64, tid: u32, tgid: u32) {
+        self.serving.insert(tgid);
         let units = &self.units;
         let Some(thread) = self.threads.get(&tid) else {
             if let Some(thread) = self.thread(tid, tgid) {
@@ -512,6 +530,11 @@ impl Engine {
     /// Who caused a call that is being sent.
     fn cause(&self, opener: Option<(Slot, bool)>, op: Option<(&Op, (Option<Entity>, Option<Slot>))>) -> Cause {
         let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
+        if let Some((op, _)) = op
+            && !self.serving.contains(&op.header.tgid)
+        {
+            return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
+        }
         let Some((op, (group, holder))) = op else { return none("no operation") };
         let multiplexer = self.threads.get(&op.header.tid).is_some_and(|thread| thread.multiplexer);
         let (candidate, alone, evidence) = if let Some(slot) = holder {

@@ -48,7 +48,9 @@ pub struct Live {
     /// Parent named by a `traceparent`.
     pub remote_parent: Option<UnitId>,
     /// The call on this host that is this request's other end (server side).
-    pub caller: Option<Slot>,
+    pub caller: Option<(Slot, UnitId)>,
+    /// The request on this host that is this call's other end (client side).
+    pub callee: Option<Slot>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
@@ -133,8 +135,10 @@ pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
         }
         (Some(slot), false, Vote::None) => (Some(slot), Grade::Ambiguous, cause.evidence),
         (Some(slot), false, _) => (Some(slot), Grade::Ambiguous, "the two sides disagree"),
-        (None, _, Vote::For(slot)) => (Some(slot), Grade::Ambiguous, "only its reply answered it"),
-        (None, _, Vote::Split | Vote::None) => (None, Grade::Orphan, cause.evidence),
+        // Nobody caused it: certain too.
+        (None, true, _) => (None, Grade::Certain, cause.evidence),
+        (None, false, Vote::For(slot)) => (Some(slot), Grade::Ambiguous, "only its reply answered it"),
+        (None, false, Vote::Split | Vote::None) => (None, Grade::Orphan, cause.evidence),
     }
 }
 

@@ -5,7 +5,8 @@ use super::engine::{Engine, Output, Verdicts};
 use super::live::{Live, Slot, Vote, grade};
 use crate::model::{ClassId, Grade, Nanos, Side, TraceId, UnitId};
 
-/// How often a report may be put off for a call whose parent is still open.
+/// How long, and how often, a report is put off for a call whose parent has not begun its answer.
+const DEFERRAL: Nanos = 250_000_000;
 const DEFERRALS: u8 = 40;
 /// Generations of parents followed to the beginning of a transaction.
 const DEPTH: u32 = 64;
@@ -13,16 +14,21 @@ const DEPTH: u32 = 64;
 impl Engine {
     /// Gives out the units whose grace time ended by `now`.
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        while let Some((due, slot)) = self.waiting.front().copied() {
-            if due > now {
+        loop {
+            // Two queues, each in the order of time.
+            let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
+                self.waiting.pop_front()
+            } else if self.deferred.front().is_some_and(|(due, _)| *due <= now) {
+                self.deferred.pop_front()
+            } else {
                 break;
-            }
-            self.waiting.pop_front();
+            };
+            let Some((_, slot)) = slot else { break };
             if now != Nanos::MAX && self.undecided(slot) {
                 if let Some(live) = self.units.get_mut(slot) {
                     live.deferred += 1;
                 }
-                self.waiting.push_back((now + self.limits.grace, slot));
+                self.deferred.push_back((now + DEFERRAL, slot));
                 continue;
             }
             self.give_out(slot, out);
@@ -37,7 +43,7 @@ impl Engine {
             return false;
         }
         let call =
-            if live.side == Side::Client { Some(live) } else { live.caller.and_then(|call| self.units.get(call)) };
+            if live.side == Side::Client { Some(live) } else { live.caller.and_then(|(call, _)| self.units.get(call)) };
         call.is_some_and(|call| {
             !call.cause.alone
                 && call.cause.vote == Vote::None
@@ -50,12 +56,16 @@ impl Engine {
     }
 
     /// The transaction a unit belongs to: that of the first request up its chain of parents.
+    pub(super) fn trace_of(&self, live: &Live) -> TraceId {
+        self.trace(live, DEPTH)
+    }
+
     fn trace(&self, live: &Live, depth: u32) -> TraceId {
         if depth == 0 {
             return live.trace;
         }
         match live.side {
-            Side::Server => match live.caller.and_then(|call| self.units.get(call)) {
+            Side::Server => match live.caller.and_then(|(call, _)| self.units.get(call)) {
                 Some(call) if live.remote_parent.is_none() => self.trace(call, depth - 1),
                 _ => live.trace,
             },
@@ -75,8 +85,7 @@ impl Engine {
         let trace = self.trace(live, DEPTH);
         let verdicts = match live.side {
             Side::Server => {
-                let caller = live.caller.and_then(|call| self.units.get(call)).map(|call| call.id);
-                let parent = live.remote_parent.or(caller);
+                let parent = live.remote_parent.or(live.caller.map(|(_, id)| id));
                 let (grade, evidence) = if live.alone {
                     (Grade::Certain, "its thread ran one request at a time")
                 } else {
@@ -90,10 +99,14 @@ impl Engine {
                 Verdicts { trace, parent, grade, evidence }
             }
         };
-        // Children that outlive it must find its transaction.
-        let trace_now = trace;
         let Some(mut live) = self.units.remove(slot) else { return };
-        live.trace = trace_now;
+        live.trace = trace;
+        // The other end outlives it at times, and must find the transaction.
+        if let Some(callee) = live.callee.and_then(|callee| self.units.get_mut(callee))
+            && callee.remote_parent.is_none()
+        {
+            callee.trace = trace;
+        }
         if live.end == 0 {
             live.end = self.now;
         }

@@ -1,0 +1,77 @@
+//! Subcommands: input and output around the pipeline.
+
+#![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
+
+pub mod doctor;
+pub mod replay;
+pub mod run;
+mod summary;
+mod units;
+
+use std::path::Path;
+
+use crate::config::{Config, ConfigError};
+use crate::kernel::load::LoadError;
+use crate::kernel::selftest::SelfTestError;
+use crate::record::RecordError;
+
+/// Exit code of bad usage or configuration.
+pub const USAGE: u8 = 2;
+
+/// Why a subcommand failed; decides the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Bad configuration.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The kernel or the privileges cannot do it.
+    #[error("{0}")]
+    Kernel(#[from] LoadError),
+    /// The self-test failed.
+    #[error("{0}")]
+    SelfTest(String),
+    /// A record file.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// Anything else, while running.
+    #[error("{0}")]
+    Running(String),
+}
+
+impl Failure {
+    /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or privileges cannot do it.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) => USAGE,
+            Self::Kernel(_) | Self::SelfTest(_) => 77,
+            Self::Record(_) | Self::Running(_) => 1,
+        }
+    }
+}
+
+impl From<SelfTestError> for Failure {
+    fn from(error: SelfTestError) -> Self {
+        match error {
+            SelfTestError::Policy(error) => Self::Kernel(error),
+            SelfTestError::Sockets(_) => Self::SelfTest(error.to_string()),
+        }
+    }
+}
+
+/// `tracer check-config`.
+pub fn check_config(file: &Path) -> Result<(), Failure> {
+    let config = Config::load(file)?;
+    println!(
+        "{}: fine ({} class rules, {} service rules, listen {})",
+        file.display(),
+        config.classes.rules.len(),
+        config.services.len(),
+        config.listen
+    );
+    Ok(())
+}
+
+/// Name of this host.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".into(), |name| name.trim().into())
+}

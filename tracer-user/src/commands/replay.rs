@@ -1,0 +1,74 @@
+//! `tracer replay`: a recorded file through the same pipeline.
+
+use serde_json::json;
+
+use super::units::Lines;
+use super::{Failure, summary};
+use crate::cli::Replay;
+use crate::config::Config;
+use crate::host::process::ProcessFacts;
+use crate::model::ClassId;
+use crate::pipeline::{Introduce, Pipeline};
+use crate::record::{Kind, Reader};
+
+/// The recording introduces processes before their records.
+struct Recorded;
+
+impl Introduce for Recorded {
+    fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
+        None
+    }
+}
+
+/// Runs a file and prints its classes. A file that was cut off is read as far as it goes; that is an error at the end.
+pub fn replay(options: &Replay) -> Result<(), Failure> {
+    let config = match &options.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    let mut reader = Reader::open(&options.file)?;
+    let origin = reader.origin.clone();
+    let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
+    if let Some(path) = &options.transactions {
+        pipeline.write_units(Box::new(Lines::create(path, origin.wall_offset, &origin.host)?));
+    }
+    let ended = loop {
+        match reader.next_frame() {
+            Ok((Kind::Record, bytes)) => {
+                pipeline.record(bytes, &mut Recorded);
+                // There is no kernel to tell.
+                pipeline.take_asks().for_each(drop);
+            }
+            Ok((Kind::Process, bytes)) => match serde_json::from_slice::<ProcessFacts>(bytes) {
+                Ok(facts) => pipeline.process(facts.pid, &facts),
+                Err(error) => eprintln!("tracer: facts of a process could not be read ({error}); it stays unnamed"),
+            },
+            Ok((Kind::Tick, bytes)) => {
+                if let Ok(now) = bytes.try_into() {
+                    pipeline.tick(u64::from_ne_bytes(now));
+                }
+            }
+            Ok((Kind::End, _)) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    pipeline.finish();
+    if options.json {
+        let names = pipeline.names();
+        let classes: Vec<_> = (0..names.classes.len() as u32)
+            .map(ClassId)
+            .filter_map(|id| names.class(id).map(|info| (info, pipeline.stats.figures(id))))
+            .map(|(info, figures)| {
+                json!({
+                    "service_name": &*info.service_name, "request_class": &*info.name, "side": info.side.name(),
+                    "count": figures.count, "errors": figures.errors,
+                    "p50_s": figures.p50_s, "p95_s": figures.p95_s, "p99_s": figures.p99_s, "cpu_s": figures.cpu_s,
+                })
+            })
+            .collect();
+        println!("{}", json!({ "classes": classes }));
+    } else {
+        summary::print(&pipeline, None, 0);
+    }
+    Ok(ended?)
+}

@@ -1,0 +1,318 @@
+//! The console: pages made here, without scripts.
+
+use std::fmt::{self, Display, Write as _};
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Response};
+use serde::Deserialize;
+
+use super::api::{ClassView, class_views, service_views, trace_id};
+use super::{Health, Problem, Shared};
+use crate::store::{Filter, Summary, UnitView};
+
+type App = State<Arc<Shared>>;
+
+/// Text made safe for HTML, attributes included. Names of classes come from the wire.
+struct Safe<'a>(&'a str);
+
+impl Display for Safe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Text made safe for a query string.
+struct Encoded<'a>(&'a str);
+
+impl Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.0.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+                f.write_char(char::from(byte))?;
+            } else {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A time in the unit that suits it.
+struct Time(f64);
+
+impl Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0.0 => f.write_str("0"),
+            s if s < 0.001 => write!(f, "{:.0}&nbsp;µs", s * 1e6),
+            s if s < 0.1 => write!(f, "{:.1}&nbsp;ms", s * 1e3),
+            s if s < 1.0 => write!(f, "{:.0}&nbsp;ms", s * 1e3),
+            s => write!(f, "{s:.2}&nbsp;s"),
+        }
+    }
+}
+
+const STYLE: &str = include_str!("style.css");
+
+pub(super) async fn style() -> Response {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8"), (header::CACHE_CONTROL, "max-age=300")], STYLE).into_response()
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct PageQuery {
+    name: Option<String>,
+    id: Option<String>,
+    refresh: Option<u32>,
+}
+
+fn page(title: &str, refresh: Option<u32>, health: &Health, body: &str) -> Html<String> {
+    let again = refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
+    let ratio = health.books.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
+    let state = if health.not_ready.is_empty() { "ready" } else { "not ready" };
+    let mut notes = String::new();
+    for note in health.not_ready.iter().chain(&health.degraded) {
+        let _ = write!(notes, "<p class=note>{}</p>", Safe(note));
+    }
+    Html(format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{again}\
+         <title>{title} · tracer</title><link rel=stylesheet href=/style.css>\
+         <header><a href=/ class=brand>tracer</a><span>{host}</span><span>{state}</span>\
+         <span title=\"CPU attributed / CPU the system says was used\">capture ratio <b>{ratio}</b></span>\
+         <span>events lost <b>{lost}</b></span><span>sampling <b>{hertz}</b> Hz</span>\
+         <span>agent <b>{cpu:.1}</b> s CPU, <b>{rss:.0}</b> MB</span></header><main>{notes}{body}</main></html>",
+        title = Safe(title),
+        host = Safe(&health.host),
+        lost = health.lost,
+        hertz = health.hertz,
+        cpu = health.own_cpu_s,
+        rss = health.own_rss as f64 / 1e6,
+    ))
+}
+
+/// Where the time of a request goes, as one bar.
+fn bar(class: &ClassView) -> String {
+    let whole = (class.mean_s + class.queue_s).max(1e-9);
+    // A thread is blocked while it waits for a call: what is downstream is not counted twice.
+    let blocked = (class.blocked_s - class.downstream_s).max(0.0);
+    let parts = [
+        ("queue", class.queue_s),
+        ("cpu", class.cpu_s),
+        ("runq", class.runqueue_s),
+        ("down", class.downstream_s),
+        ("blocked", blocked),
+    ];
+    let mut out = String::from("<span class=bar>");
+    let mut left = 100.0;
+    for (name, seconds) in parts {
+        let share = (seconds / whole * 100.0).clamp(0.0, left);
+        left -= share;
+        if share >= 0.5 {
+            let _ = write!(out, "<i class={name} style=\"width:{share:.1}%\" title=\"{name} {}\"></i>", Time(seconds));
+        }
+    }
+    out.push_str("</span>");
+    out
+}
+
+fn class_table(classes: &[&ClassView]) -> String {
+    let mut out = String::from(
+        "<table><thead><tr><th>class<th class=n>requests<th class=n>/s<th class=n>errors<th class=n>p50<th class=n>p95<th class=n>p99<th class=n>CPU each<th>where time goes<th></thead><tbody>",
+    );
+    for class in classes {
+        let call = if class.side == "client" { "<span class=call title=\"a call this service makes\">→</span> " } else { "" };
+        let _ = write!(
+            out,
+            "<tr><td>{call}{name}<td class=n>{count}<td class=n>{rate:.1}<td class=\"n{bad}\">{errors}<td class=n>{p50}<td class=n>{p95}<td class=n>{p99}<td class=n>{cpu}<td>{bar}<td>",
+            name = Safe(&class.request_class),
+            count = class.count,
+            rate = class.rate_per_s,
+            bad = if class.errors > 0 { " bad" } else { "" },
+            errors = class.errors,
+            p50 = Time(class.p50_s),
+            p95 = Time(class.p95_s),
+            p99 = Time(class.p99_s),
+            cpu = if class.side == "server" { Time(class.cpu_s).to_string() } else { String::new() },
+            bar = if class.side == "server" { bar(class) } else { String::new() },
+        );
+        if class.side == "server" {
+            let _ = write!(
+                out,
+                "<a href=\"/flamegraph.svg?service={}&amp;class={}\">flame graph</a>",
+                Encoded(&class.service_name),
+                Encoded(&class.request_class)
+            );
+        }
+    }
+    out.push_str("</tbody></table>");
+    out
+}
+
+fn transaction_table(found: &[Summary]) -> String {
+    let mut out = String::from(
+        "<table><thead><tr><th>service<th>class<th class=n>duration<th class=n>status<th class=n>units<th></thead><tbody>",
+    );
+    for one in found {
+        let status = one.status.map_or_else(|| "–".into(), |status| status.to_string());
+        let _ = write!(
+            out,
+            "<tr><td>{}<td>{}<td class=n>{}<td class=\"n{}\">{status}<td class=n>{}<td><a href=\"/transaction?id={}\">open</a>",
+            Safe(&one.service_name),
+            Safe(&one.request_class),
+            Time(one.duration_s),
+            if one.error { " bad" } else { "" },
+            one.units,
+            Encoded(&one.trace_id),
+        );
+    }
+    out.push_str("</tbody></table>");
+    out
+}
+
+const LEGEND: &str = "<p class=legend><span class=bar><i class=queue></i></span> queue <span class=bar><i class=cpu></i></span> on CPU <span class=bar><i class=runq></i></span> run queue <span class=bar><i class=down></i></span> downstream <span class=bar><i class=blocked></i></span> blocked otherwise</p>";
+
+fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
+    found.sort_by(|a, b| b.duration_s.total_cmp(&a.duration_s));
+    found.truncate(20);
+    found
+}
+
+pub(super) async fn overview(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+    let (health, services, classes, found) = shared
+        .ask(|view| {
+            let filter = Filter { limit: 2000, ..Filter::default() };
+            let found = view.store.transactions(view.names, &filter);
+            (view.health.clone(), service_views(view), class_views(view), found)
+        })
+        .await?;
+    let mut body = String::new();
+    let busy: Vec<_> = services.iter().filter(|service| service.count > 0).collect();
+    if busy.is_empty() {
+        body.push_str("<p class=note>No requests yet. Services appear here with their first HTTP request.</p>");
+    }
+    for service in busy {
+        let own: Vec<&ClassView> = classes.iter().filter(|class| class.service_name == service.service_name).collect();
+        let _ = write!(
+            body,
+            "<section><h2><a href=\"/service?name={link}\">{name}</a></h2><p class=sub>{rate:.1} requests/s · {errors} errors · CPU {requests:.2} s for requests, {overhead:.2} s overhead · <a href=\"/flamegraph.svg?service={link}\">flame graph</a></p>{table}</section>",
+            link = Encoded(&service.service_name),
+            name = Safe(&service.service_name),
+            rate = service.rate_per_s,
+            errors = service.errors,
+            requests = service.cpu_requests_s,
+            overhead = service.cpu_overhead_s,
+            table = class_table(&own[..own.len().min(20)]),
+        );
+    }
+    body.push_str(LEGEND);
+    let _ = write!(body, "<section><h2>Slow transactions</h2>{}</section>", transaction_table(&slowest(found)));
+    body.push_str("<section><h2>Other CPU</h2><table><thead><tr><th>service<th class=n>CPU</thead><tbody>");
+    for service in services.iter().filter(|service| service.count == 0 && service.cpu_overhead_s >= 0.005).take(15) {
+        let _ = write!(body, "<tr><td>{}<td class=n>{:.2} s", Safe(&service.service_name), service.cpu_overhead_s);
+    }
+    body.push_str("</tbody></table></section>");
+    Ok(page("Services", query.refresh, &health, &body))
+}
+
+pub(super) async fn service(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+    let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
+    let wanted = name.clone();
+    let (health, classes, found) = shared
+        .ask(move |view| {
+            let filter = Filter { service: Some(wanted.clone()), limit: 2000, ..Filter::default() };
+            let found = view.store.transactions(view.names, &filter);
+            let mut classes = class_views(view);
+            classes.retain(|class| class.service_name == wanted);
+            (view.health.clone(), classes, found)
+        })
+        .await?;
+    if classes.is_empty() {
+        return Err(Problem::missing("no such service with requests; / lists them"));
+    }
+    let all: Vec<&ClassView> = classes.iter().collect();
+    let body = format!(
+        "<section><h2>{}</h2>{}{LEGEND}</section><section><h2>Slow transactions</h2>{}</section>",
+        Safe(&name),
+        class_table(&all),
+        transaction_table(&slowest(found)),
+    );
+    Ok(page(&name, query.refresh, &health, &body))
+}
+
+/// Depth of each unit in the tree of parents.
+fn depths(units: &[UnitView]) -> Vec<usize> {
+    units
+        .iter()
+        .map(|unit| {
+            let (mut depth, mut parent) = (0, unit.parent_id.as_ref());
+            while let Some(id) = parent
+                && depth < 32
+            {
+                let Some(above) = units.iter().find(|other| other.unit_id == *id) else { break };
+                depth += 1;
+                parent = above.parent_id.as_ref();
+            }
+            depth
+        })
+        .collect()
+}
+
+pub(super) async fn transaction(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+    let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
+    let trace = trace_id(&id)?;
+    let (health, units) =
+        shared.ask(move |view| (view.health.clone(), view.store.transaction(view.names, trace))).await?;
+    let units = units.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
+    let begin = units.iter().map(|unit| unit.start_ns).min().unwrap_or(0);
+    let end = units.iter().map(|unit| unit.start_ns + (unit.duration_s * 1e9) as i64).max().unwrap_or(0);
+    let whole = (end - begin).max(1) as f64;
+    let mut body = format!("<section><h2>Transaction {}</h2><table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>", Safe(&id));
+    for (unit, depth) in units.iter().zip(depths(&units)) {
+        let left = (unit.start_ns - begin) as f64 / whole * 100.0;
+        let width = (unit.duration_s * 1e9 / whole * 100.0).max(0.3);
+        let call = if unit.side == "client" { "<span class=call>→</span> " } else { "" };
+        let path = unit.attributes.get("url.path").and_then(|path| path.as_str()).unwrap_or_default();
+        let _ = write!(
+            body,
+            "<tr><td style=\"padding-left:{indent}em\" title=\"{path}\">{call}<b>{service}</b> {class}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide><span class=lane><i class={side} style=\"left:{left:.2}%;width:{width:.2}%\"></i></span>",
+            indent = 0.5 + depth as f64 * 1.5,
+            path = Safe(path),
+            service = Safe(&unit.service_name),
+            class = Safe(&unit.request_class),
+            duration = Time(unit.duration_s),
+            cpu = Time(unit.cpu_s),
+            bad = if unit.error { " bad" } else { "" },
+            status = unit.status.map_or_else(|| "–".into(), |status| status.to_string()),
+            evidence = Safe(unit.evidence),
+            grade = unit.grade,
+            side = unit.side,
+        );
+    }
+    body.push_str("</tbody></table></section>");
+    Ok(page("Transaction", query.refresh, &health, &body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_the_wire_are_text() {
+        assert_eq!(Safe("<a href=\"x\">'&").to_string(), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+        assert_eq!(Encoded("GET /a b&c=é").to_string(), "GET%20/a%20b%26c%3D%C3%A9");
+        for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")] {
+            assert_eq!(Time(seconds).to_string(), text);
+        }
+    }
+}

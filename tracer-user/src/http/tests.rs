@@ -1,0 +1,101 @@
+//! The server over a real loopback socket, with a pipeline that is a loop over jobs.
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::model::{ClassInfo, ServiceId, Side, Sink};
+use crate::store::tests::unit;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn start() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = listener.local_addr().unwrap();
+    let (jobs, mut queue) = mpsc::channel::<Job>(16);
+    let (commands, mut asked) = mpsc::channel(4);
+    let shared = Shared { jobs, commands, registry: Metrics::new().registry(), listen };
+    tokio::spawn(serve(listener, shared, std::future::pending()));
+    tokio::spawn(async move {
+        while let Some(Command::Hertz(_, answer)) = asked.recv().await {
+            let _ = answer.send(Ok(()));
+        }
+    });
+    std::thread::spawn(move || {
+        let class = ClassInfo {
+            service: ServiceId(0),
+            service_name: Arc::from("shop"),
+            protocol: "http",
+            side: Side::Server,
+            name: Arc::from("GET /<script>"),
+            route: Arc::from("/<script>"),
+        };
+        let names = Names { services: vec![Arc::from("shop")], classes: vec![class] };
+        let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
+        let one = unit(0xabc, 5, 2_000_000, false);
+        stats.unit(&names, &one);
+        store.unit(&names, &one);
+        let health = Health { degraded: vec!["<b>".into()], ..Health::default() };
+        while let Some(job) = queue.blocking_recv() {
+            job(&View { names: &names, stats: &stats, store: &store, profiles: &profiles, health: &health });
+        }
+    });
+    listen
+}
+
+async fn ask(listen: SocketAddr, request: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(listen).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn fetch(listen: SocketAddr, path: &str) -> String {
+    ask(listen, &format!("GET {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n\r\n")).await
+}
+
+#[tokio::test]
+async fn every_page_answers() {
+    let listen = start().await;
+    for (path, status, needle) in [
+        ("/", 200, "shop"),
+        ("/service?name=shop", 200, "shop"),
+        ("/service?name=x", 404, "no such service"),
+        ("/transaction?id=00000000000000000000000000000abc", 200, "certain"),
+        ("/style.css", 200, "--ink"),
+        ("/metrics", 200, "tracer_events_lost_total"),
+        ("/healthz", 200, "ok"),
+        ("/readyz", 200, "ready"),
+        ("/api/v1/services", 200, "\"service_name\":\"shop\""),
+        ("/api/v1/classes", 200, "\"count\":1"),
+        ("/api/v1/classes?service=none", 200, "{\"classes\":[]}"),
+        ("/api/v1/transactions?min_ms=1&limit=5", 200, "0abc"),
+        ("/api/v1/transactions?limit=99999", 400, "at most 10000"),
+        ("/api/v1/transactions/00000000000000000000000000000abc", 200, "\"side\":\"server\""),
+        ("/api/v1/transactions/00000000000000000000000000000abd", 404, "not kept"),
+        ("/api/v1/transactions/xyz", 400, "32 hexadecimal digits"),
+        ("/api/v1/health", 200, "capture_ratio"),
+        ("/flamegraph.svg?service=shop", 200, "no samples yet"),
+        ("/flamegraph.svg?service=nobody", 404, "no such service"),
+        ("/flamegraph.svg?kind=wall", 400, "kind: expected cpu"),
+        ("/profile.folded?since=5x", 400, "since:"),
+        ("/profile.pb.gz?service=shop", 200, ""),
+        ("/nothing", 404, "no such page"),
+    ] {
+        let answer = fetch(listen, path).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+        assert!(answer.contains(needle), "{path}: {answer}");
+        let is_page = answer.contains("text/html");
+        assert!(!is_page || !answer.contains("<script>"), "{path}: a name from the wire became markup");
+    }
+}
+
+#[tokio::test]
+async fn pages_elsewhere_cannot_use_the_agent() {
+    let listen = start().await;
+    let answer = ask(listen, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
+    let put = |extra: &str| {
+        format!("PUT /api/v1/sampling HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n{extra}Content-Length: 13\r\n\r\n{{\"hertz\": 49}}")
+    };
+    assert!(ask(listen, &put("")).await.starts_with("HTTP/1.1 403"));
+    assert!(ask(listen, &put("X-Tracer: 1\r\n")).await.starts_with("HTTP/1.1 200"));
+}

@@ -1,0 +1,121 @@
+//! `profile.proto` of pprof (github.com/google/pprof, proto/profile.proto), the messages that are written.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+}
+
+/// Stacks (outermost frame first) with samples and nanoseconds, compressed.
+pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)]) -> Vec<u8> {
+    let mut profile = Profile {
+        string_table: ["", "samples", "count", "cpu", "nanoseconds"].map(String::from).to_vec(),
+        sample_type: vec![ValueType { kind: 1, unit: 2 }, ValueType { kind: 3, unit: 4 }],
+        period_type: Some(ValueType { kind: 3, unit: 4 }),
+        ..Profile::default()
+    };
+    let mut functions: HashMap<Arc<str>, u64> = HashMap::new();
+    for (frames, count, nanos) in stacks {
+        let mut location_id = Vec::with_capacity(frames.len());
+        for frame in frames.iter().rev() {
+            let next = functions.len() as u64 + 1;
+            let id = *functions.entry(Arc::clone(frame)).or_insert(next);
+            if id == next {
+                profile.function.push(Function { id, name: profile.string_table.len() as i64 });
+                profile.string_table.push(frame.to_string());
+                // A location per function: what a name is known of, the tracer has no line of.
+                profile.location.push(Location { id, line: vec![Line { function_id: id }] });
+            }
+            location_id.push(id);
+        }
+        profile.sample.push(Sample { location_id, value: vec![*count as i64, *nanos as i64] });
+        profile.period = (*nanos / (*count).max(1)) as i64;
+    }
+    let mut out = GzEncoder::new(Vec::new(), Compression::default());
+    // Writing to memory does not fail.
+    let _ = out.write_all(&profile.encode_to_vec());
+    out.finish().unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// Reads a profile back and checks that every index leads somewhere.
+    pub(in super::super) fn check(bytes: &[u8], samples: i64, nanos: i64, frame: &str) {
+        let mut raw = Vec::new();
+        flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();
+        let profile = Profile::decode(raw.as_slice()).unwrap();
+        let sum = |i: usize| profile.sample.iter().map(|sample| sample.value[i]).sum::<i64>();
+        assert_eq!((sum(0), sum(1)), (samples, nanos));
+        let mut names = Vec::new();
+        for sample in &profile.sample {
+            for id in &sample.location_id {
+                let location = profile.location.iter().find(|location| location.id == *id).unwrap();
+                let function = profile.function.iter().find(|f| f.id == location.line[0].function_id).unwrap();
+                names.push(profile.string_table[function.name as usize].clone());
+            }
+        }
+        assert!(names.iter().any(|name| name.contains(frame)), "{names:?}");
+        assert_eq!(profile.string_table[0], "");
+    }
+}

@@ -1,0 +1,164 @@
+//! Addresses to names, on a thread of its own: reading symbol tables takes milliseconds.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use blazesym::Pid;
+use blazesym::symbolize::source::{Kernel, Process, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+
+/// Frames of a stack, outermost first.
+pub(super) type Frames = Arc<[Arc<str>]>;
+
+/// Stacks waiting to be named.
+const QUEUE: usize = 8192;
+/// Frame names kept; beyond it they are not shared any more.
+const NAMES: usize = 200_000;
+/// Processes whose symbol tables are kept open.
+const PROCESSES: usize = 64;
+/// How long a renderer waits for names.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A stack to be named.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) id: u32,
+    pub(super) pid: u32,
+    /// Innermost first.
+    pub(super) user: Vec<u64>,
+    pub(super) kernel: Vec<u64>,
+}
+
+enum Job {
+    Name(Wanted),
+    Forget(u32),
+}
+
+/// Handle on the naming thread.
+#[derive(Clone, Debug)]
+pub(super) struct Symbols {
+    jobs: SyncSender<Job>,
+    named: Arc<Mutex<HashMap<u32, Frames>>>,
+}
+
+impl Symbols {
+    /// Starts the thread; it ends when the last handle is gone.
+    pub(super) fn start() -> Self {
+        let (jobs, queue) = sync_channel(QUEUE);
+        let named = Arc::new(Mutex::new(HashMap::new()));
+        let results = Arc::clone(&named);
+        let spawned =
+            std::thread::Builder::new().name("tracer-symbols".into()).spawn(move || work(&queue, &results));
+        if let Err(error) = spawned {
+            log::error!("no thread for symbols ({error}): flame graphs will have no names");
+        }
+        Self { jobs, named }
+    }
+
+    /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
+    pub(super) fn want(&self, wanted: Wanted) {
+        match self.jobs.try_send(Job::Name(wanted)) {
+            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// The process is gone.
+    pub(super) fn forget(&self, pid: u32) {
+        let _ = self.jobs.try_send(Job::Forget(pid));
+    }
+
+    /// Names of a stack, once known.
+    pub(super) fn get(&self, id: u32) -> Option<Frames> {
+        self.named.lock().ok()?.get(&id).cloned()
+    }
+
+    /// Waits, for a while, until all of these are named.
+    pub(super) fn complete(&self, missing: Vec<Wanted>) {
+        let ids: Vec<u32> = missing.iter().map(|wanted| wanted.id).collect();
+        let end = Instant::now() + PATIENCE;
+        for wanted in missing {
+            self.want(wanted);
+        }
+        while Instant::now() < end && ids.iter().any(|id| self.get(*id).is_none()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
+    let mut symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true).build();
+    let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
+    let mut processes: Vec<u32> = Vec::new();
+    while let Ok(job) = queue.recv() {
+        let wanted = match job {
+            Job::Forget(pid) => {
+                processes.retain(|known| *known != pid);
+                continue;
+            }
+            Job::Name(wanted) => wanted,
+        };
+        if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
+            continue;
+        }
+        if !processes.contains(&wanted.pid) {
+            processes.push(wanted.pid);
+        }
+        if processes.len() > PROCESSES {
+            // Start over rather than keep every program ever seen in memory.
+            symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true).build();
+            processes.clear();
+        }
+        let mut frames: Vec<Arc<str>> = Vec::new();
+        let mut intern = |name: &str| {
+            if let Some(known) = names.get(name) {
+                return Arc::clone(known);
+            }
+            let shared: Arc<str> = Arc::from(name);
+            if names.len() < NAMES {
+                names.insert(name.into(), Arc::clone(&shared));
+            }
+            shared
+        };
+        if !wanted.user.is_empty() {
+            let process = Process { map_files: true, perf_map: true, ..Process::new(Pid::from(wanted.pid)) };
+            frames.extend(name(&symbolizer, &Source::Process(process), &wanted.user, "").iter().map(|name| intern(name)));
+        }
+        if !wanted.kernel.is_empty() {
+            let kernel = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
+            frames.extend(name(&symbolizer, &kernel, &wanted.kernel, "_[k]").iter().map(|name| intern(name)));
+        }
+        if frames.is_empty() {
+            frames.push(intern("[no stack]"));
+        }
+        if let Ok(mut results) = results.lock() {
+            results.insert(wanted.id, Arc::from(frames));
+        }
+    }
+}
+
+/// Names of `addresses` (innermost first), outermost first.
+fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &str) -> Vec<String> {
+    // All but the innermost are return addresses: the call is the instruction before.
+    let calls: Vec<u64> =
+        addresses.iter().enumerate().map(|(i, address)| if i == 0 { *address } else { address.saturating_sub(1) }).collect();
+    let found = symbolizer.symbolize(source, Input::AbsAddr(&calls));
+    let Ok(found) = found else {
+        return addresses.iter().map(|_| format!("[unknown]{mark}")).collect();
+    };
+    let mut out = Vec::new();
+    for symbol in found.iter().rev() {
+        match symbol {
+            Symbolized::Sym(symbol) => {
+                out.push(format!("{}{mark}", symbol.name));
+                // Functions inlined at this address, outermost first.
+                for inlined in &symbol.inlined {
+                    out.push(format!("{}{mark}", inlined.name));
+                }
+            }
+            Symbolized::Unknown(_) => out.push(format!("[unknown]{mark}")),
+        }
+    }
+    out
+}
