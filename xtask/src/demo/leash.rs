@@ -13,13 +13,15 @@ use anyhow::{Context, Result};
 
 use crate::shell::Root;
 
-/// `$@` is the program. It gets SIGTERM, and SIGKILL five seconds later.
+/// `$@` is the program. It gets SIGTERM, and SIGKILL five seconds later. The shell ends when both its child and the
+/// watcher have, so that nothing of ours outlives it.
 const SCRIPT: &str = r#"
 trap '' INT
 exec 3<&0
 "$@" </dev/null 3<&- &
 child=$!
 (
+    trap 'exit 0' TERM
     read -r _ <&3
     kill -TERM "$child"
     n=0
@@ -30,6 +32,7 @@ watcher=$!
 wait "$child"
 code=$?
 kill "$watcher" 2>/dev/null
+wait "$watcher"
 exit $code
 "#;
 

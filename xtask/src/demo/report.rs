@@ -22,17 +22,11 @@ pub(super) fn show(console: SocketAddr) -> Result<()> {
     if rows.is_empty() {
         bail!("the agent has seen no request; `tracer doctor` says what is missing");
     }
-    rows.sort_by(|a, b| (&a.service, &b.side, b.count).cmp(&(&b.service, &a.side, a.count)));
-    let left_out = rows.len().saturating_sub(ROWS);
-    rows.truncate(ROWS);
-
-    print("");
-    print("Classes of requests (times per request: mean but for the percentiles)");
-    print("");
-    table(&rows).into_iter().for_each(print);
-    if left_out > 0 {
-        print(format!("… and {left_out} more on the console"));
-    }
+    rows.sort_by(|a, b| (&a.service, b.count).cmp(&(&b.service, a.count)));
+    let (rows, calls): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.side == "server");
+    print_table("Requests each service handled (means per request, but for the percentiles)", &rows, &TIMES);
+    // Nobody but the callee can say where a call's time went.
+    print_table("Calls each service made", &calls, &TIMES[..3]);
 
     let metrics = http::get(console, "/metrics")?;
     let samples = samples(&metrics.text);
@@ -48,20 +42,23 @@ pub(super) fn show(console: SocketAddr) -> Result<()> {
     }
     print(format!("console         http://{console}/"));
     print("flame graphs");
-    let mut seen = Vec::new();
-    for row in &rows {
-        let key = (&row.service, &row.class);
-        if !seen.contains(&key) {
-            seen.push(key);
-            let (service, class) = (http::encode(&row.service), http::encode(&row.class));
-            print(format!(
-                "  {:<34} http://{console}/flamegraph.svg?service={service}&class={class}&kind=cpu",
-                row.label()
-            ));
-        }
+    let width = rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0);
+    for row in rows.iter().take(ROWS) {
+        let (label, service, class) = (row.label(), http::encode(&row.service), http::encode(&row.class));
+        print(format!("  {label:<width$}  http://{console}/flamegraph.svg?service={service}&class={class}&kind=cpu"));
     }
     print("");
     Ok(())
+}
+
+fn print_table(title: &str, rows: &[Row], times: &[(&str, &str)]) {
+    print("");
+    print(title);
+    print("");
+    table(&rows[..rows.len().min(ROWS)], times).into_iter().for_each(print);
+    if rows.len() > ROWS {
+        print(format!("… and {} more on the console", rows.len() - ROWS));
+    }
 }
 
 /// One class as the API has it.
@@ -109,23 +106,22 @@ impl Row {
 }
 
 /// Lines of a table, columns as wide as they must be; words left, numbers right.
-fn table(rows: &[Row]) -> Vec<String> {
+fn table(rows: &[Row], times: &[(&str, &str)]) -> Vec<String> {
     let mut cells: Vec<Vec<String>> = Vec::with_capacity(rows.len() + 1);
-    let heads = ["service", "side", "class", "count", "rate/s", "errors"];
-    cells.push(heads.into_iter().chain(TIMES.map(|(_, head)| head)).map(String::from).collect());
+    let heads = ["service", "class", "count", "rate/s", "errors"];
+    cells.push(heads.into_iter().chain(times.iter().map(|(_, head)| *head)).map(String::from).collect());
     for row in rows {
         let mut line = vec![
             row.service.clone(),
-            row.side.clone(),
             row.class.clone(),
             row.count.to_string(),
             format!("{:.1}", row.rate),
             row.errors.to_string(),
         ];
-        line.extend(row.times.iter().map(|seconds| time(*seconds)));
+        line.extend(row.times.iter().take(times.len()).map(|seconds| time(*seconds)));
         cells.push(line);
     }
-    let widths: Vec<usize> = (0..heads.len() + TIMES.len())
+    let widths: Vec<usize> = (0..heads.len() + times.len())
         .map(|n| cells.iter().map(|line| line[n].chars().count()).max().unwrap_or(0))
         .collect();
     let line = |cells: &Vec<String>| {
@@ -133,7 +129,7 @@ fn table(rows: &[Row]) -> Vec<String> {
             .iter()
             .zip(&widths)
             .enumerate()
-            .map(|(n, (cell, width))| if n < 3 { format!("{cell:<width$}") } else { format!("{cell:>width$}") });
+            .map(|(n, (cell, width))| if n < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     cells.iter().map(line).collect()
@@ -193,9 +189,9 @@ mod tests {
         let json = serde_json::json!({"classes": [
             {"service_name": "shop", "request_class": "GET /users/{id}", "side": "server", "count": 12, "errors": 0,
              "rate_per_s": 1.25, "p50_s": 0.001, "cpu_s": 0.0004}]});
-        let lines = table(&Row::all(&json).expect("rows"));
-        assert!(lines[0].starts_with("service  side    class            count"), "{}", lines[0]);
-        assert!(lines[1].starts_with("shop     server  GET /users/{id}     12"), "{}", lines[1]);
+        let lines = table(&Row::all(&json).expect("rows"), &TIMES);
+        assert!(lines[0].starts_with("service  class            count"), "{}", lines[0]);
+        assert!(lines[1].starts_with("shop     GET /users/{id}     12"), "{}", lines[1]);
         assert!(lines[1].contains("400 µs"));
         assert!(Row::all(&serde_json::json!({})).is_none());
     }

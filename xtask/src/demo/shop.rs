@@ -43,7 +43,7 @@ pub(super) fn start(dir: &Path) -> Result<Shop> {
         gunicorn(dir, "shop", shop, &["--workers=2", "--threads=8"], &[("PRICING", &upstream)])?,
         nginx(dir)?,
     ];
-    let mut running = Shop { front, processes: processes };
+    let mut running = Shop { front, processes };
     wait(&mut running, dir)?;
     Ok(running)
 }
