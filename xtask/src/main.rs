@@ -1,2 +1,77 @@
-//! stub
-fn main(){}
+//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|fuzz|tidy`.
+//!
+//! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
+//! Nothing here is part of the tracer.
+
+mod build;
+mod build_ebpf;
+mod check;
+mod ci;
+mod demo;
+mod fuzz;
+mod packages;
+mod setup;
+mod shell;
+mod tally;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the tracer's repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+    /// How the eBPF object is built; chosen by what this machine has when not given.
+    #[arg(long, global = true, value_enum)]
+    toolchain: Option<build_ebpf::Way>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install whatever building, testing and the demo need. Quick when everything is there.
+    Setup,
+    /// Build the eBPF object (target/ebpf/tracer.bpf.o).
+    BuildEbpf(build_ebpf::Options),
+    /// Build the eBPF object and `tracer` with the object inside.
+    Build(build::Options),
+    /// Format, tidy, lints and documentation: what needs no run.
+    Check,
+    /// Set-up, release build, then every test: unit, property, fuzz (bounded), kernel.
+    Test(test::Options),
+    /// What CI does: `check`, then `test`.
+    Ci(test::Options),
+    /// Trace a small web shop under load on this machine and print what is seen.
+    Demo(demo::Options),
+    /// Run every fuzz target for a bounded time.
+    Fuzz(fuzz::Options),
+    /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let way = cli.toolchain;
+    let done = match cli.command {
+        Task::Setup => setup::run(way),
+        Task::BuildEbpf(options) => build_ebpf::run(way, &options),
+        Task::Build(options) => build::run(way, &options),
+        Task::Check => check::run(way, true),
+        Task::Test(options) => test::run(way, &options),
+        Task::Ci(options) => ci::run(way, &options),
+        Task::Demo(options) => demo::run(way, &options),
+        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Tidy => tidy::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,55 @@
+"""The demo's application: routes whose cost is known, so that one can see whether the tracer tells the truth."""
+
+import hashlib
+import os
+import time
+import urllib.request
+
+from flask import Flask, abort, jsonify
+
+app = Flask(__name__)
+PRICING = os.environ["PRICING"]
+
+
+@app.get("/")
+def index():
+    """Next to nothing."""
+    return "welcome\n"
+
+
+@app.get("/cpu")
+def cpu():
+    """Burns CPU in one place: the flame graph of this class is one tower."""
+    return jsonify(digest=checksum(b"shop" * 64, 40_000))
+
+
+def checksum(data, rounds):
+    for _ in range(rounds):
+        data = hashlib.sha256(data).digest()
+    return data.hex()
+
+
+@app.get("/sleep")
+def sleep():
+    """Waits 80 ms and computes nothing: slow, yet cheap."""
+    time.sleep(0.08)
+    return "slept\n"
+
+
+@app.get("/quote/<int:item>")
+def quote(item):
+    """Asks another service: time spent downstream."""
+    with urllib.request.urlopen(f"http://{PRICING}/price/{item}", timeout=5) as reply:
+        return jsonify(item=item, price=float(reply.read()))
+
+
+@app.get("/fail")
+def fail():
+    """Always an error."""
+    abort(500)
+
+
+@app.get("/users/<int:user>")
+def user(user):
+    """An id in the path: one class, not one for each user."""
+    return jsonify(id=user, name=f"user {user}")

@@ -1,0 +1,160 @@
+//! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent says about it.
+
+mod http;
+mod leash;
+mod report;
+mod shop;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::build_ebpf::Way;
+use crate::shell::{self, Root};
+use crate::{build, build_ebpf, setup};
+use leash::Leash;
+
+/// Where the agent listens when nobody else does.
+const CONSOLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
+/// `cargo xtask demo`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// End after printing instead of running until Ctrl-C.
+    #[arg(long)]
+    once: bool,
+    /// Seconds of load before the figures are printed.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: u64,
+}
+
+/// Runs the demo. Every process ends with this one, however it ends; the temporary directory is removed.
+pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    setup::programs()?;
+    build_ebpf::ready(way)?;
+    let tracer = build::tracer(way, true)?;
+    let root = Root::obtain("load eBPF programs")?;
+    stop_on_signals();
+
+    // Readable for the servers' own users, who are not root.
+    let dir =
+        tempfile::Builder::new().prefix("tracer-demo-").tempdir().context("cannot create a temporary directory")?;
+    open_to_all(dir.path())?;
+    let shop = shop::start(dir.path())?;
+    shell::progress(format!("the shop answers on http://{}/ (nginx, gunicorn with two services)", shop.front));
+    // Before the agent: connections and processes older than it are traced too.
+    let load = shop::load(dir.path(), shop.front)?;
+    let (mut agent, console) = start_agent(root, &tracer, dir.path())?;
+
+    let shown = watch(&mut agent, dir.path(), console, options);
+    // The load first, so that nobody sees the servers go away; then the agent.
+    drop(load);
+    let ended = agent.end();
+    drop(shop);
+    shell::progress("everything is stopped");
+    shown.and(ended.map(drop))
+}
+
+/// Lets the load run, prints the figures and, unless once is enough, waits for Ctrl-C.
+fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) -> Result<()> {
+    shell::progress(format!("tracing for {} s; console: http://{console}/", options.seconds));
+    let until = Instant::now() + Duration::from_secs(options.seconds);
+    while Instant::now() < until {
+        if stopped() {
+            return Ok(());
+        }
+        alive(agent, dir)?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    report::show(console)?;
+    if options.once {
+        return Ok(());
+    }
+    shell::progress(format!("still running; console: http://{console}/ ; Ctrl-C ends everything"));
+    while !stopped() {
+        alive(agent, dir)?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// Starts the agent and waits until every mandatory hook is attached.
+fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(Leash, SocketAddr)> {
+    let console = if TcpListener::bind(CONSOLE).is_ok() { CONSOLE } else { free_address()? };
+    if console != CONSOLE {
+        shell::progress(format!("{CONSOLE} is in use; the console is on {console}"));
+    }
+    let listen = console.to_string();
+    let mut agent = Leash::start(root, tracer, &["run", "--listen", &listen], &[], &agent_log(dir))?;
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        alive(&mut agent, dir)?;
+        if stopped() {
+            bail!("interrupted");
+        }
+        if http::get(console, "/readyz").is_ok_and(|reply| reply.status == 200) {
+            return Ok((agent, console));
+        }
+        if Instant::now() > until {
+            let why = http::get(console, "/readyz").map_or_else(|e| format!("{e:#}"), |reply| reply.text);
+            bail!("the agent is not ready after 60 s: {}; `tracer doctor` says what is missing", why.trim());
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Fails with the agent's last words when it has ended.
+fn alive(agent: &mut Leash, dir: &Path) -> Result<()> {
+    let Some(status) = agent.ended()? else { return Ok(()) };
+    let log = fs::read(agent_log(dir)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let tail: Vec<&str> = log.lines().rev().take(20).collect();
+    tail.iter().rev().for_each(|line| eprintln!("tracer: {line}"));
+    let hint = if status.code() == Some(77) {
+        ": this kernel or these privileges cannot do it; see `tracer doctor`"
+    } else {
+        ""
+    };
+    bail!("the agent ended ({status}){hint}");
+}
+
+fn agent_log(dir: &Path) -> std::path::PathBuf {
+    dir.join("tracer.log")
+}
+
+/// A loopback address nobody uses now.
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port on 127.0.0.1")?;
+    listener.local_addr().context("cannot read the address of a socket")
+}
+
+fn open_to_all(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot change permissions of {}", dir.display()))
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether somebody wants us to end.
+fn stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
+
+extern "C" fn note_signal(_: libc::c_int) {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// From here on Ctrl-C, SIGTERM and SIGHUP end the demo in order.
+fn stop_on_signals() {
+    let handler: extern "C" fn(libc::c_int) = note_signal;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which is safe in a signal handler, and it lives forever.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
+}

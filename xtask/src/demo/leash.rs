@@ -1,0 +1,142 @@
+//! Processes that end with us, also when we are killed, also when they are root's and we are not.
+//!
+//! Each is started by a small shell that reads from a pipe we hold. When we let go, or die, the read ends and the shell
+//! terminates its child. A signal from us could not reach a process of root's, and would not come if we were killed.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::shell::Root;
+
+/// `$@` is the program. It gets SIGTERM, and SIGKILL five seconds later. The shell ends when both its child and the
+/// watcher have, so that nothing of ours outlives it.
+const SCRIPT: &str = r#"
+trap '' INT
+exec 3<&0
+"$@" </dev/null 3<&- &
+child=$!
+(
+    trap 'exit 0' TERM
+    read -r _ <&3
+    kill -TERM "$child"
+    n=0
+    while [ $n -lt 50 ] && kill -0 "$child"; do sleep 0.1; n=$((n + 1)); done
+    kill -KILL "$child"
+) >/dev/null 2>&1 &
+watcher=$!
+wait "$child"
+code=$?
+kill "$watcher" 2>/dev/null
+wait "$watcher"
+exit $code
+"#;
+
+/// A process on a leash; dropping it ends the process and waits until it has ended.
+pub(super) struct Leash {
+    name: String,
+    child: Child,
+    /// Our end of the pipe; the process lives as long as it is open.
+    held: Option<ChildStdin>,
+}
+
+impl Leash {
+    /// Starts `program`; what it prints goes to `log`.
+    pub(super) fn start(
+        root: Root,
+        program: &Path,
+        args: &[impl AsRef<OsStr>],
+        env: &[(&str, &str)],
+        log: &Path,
+    ) -> Result<Self> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = OpenOptions::new().create(true).append(true).open(log);
+        let file = file.with_context(|| format!("cannot create {}", log.display()))?;
+        let errors = file.try_clone().with_context(|| format!("cannot open {} twice", log.display()))?;
+        let mut command = root.command("sh");
+        command.args(["-c", SCRIPT, "leash"]).arg(program).args(args);
+        for (key, value) in env {
+            command.env(key, value);
+        }
+        if root == Root::Already {
+            // Ctrl-C is for us; we stop the others in order. (A sudo taken out of the foreground could not use the
+            // terminal; there the shell ignores the signal.)
+            command.process_group(0);
+        }
+        command.stdin(Stdio::piped()).stdout(file).stderr(errors);
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let held = child.stdin.take();
+        Ok(Self { name, child, held })
+    }
+
+    /// How the process ended, if it has.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))
+    }
+
+    /// Ends the process (SIGTERM) and waits for it.
+    pub(super) fn end(mut self) -> Result<ExitStatus> {
+        self.held = None;
+        self.child.wait().with_context(|| format!("cannot wait for {}", self.name))
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.held = None;
+        // Bounded: the shell kills after five seconds.
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    fn lives(pid: &str) -> bool {
+        Path::new("/proc").join(pid).exists()
+    }
+
+    fn start(script: &str, dir: &Path) -> (Leash, String) {
+        let log = dir.join("log");
+        let leash = Leash::start(Root::Already, Path::new("/bin/sh"), &["-c", script], &[], &log).expect("sh");
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let text = fs::read_to_string(&log).expect("log");
+            if let Some(pid) = text.strip_suffix('\n') {
+                return (leash, pid.to_owned());
+            }
+            assert!(Instant::now() < until, "nothing printed");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn the_process_ends_with_the_leash() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (leash, pid) = start("echo $$; exec sleep 1000", dir.path());
+        assert!(lives(&pid));
+        let status = leash.end().expect("wait");
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM));
+        assert!(!lives(&pid));
+    }
+
+    #[test]
+    fn the_leash_ends_with_the_process() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (mut leash, _) = start("echo $$; exit 77", dir.path());
+        let until = Instant::now() + Duration::from_secs(10);
+        while leash.ended().expect("wait").is_none() {
+            assert!(Instant::now() < until, "still there");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(leash.ended().expect("wait").and_then(|s| s.code()), Some(77));
+    }
+}

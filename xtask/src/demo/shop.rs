@@ -1,0 +1,166 @@
+//! The traced programs: nginx in front of two gunicorn services, and the load. Their files stand in `demo/`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::leash::Leash;
+use super::{free_address, http, stopped};
+use crate::shell::{self, Root};
+
+const NGINX: &str = include_str!("../../../demo/nginx.conf");
+const SHOP: &str = include_str!("../../../demo/shop.py");
+const PRICING: &str = include_str!("../../../demo/pricing.py");
+const LOAD: &str = include_str!("../../../demo/load.lua");
+/// Bytes of the large file.
+const LARGE: u64 = 20_000_000;
+
+/// The running shop; everything in it ends when it is dropped.
+pub(super) struct Shop {
+    /// Where nginx listens.
+    pub(super) front: SocketAddr,
+    processes: Vec<Leash>,
+}
+
+/// Starts nginx and the two services and waits until requests come through.
+pub(super) fn start(dir: &Path) -> Result<Shop> {
+    let [front, shop, pricing] = free_addresses()?;
+    write(&dir.join("shop.py"), SHOP)?;
+    write(&dir.join("pricing.py"), PRICING)?;
+    write(&dir.join("load.lua"), LOAD)?;
+    let files = dir.join("files");
+    fs::create_dir(&files).with_context(|| format!("cannot create {}", files.display()))?;
+    large_file(&files.join("large.bin"))?;
+    write(&dir.join("nginx.conf"), &configuration(dir, front, shop))?;
+
+    let upstream = pricing.to_string();
+    let processes = vec![
+        gunicorn(dir, "pricing", pricing, &["--workers=1", "--threads=4"], &[])?,
+        gunicorn(dir, "shop", shop, &["--workers=2", "--threads=8"], &[("PRICING", &upstream)])?,
+        nginx(dir)?,
+    ];
+    let mut running = Shop { front, processes };
+    wait(&mut running, dir)?;
+    Ok(running)
+}
+
+/// Starts the load: the mix and the pauses stand in `demo/load.lua`.
+pub(super) fn load(dir: &Path, front: SocketAddr) -> Result<Leash> {
+    let script = dir.join("load.lua");
+    let args = ["-t1", "-c8", "-d86400", "--timeout=10", "-s"].map(String::from);
+    let args: Vec<String> =
+        args.into_iter().chain([script.display().to_string(), format!("http://{front}/")]).collect();
+    Leash::start(Root::Already, &program("wrk")?, &args, &[], &dir.join("wrk.log"))
+}
+
+fn gunicorn(dir: &Path, name: &str, address: SocketAddr, size: &[&str], env: &[(&str, &str)]) -> Result<Leash> {
+    let (bind, chdir) = (format!("--bind={address}"), format!("--chdir={}", dir.display()));
+    let (heartbeat, application) = (format!("--worker-tmp-dir={}", dir.display()), format!("{name}:app"));
+    let mut args = vec![
+        "--worker-class=gthread",
+        "--keep-alive=30",
+        "--graceful-timeout=3",
+        &bind,
+        &chdir,
+        &heartbeat,
+        "--log-level=warning",
+    ];
+    args.extend(size);
+    if shell::is_root() {
+        args.extend(["--user=nobody", "--group=nogroup"]);
+    }
+    args.push(&application);
+    // The name the service goes by; without it both were called after the program.
+    let mut variables = vec![("OTEL_SERVICE_NAME", name), ("PYTHONDONTWRITEBYTECODE", "1")];
+    variables.extend(env);
+    Leash::start(Root::Already, &program("gunicorn")?, &args, &variables, &dir.join(format!("{name}.log")))
+}
+
+fn nginx(dir: &Path) -> Result<Leash> {
+    let (prefix, file) = (dir.display().to_string(), dir.join("nginx.conf").display().to_string());
+    let errors = dir.join("nginx.error.log").display().to_string();
+    // -e: the compiled-in log file belongs to the system's nginx.
+    let args = ["-p", &prefix, "-e", &errors, "-c", &file];
+    Leash::start(Root::Already, &program("nginx")?, &args, &[], &dir.join("nginx.log"))
+}
+
+/// nginx's configuration for this run.
+fn configuration(dir: &Path, front: SocketAddr, shop: SocketAddr) -> String {
+    // Only root may choose whom the workers run as.
+    let user = if shell::is_root() { "user nobody nogroup;" } else { "" };
+    NGINX
+        .replace("@dir@", &dir.display().to_string())
+        .replace("@front@", &front.to_string())
+        .replace("@shop@", &shop.to_string())
+        .replace("@user@", user)
+}
+
+/// Waits until a request has come through all three, or one of them has ended.
+fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let reply = http::get(shop.front, "/quote/1");
+        if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
+            return Ok(());
+        }
+        let mut ended = false;
+        for process in &mut shop.processes {
+            ended |= process.ended()?.is_some();
+        }
+        if ended || stopped() || Instant::now() > until {
+            for log in ["nginx.log", "nginx.error.log", "shop.log", "pricing.log"] {
+                let text = fs::read_to_string(dir.join(log)).unwrap_or_default();
+                text.lines().for_each(|line| eprintln!("{log}: {line}"));
+            }
+            let last = reply.map_or_else(|e| format!("{e:#}"), |reply| format!("status {}", reply.status));
+            bail!("the shop does not answer ({last}); what its programs said is above");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Three addresses, all different because all are held until all are known.
+fn free_addresses() -> Result<[SocketAddr; 3]> {
+    loop {
+        let [a, b, c] = [free_address()?, free_address()?, free_address()?];
+        if a != b && b != c && a != c {
+            return Ok([a, b, c]);
+        }
+    }
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    // The distribution's own: a version manager earlier in PATH has none of its packages.
+    let system = Path::new("/usr/bin").join(name);
+    if system.is_file() {
+        return Ok(system);
+    }
+    shell::find(name).with_context(|| format!("{name} is not installed; run `cargo xtask setup`"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn large_file(path: &Path) -> Result<()> {
+    let file = fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+    file.set_len(LARGE).with_context(|| format!("cannot make {} {LARGE} bytes long", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_complete() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let text = configuration(Path::new("/tmp/x"), address(1), address(2));
+        assert!(text.contains("listen 127.0.0.1:1;") && text.contains("server 127.0.0.1:2;"));
+        let settings = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        assert!(settings.clone().all(|line| !line.contains('@')), "{text}");
+    }
+}

@@ -1,0 +1,125 @@
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` on stable Rust and runs each for a bounded time.
+//!
+//! The compiler's coverage pass and libFuzzer are all cargo-fuzz would add, and it wants a nightly; the flags stand
+//! below. A target's finding stays in `fuzz/artifacts/`, what it learned in `fuzz/corpus/`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::packages::{self, Need};
+use crate::shell;
+use crate::tally::Tally;
+
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Ccodegen-units=1 --cfg fuzzing";
+
+/// `cargo xtask fuzz`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Seconds each target runs.
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+}
+
+/// Runs every target; fails when one finds something.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    packages::install(&[Need::Fuzz])?;
+    let mut tally = Tally::default();
+    all(options.seconds, &mut tally)?;
+    tally.print();
+    if !tally.failed().is_empty() {
+        bail!("fuzz targets failed: {}", tally.failed().join(", "));
+    }
+    Ok(())
+}
+
+/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test.
+pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
+    let dir = shell::root().join("fuzz");
+    let targets = targets(&dir.join("Cargo.toml"))?;
+    if !packages::missing(&[Need::Fuzz]).is_empty() && shell::find("c++").is_none() {
+        for target in &targets {
+            tally.skip(&format!("fuzz target {target}"), "no C++ compiler for libFuzzer");
+        }
+        return Ok(());
+    }
+    let host = host()?;
+    let built = shell::target_dir()?.join("fuzz");
+    let mut command = shell::cargo();
+    command.current_dir(&dir).args(["build", "--release", "--target", &host, "--target-dir"]).arg(&built);
+    // `--target`, so that build scripts and macros are left uninstrumented.
+    command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    shell::run(&mut command, "the compiler's own words are above")?;
+    for target in &targets {
+        shell::progress(format!("fuzz target {target}, {seconds} s"));
+        let program = built.join(&host).join("release").join(target);
+        tally.add(&format!("fuzz target {target}"), one(&dir, target, &program, seconds));
+    }
+    Ok(())
+}
+
+fn one(dir: &Path, target: &str, program: &Path, seconds: u32) -> Result<()> {
+    let (corpus, artifacts) = (dir.join("corpus").join(target), dir.join("artifacts").join(target));
+    for made in [&corpus, &artifacts] {
+        fs::create_dir_all(made).with_context(|| format!("cannot create {}", made.display()))?;
+    }
+    let log = artifacts.join("log");
+    let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let mut command = Command::new(program);
+    command.arg(format!("-max_total_time={seconds}"));
+    // One input may take 10 s and 2 GB; more is a finding too.
+    command.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
+    command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&corpus);
+    let seeds = dir.join("seeds").join(target);
+    if seeds.is_dir() {
+        command.arg(seeds);
+    }
+    let output = file.try_clone().context("cannot open the log twice")?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(file)
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let text = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    if !status.success() {
+        let tail: Vec<&str> = text.lines().rev().take(40).collect();
+        tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        bail!(
+            "found something ({status}): the input is in {}, the whole log in {}",
+            artifacts.display(),
+            log.display()
+        );
+    }
+    let runs = text.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    // A target that runs nothing tests nothing.
+    let runs = runs.and_then(|n| n.trim().parse::<u64>().ok()).filter(|n| *n > 0);
+    let runs = runs.with_context(|| format!("ran no input; see {}", log.display()))?;
+    shell::progress(format!("fuzz target {target}: {runs} inputs, nothing found"));
+    Ok(())
+}
+
+fn targets(manifest: &Path) -> Result<Vec<String>> {
+    let metadata = shell::metadata(manifest).context("cannot read the fuzz package")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let targets = packages.iter().filter_map(|p| p["targets"].as_array()).flatten();
+    let binaries = targets.filter(|t| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == "bin")));
+    let names: Vec<String> = binaries.filter_map(|t| t["name"].as_str().map(String::from)).collect();
+    if names.is_empty() {
+        bail!("{} has no targets ([[bin]])", manifest.display());
+    }
+    Ok(names)
+}
+
+/// The triple of this machine, as the compiler in use calls it.
+fn host() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let text = shell::output(Command::new(rustc).arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}

@@ -1,0 +1,165 @@
+//! What is installed from the distribution, why, and how it is done without starting a service.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::shell::{self, Root};
+
+/// What a package is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Building the eBPF object with Debian's compiler.
+    DebianEbpf,
+    /// Compiling fuzz targets.
+    Fuzz,
+    /// Real programs the demo and the kernel tests trace.
+    Programs,
+}
+
+/// One package of the distribution.
+pub(crate) struct Package {
+    /// Its name on Debian and Ubuntu.
+    pub(crate) name: &'static str,
+    /// The program that proves it is there on other distributions; empty where only Debian has it.
+    program: &'static str,
+    need: Need,
+    /// What breaks without it.
+    why: &'static str,
+}
+
+const fn package(name: &'static str, program: &'static str, need: Need, why: &'static str) -> Package {
+    Package { name, program, need, why }
+}
+
+/// The only list of packages.
+pub(crate) const PACKAGES: &[Package] = &[
+    package("rustc-web", "", Need::DebianEbpf, "a compiler that fits the prebuilt core below"),
+    package("cargo-web", "", Need::DebianEbpf, "its cargo"),
+    package("libstd-rust-web-dev-bpf", "", Need::DebianEbpf, "core for bpfel-unknown-none, so no nightly is needed"),
+    package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
+    package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
+    package("g++", "c++", Need::Fuzz, "libFuzzer is C++"),
+    package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
+    package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
+    package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
+    package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
+    package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
+    package("hello", "hello", Need::Programs, "just a trial"),
+    package("curl", "curl", Need::Programs, "single requests with a known answer"),
+];
+
+/// Packages of these needs that are not there.
+pub(crate) fn missing(needs: &[Need]) -> Vec<&'static Package> {
+    let wanted = PACKAGES.iter().filter(|p| needs.contains(&p.need));
+    if !has_apt() {
+        return wanted.filter(|p| !p.program.is_empty() && shell::find(p.program).is_none()).collect();
+    }
+    // dpkg-query fails when one name is unknown, but still prints the others.
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", "${Package} ${db:Status-Status}\n"]).args(PACKAGES.iter().map(|p| p.name));
+    let known = query.output().map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+    wanted.filter(|p| !known.lines().any(|line| line == format!("{} installed", p.name))).collect()
+}
+
+/// Whether packages can be installed at all.
+pub(crate) fn has_apt() -> bool {
+    shell::find("apt-get").is_some() && shell::find("dpkg-query").is_some()
+}
+
+/// Whether a package is installed.
+pub(crate) fn is_installed(name: &str) -> bool {
+    shell::ask("dpkg-query", &["-W", "-f", "${db:Status-Status}", name]).is_some_and(|status| status == "installed")
+}
+
+/// Whether every package of a need is installed or could be, by what the package lists here say.
+pub(crate) fn available(need: Need) -> bool {
+    missing(&[need]).iter().all(|p| has_candidate(p.name))
+}
+
+fn has_candidate(name: &str) -> bool {
+    let policy = shell::ask("apt-cache", &["policy", name]).unwrap_or_default();
+    policy.lines().any(|line| line.trim_start().starts_with("Candidate:") && !line.contains("(none)"))
+}
+
+/// Installs what is missing of these needs.
+pub(crate) fn install(needs: &[Need]) -> Result<()> {
+    let missing = missing(needs);
+    for p in &missing {
+        shell::progress(format!("missing: {} ({})", p.name, p.why));
+    }
+    install_named(&missing.iter().map(|p| p.name).collect::<Vec<_>>())
+}
+
+/// Installs packages by name; those that are there are left alone.
+pub(crate) fn install_named(names: &[&str]) -> Result<()> {
+    let names: Vec<&str> = names.iter().copied().filter(|name| !is_installed(name)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let list = names.join(" ");
+    if !has_apt() {
+        bail!("there is no apt here, and these are missing: {list}. Install what your distribution calls them");
+    }
+    let by_hand = format!("apt-get update && apt-get install -y --no-install-recommends {list}");
+    let root = Root::obtain(&format!("install packages (by hand, as root: {by_hand})"))?;
+    // Images are often shipped without package lists.
+    if !names.iter().all(|name| has_candidate(name)) {
+        update(root)?;
+    }
+    shell::progress(format!("installing {list}"));
+    if let Err(first) = shell::run(&mut apt_install(root, &names), "") {
+        // Lists that name versions the mirror no longer has are the usual reason.
+        shell::progress(format!("{first}; refreshing the package lists and trying once more"));
+        update(root)?;
+        let remedy = format!("apt's own words are above; by hand, as root: {by_hand}");
+        shell::run(&mut apt_install(root, &names), &remedy)?;
+    }
+    Ok(())
+}
+
+/// Refreshes the package lists.
+pub(crate) fn update(root: Root) -> Result<()> {
+    shell::progress("refreshing the package lists (apt-get update)");
+    let mut command = root.command("apt-get");
+    command.args(["-q", "-o", "DPkg::Lock::Timeout=300", "update"]);
+    shell::run(&mut command, "apt's own words are above; check network and /etc/apt/sources.list*")
+}
+
+/// Installs packages while `policy-rc.d` forbids every service to start: nginx must not take port 80 because somebody
+/// ran a demo. What stood there before comes back, also after Ctrl-C; what a killed run left is recognised.
+const INSTALL: &str = r#"
+policy=/usr/sbin/policy-rc.d
+saved=$policy.before-tracer-xtask
+mine='# written by tracer xtask'
+restore() {
+    if grep -qsF "$mine" "$policy"; then rm -f "$policy"; fi
+    if [ -e "$saved" ] || [ -L "$saved" ]; then mv -f "$saved" "$policy"; fi
+}
+restore
+trap restore EXIT
+trap 'exit 130' INT TERM HUP
+if [ -e "$policy" ] || [ -L "$policy" ]; then mv "$policy" "$saved"; fi
+printf '#!/bin/sh\n%s\nexit 101\n' "$mine" > "$policy"
+chmod 755 "$policy"
+DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-remove --no-install-recommends "$@"
+"#;
+
+fn apt_install(root: Root, names: &[&str]) -> Command {
+    let mut command = root.command("sh");
+    command.args(["-eu", "-c", INSTALL, "install"]).args(names);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_have_reasons() {
+        for (n, p) in PACKAGES.iter().enumerate() {
+            assert!(!p.why.is_empty(), "{}", p.name);
+            assert!(PACKAGES.iter().skip(n + 1).all(|q| q.name != p.name), "{} twice", p.name);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `cargo xtask setup`: whatever building, testing and the demo need.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::build_ebpf::{self, Way};
+use crate::packages::{self, Need};
+use crate::shell;
+
+/// Installs what is missing; says so when nothing is.
+pub(crate) fn run(way: Option<Way>) -> Result<()> {
+    packages::install(&[Need::Programs, Need::Fuzz])?;
+    build_ebpf::ready(way)?;
+    components()?;
+    shell::progress("everything is installed");
+    Ok(())
+}
+
+/// Programs the demo needs.
+pub(crate) fn programs() -> Result<()> {
+    packages::install(&[Need::Programs])
+}
+
+/// rustfmt and clippy, which minimal installations of rustup leave out.
+fn components() -> Result<()> {
+    let missing: Vec<&str> = [("rustfmt", "fmt"), ("clippy", "clippy")]
+        .into_iter()
+        .filter(|(_, command)| shell::output(shell::cargo().args([command, "--version"])).is_err())
+        .map(|(component, _)| component)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    shell::progress(format!("installing {} by rustup", missing.join(" ")));
+    let mut command = Command::new("rustup");
+    command.args(["component", "add"]).args(&missing);
+    shell::run(&mut command, "install them as your Rust toolchain provides them")
+}

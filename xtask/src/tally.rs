@@ -1,0 +1,206 @@
+//! Runs test programs, shows what they print and adds up what they say: passed, failed, skipped, and by name.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// What a test prints on a line of its own when it cannot run here: `SKIPPED name: reason`.
+const SKIPPED: &str = "SKIPPED ";
+
+/// The sums of a test run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Tally {
+    /// Counts one test that is not libtest's.
+    pub(crate) fn add(&mut self, name: &str, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(error) => {
+                eprintln!("error: {name}: {error:#}");
+                self.failed.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Counts one test that cannot run here.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.skipped.push(format!("{name}: {reason}"));
+    }
+
+    /// Tests that failed.
+    pub(crate) fn failed(&self) -> &[String] {
+        &self.failed
+    }
+
+    /// Tests that could not run.
+    pub(crate) fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    /// Runs a test program (or cargo running several) and counts. `name` stands for it should it die without a word.
+    pub(crate) fn run(&mut self, command: &mut Command, name: &str) -> Result<()> {
+        let (status, sums) = watch(command)?;
+        let silent = sums.failed.is_empty() && !status.success();
+        self.passed += sums.passed;
+        self.failed.extend(sums.failed);
+        self.skipped.extend(sums.skipped);
+        if silent {
+            self.failed.push(format!("{name} ({status})"));
+        }
+        Ok(())
+    }
+
+    /// Prints names, then the sums as the last line.
+    pub(crate) fn print(&self) {
+        for name in &self.skipped {
+            shell::print(format!("{SKIPPED}{name}"));
+        }
+        for name in &self.failed {
+            shell::print(format!("FAILED {name}"));
+        }
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        shell::print(format!("{} passed, {failed} failed, {skipped} skipped", self.passed));
+    }
+}
+
+/// Runs a command, passes its output on line by line, and reads libtest's words in it.
+fn watch(command: &mut Command) -> Result<(std::process::ExitStatus, Tally)> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{}`", shell::shown(command)))?;
+    let (send, lines) = mpsc::channel();
+    let pipes: [Option<Box<dyn Read + Send>>; 2] =
+        [child.stdout.take().map(|p| Box::new(p) as _), child.stderr.take().map(|p| Box::new(p) as _)];
+    for pipe in pipes.into_iter().flatten() {
+        let send = send.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n') {
+                let Ok(line) = line else { break };
+                if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    drop(send);
+    let mut reader = Reader::default();
+    for line in lines {
+        // A reader of our output that has gone away is no reason to stop the tests.
+        let _ = writeln!(std::io::stdout(), "{line}");
+        reader.line(&line);
+    }
+    let status = child.wait().context("cannot wait for the test program")?;
+    Ok((status, reader.end()))
+}
+
+/// Understands what libtest prints.
+#[derive(Default)]
+struct Reader {
+    tally: Tally,
+    /// Names under the `failures:` seen last.
+    failures: Vec<String>,
+    listing: bool,
+    /// Tests that printed SKIPPED; libtest counts them as passed.
+    skipped: usize,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) {
+        // With --nocapture the line begins with libtest's `test name ... `.
+        if let Some((_, rest)) = line.split_once(SKIPPED)
+            && rest.contains(": ")
+        {
+            self.tally.skipped.push(rest.trim().to_owned());
+            self.skipped += 1;
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ignored")) {
+            let reason = name.1.trim_start_matches(',').trim();
+            let reason = if reason.is_empty() { "marked #[ignore]" } else { reason };
+            self.tally.skipped.push(format!("{}: {reason}", name.0));
+        } else if line == "failures:" {
+            self.failures.clear();
+            self.listing = true;
+        } else if let Some(sums) = line.strip_prefix("test result: ") {
+            self.listing = false;
+            let number = |word: &str| {
+                let before = sums.split(&format!(" {word}")).next().unwrap_or_default();
+                before.rsplit(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(0)
+            };
+            self.tally.passed += number("passed");
+            let failed = number("failed");
+            self.failures.truncate(failed);
+            while self.failures.len() < failed {
+                self.failures.push("a test whose name was not printed".into());
+            }
+            self.tally.failed.append(&mut self.failures);
+        } else if self.listing
+            && let Some(name) = line.strip_prefix("    ")
+            && !name.starts_with(' ')
+        {
+            self.failures.push(name.to_owned());
+        }
+    }
+
+    fn end(mut self) -> Tally {
+        self.tally.passed = self.tally.passed.saturating_sub(self.skipped);
+        self.tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Tally {
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.line(line));
+        reader.end()
+    }
+
+    #[test]
+    fn sums_of_several_programs() {
+        let tally = read(
+            "running 2 tests\ntest a ... ok\ntest b ... ok\n\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!(tally, Tally { passed: 5, ..Tally::default() });
+    }
+
+    #[test]
+    fn names_of_failures_come_from_the_last_list() {
+        let tally = read(
+            "failures:\n\n---- a::b stdout ----\n    indented output\n\nfailures:\n    a::b\n\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!(tally, Tally { passed: 1, failed: vec!["a::b".into()], skipped: vec![] });
+    }
+
+    #[test]
+    fn skipped_is_not_passed() {
+        let tally = read(
+            "test uring ... SKIPPED uring: no liburing\nok\nSKIPPED v6: IPv6 is off\ntest slow ... ignored, takes a day\n\
+             test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+        );
+        let skipped = ["uring: no liburing", "v6: IPv6 is off", "slow: takes a day"].map(String::from).to_vec();
+        assert_eq!(tally, Tally { passed: 1, failed: vec![], skipped });
+    }
+
+    #[test]
+    fn a_program_that_dies_silently_has_failed() {
+        let mut tally = Tally::default();
+        tally.run(Command::new("sh").args(["-c", "exit 3"]), "silent").expect("sh");
+        assert_eq!(tally.failed(), ["silent (exit status: 3)"]);
+    }
+}

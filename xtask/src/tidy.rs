@@ -1,0 +1,440 @@
+//! `cargo xtask tidy`, and the same as a test: what the compiler does not check.
+//!
+//! Layers: `tracer-user/src/lib.rs` lists the modules under `// Layer N:` comments, lowest first. A module may use those
+//! of lower numbers; equal numbers never meet; modules under any other comment may see everything.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+/// Files longer than this are hard to hold in the head.
+const LONGEST: usize = 700;
+/// Files that may be longer, each with its reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+/// Directories whose Rust files are checked.
+const CRATES: &[&str] = &["tracer-common", "tracer-ebpf", "tracer-user", "tests", "fuzz", "xtask"];
+
+/// Checks every file and prints what is wrong.
+pub(crate) fn run() -> Result<()> {
+    let wrong = check(&shell::root())?;
+    for line in &wrong {
+        eprintln!("{line}");
+    }
+    if !wrong.is_empty() {
+        bail!("{} places are untidy", wrong.len());
+    }
+    Ok(())
+}
+
+fn check(root: &Path) -> Result<Vec<String>> {
+    let user = root.join("tracer-user/src");
+    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let layers = Layers::parse(&read(&user.join("lib.rs"))?)?;
+    let mut paths = Vec::new();
+    for dir in CRATES {
+        rust_files(&root.join(dir), &mut paths)?;
+    }
+    paths.sort();
+    let mut wrong = Vec::new();
+    for path in &paths {
+        let text = read(path)?;
+        let shown = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        let lines = split(&text);
+        let mut found = file(&text, &lines, &shown);
+        if let Ok(inside) = path.strip_prefix(&user) {
+            found.extend(layers.check(inside, &lines));
+        }
+        found.sort();
+        wrong.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
+    }
+    for (name, _) in LONG_FILES {
+        let lines = fs::read_to_string(root.join(name)).map_or(0, |text| text.lines().count());
+        if lines <= LONGEST {
+            wrong.push(format!("xtask/src/tidy.rs: {name} no longer needs to be in LONG_FILES"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Every `.rs` file below `dir`; build directories left out.
+fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", dir.display()))?.path();
+        if path.is_dir() {
+            if !path.ends_with("target") {
+                rust_files(&path, into)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+    Ok(())
+}
+
+type Found = Vec<(usize, String)>;
+
+/// Rules about one file.
+fn file(text: &str, lines: &[Line], name: &str) -> Found {
+    let mut wrong = Found::new();
+    if !text.starts_with("//!") {
+        wrong.push((1, "a file opens with `//!`: what it is".into()));
+    }
+    if lines.len() > LONGEST && !LONG_FILES.iter().any(|(long, _)| *long == name) {
+        wrong.push((
+            lines.len(),
+            format!("more than {LONGEST} lines: split it, or list it in LONG_FILES with the reason"),
+        ));
+    }
+    for (n, line) in lines.iter().enumerate() {
+        for word in ["todo", "unimplemented"] {
+            if words(&line.code).any(|(at, w)| w == word && line.code[at + w.len()..].starts_with('!')) {
+                wrong.push((n + 1, format!("`{word}!` is not finished")));
+            }
+        }
+        if line.code.contains("#[allow(") || line.code.contains("#![allow(") {
+            wrong.push((n + 1, "`#[expect(lint, reason = \"…\")]` instead of `allow`".into()));
+        }
+        if is_unsafe(&line.code) && !explained(lines, n) {
+            wrong.push((n + 1, "`unsafe` without a SAFETY comment within three lines above".into()));
+        }
+    }
+    wrong
+}
+
+/// Whether a line of code has the keyword; `#[unsafe(no_mangle)]` promises nothing that could be explained.
+fn is_unsafe(code: &str) -> bool {
+    words(code).any(|(at, word)| word == "unsafe" && !code[at + word.len()..].starts_with('('))
+}
+
+/// A comment with SAFETY on the line or within three above it; a longer comment counts with its whole length.
+fn explained(lines: &[Line], n: usize) -> bool {
+    let says = |line: &Line| line.comment.to_ascii_uppercase().contains("SAFETY");
+    let mut above = n;
+    let mut code = 0;
+    loop {
+        let line = &lines[above];
+        if says(line) {
+            return true;
+        }
+        // Lines of comment are free, lines of code are counted.
+        if above != n && (line.comment.is_empty() || !line.code.trim().is_empty()) {
+            code += 1;
+        }
+        if code > 2 || above == 0 {
+            return false;
+        }
+        above -= 1;
+    }
+}
+
+/// Which module stands on which layer.
+struct Layers(HashMap<String, Option<u32>>);
+
+impl Layers {
+    fn parse(lib: &str) -> Result<Self> {
+        let mut layers = HashMap::new();
+        let mut current = None;
+        for (n, line) in lib.lines().enumerate() {
+            if let Some(comment) = line.strip_prefix("// ") {
+                let number = comment.strip_prefix("Layer ").and_then(|rest| rest.split(':').next());
+                current = Some(match number {
+                    Some(number) => {
+                        Some(number.parse().with_context(|| format!("lib.rs:{}: `// Layer N: …` expected", n + 1))?)
+                    }
+                    None => None,
+                });
+            }
+            let module = line.trim_start_matches("pub ").strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
+            if let Some(module) = module {
+                let layer = current.with_context(|| format!("lib.rs:{}: {module} stands under no layer", n + 1))?;
+                layers.insert(module.to_owned(), layer);
+            }
+        }
+        if layers.is_empty() {
+            bail!("tracer-user/src/lib.rs lists no layers (`// Layer N: …` above `pub mod …;`)");
+        }
+        Ok(Self(layers))
+    }
+
+    /// Uses a file of tracer-user must not have. `inside` is its path below `src`.
+    fn check(&self, inside: &Path, lines: &[Line]) -> Found {
+        let first = inside.iter().next().unwrap_or_default().to_string_lossy();
+        let own = first.trim_end_matches(".rs");
+        let Some(Some(own_layer)) = self.0.get(own) else { return Found::new() };
+        let code: Vec<&str> = lines.iter().map(|line| line.code.as_str()).collect();
+        let code = code.join("\n");
+        let mut wrong = Found::new();
+        for (at, used) in crate_paths(&code) {
+            if used == own {
+                continue;
+            }
+            let refused = match self.0.get(&used) {
+                Some(Some(layer)) if layer < own_layer => continue,
+                Some(Some(layer)) if layer == own_layer => "they are siblings",
+                Some(Some(_)) => "it stands above",
+                Some(None) => "it joins everything",
+                None => "it is no module of lib.rs",
+            };
+            let line = code[..at].matches('\n').count() + 1;
+            wrong.push((line, format!("{own} may not use {used}: {refused}")));
+        }
+        wrong
+    }
+}
+
+/// The first names of all paths that begin with `crate::`, also inside braces, and where they stand.
+fn crate_paths(code: &str) -> Vec<(usize, String)> {
+    const START: &str = "crate::";
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = code[from..].find(START).map(|at| from + at) {
+        from = at + START.len();
+        // `$crate::` is our own crate as well; `my_crate::` is not.
+        if code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+            continue;
+        }
+        let rest = &code[from..];
+        let mut depth = 0u32;
+        let mut name_expected = true;
+        for (offset, c) in rest.char_indices() {
+            match c {
+                '{' => {
+                    depth += 1;
+                    name_expected = depth == 1;
+                }
+                '}' => {
+                    depth = depth.saturating_sub(1);
+                    if depth == 0 {
+                        break;
+                    }
+                }
+                ',' => name_expected = depth == 1,
+                c if c.is_ascii_alphanumeric() || c == '_' => {
+                    if name_expected {
+                        let name = rest[offset..].split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
+                        found.push((from + offset, name.unwrap_or_default().to_owned()));
+                        name_expected = false;
+                        if depth == 0 {
+                            break;
+                        }
+                    }
+                }
+                _ => {
+                    if depth == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = code.char_indices().filter(move |(at, c)| part(*c) && !code[..*at].ends_with(part));
+    starts.map(move |(at, _)| (at, code[at..].split(|c| !part(c)).next().unwrap_or_default()))
+}
+
+/// One line of a file, taken apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Line {
+    /// Code, with the insides of strings left out.
+    code: String,
+    /// Comment.
+    comment: String,
+}
+
+/// Takes a file apart. Knows strings (raw ones too), characters and both kinds of comment; no more is needed.
+fn split(text: &str) -> Vec<Line> {
+    enum In {
+        Code,
+        LineComment,
+        BlockComment(u32),
+        /// Number of `#` that end it when raw.
+        Text(Option<usize>),
+    }
+    let mut lines = vec![Line::default()];
+    let mut state = In::Code;
+    let mut rest = text;
+    let starts = |rest: &str, what: &str| rest.starts_with(what);
+    while let Some(c) = rest.chars().next() {
+        let mut used = c.len_utf8();
+        if c == '\n' {
+            if matches!(state, In::LineComment) {
+                state = In::Code;
+            }
+            lines.push(Line::default());
+            rest = &rest[used..];
+            continue;
+        }
+        let Some(line) = lines.last_mut() else { break };
+        match &mut state {
+            In::LineComment => line.comment.push(c),
+            In::BlockComment(depth) => {
+                line.comment.push(c);
+                if starts(rest, "*/") {
+                    used = 2;
+                    *depth -= 1;
+                    if *depth == 0 {
+                        state = In::Code;
+                    }
+                } else if starts(rest, "/*") {
+                    used = 2;
+                    *depth += 1;
+                }
+            }
+            In::Text(None) => {
+                if c == '\\' {
+                    // An escaped line end still ends the line.
+                    used += rest[used..].chars().next().filter(|c| *c != '\n').map_or(0, char::len_utf8);
+                } else if c == '"' {
+                    line.code.push(c);
+                    state = In::Code;
+                }
+            }
+            In::Text(Some(hashes)) => {
+                if c == '"' && rest[1..].bytes().take_while(|b| *b == b'#').count() >= *hashes {
+                    used += *hashes;
+                    line.code.push(c);
+                    state = In::Code;
+                }
+            }
+            In::Code if starts(rest, "//") => {
+                line.comment.push(c);
+                state = In::LineComment;
+            }
+            In::Code if starts(rest, "/*") => {
+                used = 2;
+                state = In::BlockComment(1);
+            }
+            In::Code if c == '"' => {
+                let before = line.code.trim_end_matches('#');
+                let hashes = line.code.len() - before.len();
+                let raw =
+                    before.ends_with('r') && !before.trim_end_matches(['r', 'b', 'c']).ends_with(char::is_alphanumeric);
+                line.code.push(c);
+                state = In::Text(raw.then_some(hashes));
+            }
+            In::Code if c == '\'' => {
+                // A character ('x', '\n', '\u{1F}', '"') or a lifetime.
+                let mut after = rest.chars().skip(1);
+                let literal = match (after.next(), after.next()) {
+                    (Some('\\'), Some(escaped)) => {
+                        let at = 2 + escaped.len_utf8();
+                        rest[at..].find('\'').map(|end| at + end + 1)
+                    }
+                    (Some(one), Some('\'')) => Some(2 + one.len_utf8()),
+                    _ => None,
+                };
+                line.code.push(c);
+                if let Some(length) = literal {
+                    used = length;
+                }
+            }
+            In::Code => line.code.push(c),
+        }
+        rest = &rest[used..];
+    }
+    if text.ends_with('\n') {
+        lines.pop();
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_repository_is_tidy() {
+        let wrong = check(&shell::root()).expect("readable");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    const LIB: &str = "//! x\n\n// Layer 0: words.\npub mod model;\n// Layer 1: a.\npub mod low;\n// Layer 2: siblings.\n\
+                       pub mod left;\npub mod right;\n// Joins everything.\npub mod pipeline;\n";
+
+    fn uses(path: &str, text: &str) -> Vec<String> {
+        let layers = Layers::parse(LIB).expect("layers");
+        layers.check(Path::new(path), &split(text)).into_iter().map(|(n, what)| format!("{n}: {what}")).collect()
+    }
+
+    #[test]
+    fn data_flows_one_way() {
+        assert_eq!(uses("left/mod.rs", "use crate::low::X;\nuse crate::{model, left::y};\n"), [""; 0]);
+        assert_eq!(uses("low.rs", "\nuse crate::left;"), ["2: low may not use left: it stands above"]);
+        assert_eq!(
+            uses("left/a.rs", "use crate::{model::{self, right},\n    right::B};"),
+            ["2: left may not use right: they are siblings"]
+        );
+        assert_eq!(
+            uses("left.rs", "let x = crate::pipeline::run();"),
+            ["1: left may not use pipeline: it joins everything"]
+        );
+        assert_eq!(uses("left.rs", "// crate::pipeline\nlet x = \"crate::pipeline\"; // [`crate::right`]"), [""; 0]);
+        assert_eq!(uses("pipeline.rs", "use crate::left; use crate::right;"), [""; 0]);
+    }
+
+    #[test]
+    fn every_module_stands_somewhere() {
+        assert!(Layers::parse("pub mod stray;\n// Layer 1: x\npub mod a;").is_err());
+        assert!(Layers::parse("//! nothing").is_err());
+    }
+
+    fn wrong(text: &str) -> Vec<String> {
+        let text = format!("//! head\n{text}");
+        file(&text, &split(&text), "x.rs").into_iter().map(|(n, what)| format!("{n}: {what}")).collect()
+    }
+
+    #[test]
+    fn rules_of_a_file() {
+        let bad = "to".to_owned() + "do!()";
+        assert_eq!(wrong(&format!("fn f() {{ {bad} }}")).len(), 1);
+        assert_eq!(wrong("// to do! is fine here\nlet s = \"todo!\";"), [""; 0]);
+        assert_eq!(wrong("#[allow(dead_code)]").len(), 1);
+        assert_eq!(file("fn main() {}", &split("fn main() {}"), "x.rs").len(), 1);
+        let long = "x\n".repeat(LONGEST);
+        assert_eq!(wrong(&long).len(), 1);
+    }
+
+    #[test]
+    fn unsafe_is_explained() {
+        for fine in [
+            "// SAFETY: because\nunsafe { f() }",
+            "// SAFETY: because\n// of this\n// and that\n// and more\nunsafe { f() }",
+            "// SAFETY: because\nlet a =\n    b(\n    unsafe { f() });",
+            "/// # Safety\n/// p is valid\npub unsafe fn f() {}",
+            "unsafe { f() } // SAFETY: because",
+            "#[unsafe(no_mangle)]",
+            "let s = \"unsafe\"; // unsafe",
+            "#![forbid(unsafe_code)]",
+        ] {
+            assert_eq!(wrong(fine), [""; 0], "{fine}");
+        }
+        for bad in
+            ["unsafe { f() }", "// SAFETY: far\na;\nb;\nc;\nd;\nunsafe { f() }", "let safety = 1;\nunsafe { f() }"]
+        {
+            assert_eq!(wrong(bad).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn strings_and_characters_hide_what_is_in_them() {
+        let code = |text: &str| split(text).into_iter().map(|l| l.code).collect::<Vec<_>>().join("|");
+        assert_eq!(code(r#"a("x\"y") b"#), r#"a("") b"#);
+        assert_eq!(code("r#\"a\"b\"# c"), "r#\"\" c");
+        assert_eq!(code("'\"' d"), "' d");
+        assert_eq!(code("'\\'' e"), "' e");
+        assert_eq!(code("&'a str"), "&'a str");
+        assert_eq!(code("/* a /* b */ c */ d\ne // f"), " d|e ");
+        assert_eq!(code("\"a\nb\" c"), "\"|\" c");
+    }
+}
