@@ -45,7 +45,6 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
     package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
-    package("hello", "hello", Need::Programs, "just a trial"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 
