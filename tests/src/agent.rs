@@ -57,12 +57,17 @@ impl Agent {
     /// The same with a name of its own, where there are several.
     pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
         let mut agent = Self::launch(name, dir, arguments);
-        crate::wait("the agent to be ready", READY, || {
+        let end = Instant::now() + READY;
+        loop {
             let ended = agent.process.ended();
             assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", agent.said());
-            http::get(agent.listen, "/readyz").is_ok_and(|reply| reply.status == 200).then_some(())
-        });
-        agent
+            let answer = http::get(agent.listen, "/readyz").map(|reply| (reply.status, reply.text()));
+            if matches!(answer, Ok((200, _))) {
+                return agent;
+            }
+            assert!(Instant::now() < end, "the agent is not ready after {READY:?}: {answer:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Starts it and does not wait.

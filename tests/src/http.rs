@@ -47,6 +47,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
+    address: SocketAddr,
     buffer: Vec<u8>,
     /// Most bytes of a body that are kept.
     keep: usize,
@@ -63,7 +64,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { stream, buffer: Vec::new(), keep: usize::MAX })
+        Ok(Self { stream, address, buffer: Vec::new(), keep: usize::MAX })
     }
 
     /// Keeps only the first bytes of bodies.
@@ -201,7 +202,8 @@ impl Connection {
 
     /// One request without a body and its reply.
     pub fn ask(&mut self, method: &str, target: &str) -> Result<Reply> {
-        self.send(format!("{method} {target} HTTP/1.1\r\nHost: tests\r\n\r\n").as_bytes())?;
+        let host = self.address;
+        self.send(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())?;
         self.reply(method)
     }
 }
@@ -209,7 +211,7 @@ impl Connection {
 /// One GET on a connection of its own.
 pub fn get(address: SocketAddr, target: &str) -> Result<Reply> {
     let mut connection = Connection::open(address)?;
-    connection.send(format!("GET {target} HTTP/1.1\r\nHost: tests\r\nConnection: close\r\n\r\n").as_bytes())?;
+    connection.send(format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
     connection.reply("GET")
 }
 

@@ -31,12 +31,14 @@ pub struct Request {
     pub keep_alive: bool,
     /// Its end.
     pub ending: Ending,
+    /// Time the client thinks before it asks.
+    pub pause: Duration,
 }
 
 impl Request {
     /// A GET on a connection that is used again.
     pub fn get(target: String) -> Self {
-        Self { method: "GET", target, body: Vec::new(), keep_alive: true, ending: Ending::Whole }
+        Self { method: "GET", target, body: Vec::new(), keep_alive: true, ending: Ending::Whole, pause: Duration::ZERO }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -135,6 +137,7 @@ fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) ->
             None => Connection::open(address)?.keeping(0),
         };
         let bytes = request.bytes();
+        std::thread::sleep(request.pause);
         match request.ending {
             Ending::Whole => {
                 connection.send(&bytes)?;

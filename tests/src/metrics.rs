@@ -37,12 +37,13 @@ impl Metrics {
         self.of(name, labels).map(|series| series.value).sum()
     }
 
-    /// Events lost, by reason, those above zero. What only affects stacks is left out.
+    /// Events lost, by reason, those above zero. What only affects stacks or the books of threads is left out, and so
+    /// is what counts bytes.
     pub fn lost(&self) -> Vec<(String, f64)> {
         self.of("tracer_events_lost_total", &[])
             .filter(|series| series.value > 0.0)
             .filter_map(|series| Some((series.labels.get("reason")?.clone(), series.value)))
-            .filter(|(reason, _)| !reason.contains("sample") && !reason.contains("stack"))
+            .filter(|(reason, _)| !["sample", "stack", "thread", "bytes"].iter().any(|word| reason.contains(word)))
             .collect()
     }
 }
