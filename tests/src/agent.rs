@@ -1,0 +1,167 @@
+//! The agent under test.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::http;
+use crate::metrics::Metrics;
+use crate::process::Process;
+
+/// How long the agent may take to be ready.
+const READY: Duration = Duration::from_secs(60);
+/// How long it may take to end, where the time is not what is tested.
+const END: Duration = Duration::from_secs(30);
+
+/// Where the agent's binary is: `TRACER_BIN`, else `release/tracer` of the target directory this test was built in.
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("TRACER_BIN") {
+        return path.into();
+    }
+    // target/PROFILE/deps/this-test
+    let own = std::env::current_exe().unwrap_or_else(|error| panic!("this program's path: {error}"));
+    let target = own.ancestors().nth(3).unwrap_or(Path::new("target"));
+    target.join("release/tracer")
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    process: Process,
+    /// Address of its console.
+    pub listen: SocketAddr,
+    /// File of finished units of work.
+    pub transactions: PathBuf,
+}
+
+/// How an agent ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// From the signal to the end.
+    pub took: Duration,
+    /// What it said.
+    pub said: String,
+}
+
+impl Agent {
+    /// Starts `tracer run` with `arguments`, its files in `dir`, and waits until it is ready.
+    pub fn start(dir: &Path, arguments: &[&str]) -> Self {
+        Self::start_named("agent", dir, arguments)
+    }
+
+    /// The same with a name of its own, where there are several.
+    pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
+        let mut agent = Self::launch(name, dir, arguments);
+        let end = Instant::now() + READY;
+        loop {
+            let ended = agent.process.ended();
+            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", agent.said());
+            let answer = http::get(agent.listen, "/readyz").map(|reply| (reply.status, reply.text()));
+            if matches!(answer, Ok((200, _))) {
+                return agent;
+            }
+            assert!(Instant::now() < end, "the agent is not ready after {READY:?}: {answer:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts it and does not wait.
+    pub fn launch(name: &str, dir: &Path, arguments: &[&str]) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        let transactions = dir.join(format!("{name}.ndjson"));
+        let mut command = Command::new(binary());
+        command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(&transactions);
+        command.args(arguments).current_dir(dir);
+        let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
+        Self { process, listen, transactions }
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// What it wrote to its outputs.
+    pub fn said(&self) -> String {
+        self.process.said()
+    }
+
+    /// Asks its console; panics unless it answers 200.
+    pub fn text(&self, target: &str) -> String {
+        let reply = http::get(self.listen, target).unwrap_or_else(|error| panic!("{target}: {error}\n{}", self.said()));
+        assert_eq!(reply.status, 200, "{target}: {}", reply.text());
+        reply.text()
+    }
+
+    /// Asks its API.
+    pub fn json(&self, target: &str) -> Value {
+        let text = self.text(target);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{target}: {error}: {text}"))
+    }
+
+    /// Its metrics now.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.text("/metrics"))
+    }
+
+    /// Ends it with `signal`.
+    pub fn end(mut self, signal: i32) -> Ended {
+        let begin = Instant::now();
+        self.process.signal(signal);
+        let status = self.process.wait(END);
+        Ended { status, took: begin.elapsed(), said: self.said() }
+    }
+
+    /// Ends it in order and expects that it ended well.
+    pub fn stop(self) -> Ended {
+        let ended = self.end(libc::SIGTERM);
+        assert!(ended.status.success(), "the agent ended with {}:\n{}", ended.status, ended.said);
+        assert!(!ended.said.contains("panicked"), "the agent panicked:\n{}", ended.said);
+        ended
+    }
+}
+
+/// Runs the agent's binary to its end with `arguments`.
+pub fn command(arguments: &[&str]) -> Outcome {
+    outcome(Command::new(binary()).args(arguments), &arguments.join(" "))
+}
+
+/// What a command that ended said.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs a command to its end; panics when that takes more than a minute.
+pub fn outcome(command: &mut Command, name: &str) -> Outcome {
+    let dir = crate::scratch();
+    let out = dir.path().join("out");
+    let err = dir.path().join("err");
+    let create = |path: &Path| std::fs::File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    command.stdin(std::process::Stdio::null()).stdout(create(&out)).stderr(create(&err));
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let end = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap_or_else(|error| panic!("{name}: {error}")) {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{name} still runs after a minute: {}", std::fs::read_to_string(&err).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    Outcome { code: status.code(), out: read(&out), err: read(&err) }
+}

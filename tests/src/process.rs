@@ -1,0 +1,156 @@
+//! Programs under test: each in a process group of its own that dies with the test, however that ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+/// Kills the groups it was told when its input ends, that is when this process dies by whatever cause.
+const WARDEN: &str = r#"
+list=" "
+while read -r op group; do
+  case $op in
+    +) list="$list$group " ;;
+    -) list="${list%% $group *} ${list#* $group }" ;;
+  esac
+done
+for group in $list; do kill -9 -- "-$group" 2>/dev/null; done
+"#;
+
+static WARDEN_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
+    let mut command = Command::new("sh");
+    command.args(["-c", WARDEN]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let child = command.spawn().unwrap_or_else(|error| panic!("sh: {error}"));
+    Mutex::new(child.stdin.unwrap_or_else(|| panic!("sh has no input")))
+});
+
+fn warden(op: char, group: u32) {
+    let mut input = WARDEN_INPUT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // A warden that is gone guards nothing more; the test itself still cleans up.
+    let _ = writeln!(input, "{op} {group}");
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+    done: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command`; what it says goes to `log`, which is shown when the test fails.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
+        let open = || OpenOptions::new().create(true).append(true).open(log);
+        let out: File = open().unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+        let err: File = open().unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        // SAFETY: prctl is a plain system call: it allocates nothing and takes no lock between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                    Ok(())
+                } else {
+                    Err(std::io::Error::last_os_error())
+                }
+            });
+        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        warden('+', child.id());
+        Self { child, name: name.into(), log: log.into(), done: None }
+    }
+
+    /// Process id, and id of its group.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the process alone.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call; the child is ours and not yet reaped, so the id is its.
+        let sent = unsafe { libc::kill(self.pid() as i32, signal) };
+        assert_eq!(sent, 0, "signal {signal} to {}", self.name);
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.done.is_none() {
+            self.done = self.child.try_wait().unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        }
+        self.done
+    }
+
+    /// Waits for its end; panics after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(Instant::now() < end, "{} still runs after {limit:?}:\n{}", self.name, self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What it wrote to both outputs so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits for a line that begins with `word` and gives what follows.
+    pub fn line(&mut self, word: &str, limit: Duration) -> String {
+        let end = Instant::now() + limit;
+        loop {
+            let said = self.said();
+            let complete = said.rfind('\n').map_or("", |at| said.get(..at).unwrap_or_default());
+            if let Some(rest) = complete.lines().find_map(|line| line.strip_prefix(word)) {
+                return rest.trim().to_owned();
+            }
+            let ended = self.ended();
+            assert!(ended.is_none(), "{} ended ({ended:?}) before it said {word}:\n{said}", self.name);
+            assert!(Instant::now() < end, "{} did not say {word} in {limit:?}:\n{said}", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let group = self.pid() as i32;
+        // SAFETY: a plain system call. The leader is reaped below and not before, or its group has no member left.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+        let _ = self.child.wait();
+        warden('-', self.pid());
+        if std::thread::panicking() {
+            let said = self.said();
+            let from = said.len().saturating_sub(4000);
+            let tail = said.get(from..).map_or_else(|| said.clone(), str::to_owned);
+            crate::say(&format!("--- {} said:\n{tail}---", self.name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_die_with_their_owner_and_what_they_said_is_kept() {
+        let dir = crate::scratch();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 100 & echo CHILD $!; echo READY; wait"]);
+        let mut process = Process::start("sh", &mut command, &dir.path().join("log"));
+        process.line("READY", Duration::from_secs(10));
+        let child = process.line("CHILD", Duration::from_secs(10));
+        assert!(Path::new("/proc").join(&child).exists());
+        drop(process);
+        crate::wait("the grandchild's end", Duration::from_secs(10), || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            (stat.is_empty() || stat.contains(") Z")).then_some(())
+        });
+    }
+}

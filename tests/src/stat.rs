@@ -1,0 +1,45 @@
+//! What the system says of its CPU: `/proc/stat`.
+
+/// CPU seconds of the whole host since it started.
+#[derive(Clone, Copy, Debug)]
+pub struct HostCpu {
+    /// user, nice, system, irq, softirq, steal.
+    pub busy: f64,
+    /// idle, iowait.
+    pub idle: f64,
+}
+
+impl HostCpu {
+    /// Now.
+    pub fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_else(|error| panic!("/proc/stat: {error}"));
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Self {
+        // SAFETY: takes a constant.
+        let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        let line = text.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+        let at = |index: usize| ticks.get(index).copied().unwrap_or_default() / hertz;
+        // user nice system idle iowait irq softirq steal; guest time is part of user.
+        Self { busy: at(0) + at(1) + at(2) + at(5) + at(6) + at(7), idle: at(3) + at(4) }
+    }
+
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self { busy: self.busy - before.busy, idle: self.idle - before.idle }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_are_not_counted_twice() {
+        let cpu = HostCpu::parse("cpu  100 100 100 1000 50 1 2 3 70 0\ncpu0 1\n");
+        assert!((cpu.busy - 3.06).abs() < 1e-9 && (cpu.idle - 10.5).abs() < 1e-9, "{cpu:?}");
+    }
+}

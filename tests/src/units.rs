@@ -1,0 +1,235 @@
+//! Units of work as the agent writes them with `--transactions`: one JSON object a line.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A finished unit of work, what tests look at.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Its id.
+    pub id: String,
+    /// The unit that caused it.
+    pub parent: Option<String>,
+    /// Its transaction.
+    pub trace: String,
+    /// Service.
+    pub service: String,
+    /// Request class.
+    pub class: String,
+    /// Whether it is the serving side; else the calling one.
+    pub server: bool,
+    /// Process.
+    pub pid: u32,
+    /// Nanoseconds since the epoch.
+    pub start_ns: i64,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Seconds.
+    pub cpu_s: f64,
+    /// Status code.
+    pub status: Option<u16>,
+    /// Grade of attribution.
+    pub grade: String,
+    /// Method.
+    pub method: String,
+    /// Path.
+    pub path: String,
+    /// Bytes of the reply's body.
+    pub body: u64,
+    /// How it ended.
+    pub outcome: String,
+    /// Port of the server; 0 for UNIX sockets.
+    pub port: u16,
+}
+
+/// Reads one line; panics where a field of the contract is missing.
+pub fn unit(line: &str) -> Unit {
+    let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let text = |key: &str| {
+        value.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("no text {key}: {line}")).to_owned()
+    };
+    let number = |key: &str| value.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {key}: {line}"));
+    let attribute = |key: &str| value.get("attributes").and_then(|attributes| attributes.get(key));
+    let attribute_text = |key: &str| attribute(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    for key in ["queue_s", "runqueue_s", "blocked_s"] {
+        assert!(number(key) >= 0.0, "{key}: {line}");
+    }
+    for key in ["host", "evidence", "protocol"] {
+        text(key);
+    }
+    assert!(value.get("error").is_some_and(Value::is_boolean), "no error: {line}");
+    Unit {
+        id: text("unit_id"),
+        parent: value.get("parent_id").and_then(Value::as_str).map(str::to_owned),
+        trace: text("trace_id"),
+        service: text("service_name"),
+        class: text("request_class"),
+        server: match text("side").as_str() {
+            "server" => true,
+            "client" => false,
+            other => panic!("side {other}: {line}"),
+        },
+        pid: number("pid") as u32,
+        start_ns: value.get("start_ns").and_then(Value::as_i64).unwrap_or_else(|| panic!("no start_ns: {line}")),
+        duration_s: number("duration_s"),
+        cpu_s: number("cpu_s"),
+        status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
+        grade: text("grade"),
+        method: attribute_text("http.request.method"),
+        path: attribute_text("url.path"),
+        body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or_default(),
+        outcome: attribute_text("tracer.outcome"),
+        port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
+    }
+}
+
+/// Every unit of a finished file.
+pub fn read(path: &Path) -> Vec<Unit> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(text.is_empty() || text.ends_with('\n'), "{}: the last line is cut", path.display());
+    text.lines().map(unit).collect()
+}
+
+/// A file of units that still grows.
+#[derive(Debug)]
+pub struct Tail {
+    path: PathBuf,
+    taken: usize,
+    /// Units so far.
+    pub units: Vec<Unit>,
+}
+
+impl Tail {
+    /// Of a file that need not exist yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.into(), taken: 0, units: Vec::new() }
+    }
+
+    /// Reads what has come; only whole lines.
+    pub fn read(&mut self) -> &[Unit] {
+        let bytes = std::fs::read(&self.path).unwrap_or_default();
+        let fresh = bytes.get(self.taken..).unwrap_or_default();
+        let whole = fresh.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let text = String::from_utf8_lossy(fresh.get(..whole).unwrap_or_default());
+        self.units.extend(text.lines().map(unit));
+        self.taken += whole;
+        &self.units
+    }
+
+    /// Reads until `count` units fit `wanted` or `limit` has passed; how many there are. What is missing then, the
+    /// test finds out itself and can say it better.
+    pub fn until(&mut self, count: usize, limit: Duration, wanted: impl Fn(&Unit) -> bool) -> usize {
+        let end = Instant::now() + limit;
+        loop {
+            let have = self.read().iter().filter(|unit| wanted(unit)).count();
+            if have >= count || Instant::now() > end {
+                return have;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Units by path.
+pub fn by_path<'a>(units: impl Iterator<Item = &'a Unit>) -> HashMap<&'a str, Vec<&'a Unit>> {
+    let mut map: HashMap<&str, Vec<&Unit>> = HashMap::new();
+    for unit in units {
+        map.entry(unit.path.as_str()).or_default().push(unit);
+    }
+    map
+}
+
+/// Whose calls led to whom, against an id in the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The parent has the same path.
+    pub right: u64,
+    /// It has another one.
+    pub wrong: u64,
+    /// There is none.
+    pub none: u64,
+}
+
+/// For each grade, how many of `calls` have the right parent; a parent is looked up in `all`.
+pub fn parents<'a>(all: &[Unit], calls: impl Iterator<Item = &'a Unit>) -> Vec<(String, Tally)> {
+    let ids: HashMap<&str, &Unit> = all.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+    let mut tallies: Vec<(String, Tally)> =
+        ["certain", "confirmed", "ambiguous", "orphan"].map(|grade| (grade.to_owned(), Tally::default())).into();
+    for call in calls {
+        let (_, tally) = tallies
+            .iter_mut()
+            .find(|(grade, _)| *grade == call.grade)
+            .unwrap_or_else(|| panic!("grade {} of {call:?}", call.grade));
+        match call.parent.as_deref().map(|parent| ids.get(parent)) {
+            None => tally.none += 1,
+            Some(Some(parent)) if parent.path == call.path => tally.right += 1,
+            Some(_) => tally.wrong += 1,
+        }
+    }
+    tallies
+}
+
+/// Prints the table of grades and gives the totals: all, right, wrong, wrong among what is certain or confirmed.
+pub fn report_parents(title: &str, tallies: &[(String, Tally)]) -> (u64, u64, u64, u64) {
+    crate::say(&format!("{title}\n  {:<10} {:>8} {:>8} {:>8}", "grade", "right", "wrong", "none"));
+    let mut sums = (0, 0, 0, 0);
+    for (grade, tally) in tallies {
+        crate::say(&format!("  {grade:<10} {:>8} {:>8} {:>8}", tally.right, tally.wrong, tally.none));
+        sums.0 += tally.right + tally.wrong + tally.none;
+        sums.1 += tally.right;
+        sums.2 += tally.wrong;
+        if grade == "certain" || grade == "confirmed" {
+            sums.3 += tally.wrong;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(id: &str, parent: &str, path: &str, grade: &str) -> String {
+        format!(
+            r#"{{"trace_id":"t","unit_id":"{id}","parent_id":{parent},"service_name":"s","request_class":"c","protocol":"http","side":"client","host":"h","pid":7,"start_ns":1700000000000000001,"duration_s":0.5,"queue_s":0.0,"cpu_s":0.1,"runqueue_s":0.0,"blocked_s":0.0,"status":200,"error":false,"grade":"{grade}","evidence":"e","attributes":{{"http.request.method":"GET","url.path":"{path}","http.response.body.size":12,"tracer.outcome":"complete","server.port":80}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_line_and_its_fields() {
+        let unit = unit(&line("a", "null", "/x", "orphan"));
+        assert_eq!((unit.start_ns, unit.status, unit.body, unit.port), (1700000000000000001, Some(200), 12, 80));
+        assert_eq!((unit.parent.is_none(), unit.server, unit.outcome.as_str()), (true, false, "complete"));
+    }
+
+    #[test]
+    fn a_growing_file_is_read_by_whole_lines() {
+        let dir = crate::scratch();
+        let path = dir.path().join("units");
+        let whole = line("a", "null", "/x", "orphan");
+        let mut tail = Tail::new(&path);
+        assert!(tail.read().is_empty());
+        std::fs::write(&path, format!("{whole}\n{{\"trace")).unwrap();
+        assert_eq!(tail.read().len(), 1);
+        std::fs::write(&path, format!("{whole}\n{whole}\n")).unwrap();
+        assert_eq!(tail.until(2, Duration::from_secs(5), |_| true), 2);
+    }
+
+    #[test]
+    fn parents_are_judged_by_the_path() {
+        let lines = [
+            line("a", "null", "/1", "orphan"),
+            line("b", "\"a\"", "/1", "certain"),
+            line("c", "\"a\"", "/2", "certain"),
+            line("d", "\"gone\"", "/1", "ambiguous"),
+        ];
+        let units: Vec<Unit> = lines.iter().map(|line| unit(line)).collect();
+        let tallies = parents(&units, units.iter().filter(|unit| unit.id != "a"));
+        assert_eq!(tallies[0].1, Tally { right: 1, wrong: 1, none: 0 });
+        assert_eq!(tallies[2].1, Tally { right: 0, wrong: 1, none: 0 });
+        assert_eq!(report_parents("t", &tallies), (3, 1, 2, 1));
+    }
+}

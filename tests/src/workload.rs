@@ -1,0 +1,68 @@
+//! The programs of `workloads/`: C is compiled when a test runs, nothing compiled is kept.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::Process;
+
+/// How long a program may take until it listens.
+const START: Duration = Duration::from_secs(30);
+
+/// Path of a source.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name)
+}
+
+/// Compiles `NAME.c` into `dir`, with frame pointers.
+pub fn compile(dir: &Path, name: &str) -> PathBuf {
+    let program = dir.join(name);
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wall", "-pthread", "-o"]);
+    command.arg(&program).arg(source(&format!("{name}.c")));
+    let done = command.output().unwrap_or_else(|error| panic!("cc: {error}"));
+    assert!(done.status.success(), "{name}.c: {}", String::from_utf8_lossy(&done.stderr));
+    program
+}
+
+/// A server that printed its port.
+#[derive(Debug)]
+pub struct Server {
+    /// Its process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// Starts `command`, known to the agent as service `name`, and waits until it says `PORT n`.
+    pub fn start(name: &str, dir: &Path, command: &mut Command) -> Self {
+        command.env("OTEL_SERVICE_NAME", name).current_dir(dir);
+        let mut process = Process::start(name, command, &dir.join(format!("{name}.log")));
+        let port = process.line("PORT", START);
+        let port = port.parse::<u16>().unwrap_or_else(|error| panic!("{name}: port {port}: {error}"));
+        Self { process, address: SocketAddr::from(([127, 0, 0, 1], port)) }
+    }
+
+    /// Compiles and starts a C workload.
+    pub fn c(name: &str, dir: &Path) -> Self {
+        let program = compile(dir, name);
+        Self::start(name, dir, &mut Command::new(program))
+    }
+
+    /// Starts a Python workload.
+    pub fn python(name: &str, dir: &Path) -> Self {
+        let python = crate::find("python3").unwrap_or_else(|| panic!("no python3"));
+        Self::start(name, dir, Command::new(python).arg("-u").arg(source(&format!("{name}.py"))))
+    }
+}
+
+/// Waits until somebody accepts connections at `address`, for as long as `process` lives.
+pub fn wait_for_listener(process: &mut Process, address: SocketAddr) {
+    crate::wait("a server to listen", START, || {
+        let ended = process.ended();
+        assert!(ended.is_none(), "a server ended ({ended:?}):\n{}", process.said());
+        std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok().map(drop)
+    });
+}

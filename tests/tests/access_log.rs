@@ -1,0 +1,310 @@
+//! Every request nginx logs is reported exactly once, with the same method, path, status, bytes and duration; and a
+//! replay of the recording gives the same units of work.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use tracer_tests::agent::{self, Agent};
+use tracer_tests::load::{self, Ending, Request};
+use tracer_tests::nginx::{Logged, Nginx};
+use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::workload::Server;
+use tracer_tests::{Numbers, begin, say, scratch, wait};
+
+const CONNECTIONS: usize = 64;
+const EACH: usize = 330;
+
+/// Files of www, by name and size.
+const FILES: [(&str, u64); 5] = [("200", 200), ("10k", 10_000), ("100k", 100_000), ("1m", 1_000_000), ("50m", 50_000_000)];
+
+fn server(origin: std::net::SocketAddr) -> String {
+    let refused = tracer_tests::free_port();
+    format!(
+        r#"
+        location ~ ^/u/[^/]+/(?<file>[^/?]+)$ {{ try_files /$file =404; }}
+        location /p/ {{ return 201 "made\n"; }}
+        location /e/ {{ return 500 "oh no\n"; }}
+        location /no/ {{ return 204; }}
+        location /moved/ {{ return 302 /u/0/200; }}
+        location /up/ {{ proxy_pass http://{origin}; }}
+        location /down/ {{ proxy_pass http://127.0.0.1:{refused}; }}
+        location /denied/ {{ deny all; }}
+        "#
+    )
+}
+
+fn plans() -> Vec<Vec<Request>> {
+    let plan = |connection: usize| {
+        let mut numbers = Numbers::new(connection as u64 + 1);
+        (0..EACH).map(|at| request(&mut numbers, connection, at)).collect()
+    };
+    (0..CONNECTIONS).map(plan).collect()
+}
+
+fn request(numbers: &mut Numbers, connection: usize, at: usize) -> Request {
+    let id = format!("c{connection}r{at}");
+    let mut request = Request::get(String::new());
+    request.keep_alive = numbers.below(4) != 0;
+    let kind = numbers.below(1000);
+    request.target = match kind {
+        0..400 => format!("/u/{id}/200"),
+        400..550 => format!("/u/{id}/10k?secret=hunter2&page={at}"),
+        550..600 => format!("/u/{id}/100k"),
+        600..606 => format!("/u/{id}/1m"),
+        606 if connection.is_multiple_of(4) => format!("/u/{id}/50m"),
+        606..650 => format!("/u/{id}/missing"),
+        650..690 => format!("/e/{id}"),
+        690..720 => format!("/no/{id}"),
+        720..740 => format!("/moved/{id}"),
+        740..755 => format!("/denied/{id}"),
+        755..765 => format!("/down/{id}"),
+        765..820 => format!("/up/{id}/d{}", numbers.below(20_000)),
+        820..900 => {
+            request.method = "POST";
+            request.body = vec![b'p'; numbers.below(12_000) as usize];
+            format!("/p/{id}")
+        }
+        900..940 => {
+            request.method = "POST";
+            request.body = vec![b'p'; numbers.below(100_000) as usize];
+            format!("/up/{id}/d0")
+        }
+        940..980 => {
+            request.method = "HEAD";
+            format!("/u/{id}/100k")
+        }
+        980..986 => {
+            request.ending = Ending::AfterBytes(numbers.below(200_000));
+            format!("/u/{id}/1m")
+        }
+        986..992 => {
+            // Long enough that nginx learns of the client's end before it has a reply.
+            request.ending = Ending::Unread;
+            format!("/up/{id}/d300000")
+        }
+        992..996 => {
+            request.method = "POST";
+            request.body = vec![b'p'; 5000];
+            request.ending = Ending::Cut(1000);
+            format!("/up/{id}/d0")
+        }
+        _ => {
+            request.ending = Ending::Cut(40 + id.len());
+            format!("/u/{id}/200")
+        }
+    };
+    // About 3000 requests a second: what is lost when both cores are taken by the load is the benchmark's matter.
+    request.pause = Duration::from_micros(numbers.below(40_000));
+    request
+}
+
+/// Sum of what differs.
+#[derive(Debug, Default)]
+struct Comparison {
+    logged: u64,
+    once: u64,
+    missing: Vec<String>,
+    more: Vec<String>,
+    unlogged: Vec<String>,
+    wrong: BTreeMap<&'static str, Vec<String>>,
+    compared: u64,
+    late: Vec<String>,
+    worst: f64,
+    aborted: u64,
+}
+
+fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
+    let by_path = units::by_path(units.iter().copied());
+    let mut result = Comparison::default();
+    let mut seen: HashMap<&str, ()> = HashMap::new();
+    for entry in logged {
+        let path = entry.path();
+        result.logged += 1;
+        seen.insert(path, ());
+        let found: &[&Unit] = by_path.get(path).map_or(&[], Vec::as_slice);
+        let unit = match found {
+            [] => {
+                result.missing.push(format!("{entry:?}"));
+                continue;
+            }
+            [unit] => unit,
+            [unit, ..] => {
+                result.more.push(format!("{} times {path}", found.len()));
+                unit
+            }
+        };
+        result.once += u64::from(found.len() == 1);
+        let mut differs = |what: &'static str| result.wrong.entry(what).or_default().push(format!("{entry:?} {unit:?}"));
+        if unit.method != entry.method {
+            differs("method");
+        }
+        // Where the client went away before nginx answered, nginx logs a status that it never sent.
+        let unanswered = matches!(entry.status, 499 | 400) && entry.body == 0 && !entry.complete;
+        let status = if unanswered { None } else { Some(entry.status) };
+        if unit.status != status && !(entry.status == 400 && unit.status == Some(400)) {
+            differs("status");
+        }
+        if unit.body != entry.body {
+            differs("body bytes");
+        }
+        if entry.complete {
+            result.compared += 1;
+            if unit.outcome != "complete" {
+                differs("outcome");
+            }
+            let difference = (unit.duration_s - entry.duration_s).abs();
+            // A millisecond because both of nginx's times are cut to one, one and two in a hundred as the contract.
+            let excess = difference - (0.002 + 0.02 * entry.duration_s);
+            result.worst = result.worst.max(difference);
+            if excess > 0.0 {
+                result.late.push(format!("{:.6} s and {:.3} s logged: {path}", unit.duration_s, entry.duration_s));
+            }
+        } else {
+            result.aborted += 1;
+        }
+    }
+    for unit in units {
+        if !seen.contains_key(unit.path.as_str()) {
+            result.unlogged.push(format!("{unit:?}"));
+        }
+    }
+    result
+}
+
+fn few(lines: &[String]) -> String {
+    lines.iter().take(3).fold(String::new(), |text, line| text + "\n      " + line)
+}
+
+#[test]
+fn every_logged_request_is_reported_once() {
+    let Some(_turn) = begin("access_log", &["nginx", "cc"]) else { return };
+    let dir = scratch();
+    let www = dir.path().join("www");
+    std::fs::create_dir(&www).expect("www");
+    for (name, size) in FILES {
+        File::create(www.join(name)).and_then(|file| file.set_len(size)).expect("a file of www");
+    }
+    let origin = Server::c("origin", dir.path());
+    let nginx = Nginx::start(dir.path(), "", &server(origin.address));
+    let recording = dir.path().join("recording");
+    let agent = Agent::start(dir.path(), &["--record", recording.to_str().expect("path")]);
+
+    let plans = plans();
+    let sent: usize = plans.iter().map(Vec::len).sum();
+    let wanted: usize = plans.iter().flatten().filter(|request| request.ending == Ending::Whole).count();
+    let loaded = load::run(nginx.address, plans);
+    let broken = loaded.broken();
+    // nginx may close a connection whose request body it did not want: that request was never logged.
+    assert!(broken.len() * 200 < wanted, "{} of {wanted} broken: {:?}", broken.len(), broken.first());
+
+    // Aborted requests are logged when nginx notices: the last after its upstream's 300 ms.
+    let mut last = 0;
+    let logged = wait("the access log to be complete", Duration::from_secs(30), || {
+        let logged = nginx.logged();
+        let complete = logged.len() + broken.len() >= sent || (logged.len() == last && logged.len() >= wanted - broken.len());
+        last = logged.len();
+        std::thread::sleep(Duration::from_millis(500));
+        complete.then_some(logged)
+    });
+    let port = nginx.address.port();
+    let ours = |unit: &Unit| unit.server && unit.port == port;
+    let mut tail = Tail::new(&agent.transactions);
+    tail.until(logged.len(), Duration::from_secs(15), ours);
+    let metrics = agent.metrics();
+    let lost = metrics.lost();
+    let transactions = agent.transactions.clone();
+    agent.stop();
+
+    let text = std::fs::read_to_string(&transactions).expect("units");
+    assert!(!text.contains("hunter2"), "a query string was written");
+    let all = units::read(&transactions);
+    let units: Vec<&Unit> = all.iter().filter(|unit| ours(unit)).collect();
+    let result = compare(&logged, &units);
+    let total_lost: f64 = lost.iter().map(|(_, count)| count).sum();
+    say(&format!(
+        "access log: {sent} requests at {CONNECTIONS} connections in {:.1} s, {} got no reply\n  \
+         logged {}, exactly once {}, missing {}, more than once {}, not logged {}\n  \
+         duration compared {}, beyond the bound {} ({:.4} %), worst difference {:.3} ms; aborted {}\n  \
+         events lost {lost:?}",
+        loaded.took.as_secs_f64(),
+        broken.len(),
+        result.logged,
+        result.once,
+        result.missing.len(),
+        result.more.len(),
+        result.unlogged.len(),
+        result.compared,
+        result.late.len(),
+        100.0 * result.late.len() as f64 / result.compared.max(1) as f64,
+        result.worst * 1e3,
+        result.aborted,
+    ));
+    for (what, lines) in &result.wrong {
+        say(&format!("  {what} differs: {}{}", lines.len(), few(lines)));
+    }
+    for (what, lines) in
+        [("missing", &result.missing), ("more", &result.more), ("not logged", &result.unlogged), ("late", &result.late)]
+    {
+        if !lines.is_empty() {
+            say(&format!("  {what}: {}{}", lines.len(), few(lines)));
+        }
+    }
+    assert!(result.logged >= 20_000, "only {} requests were logged", result.logged);
+    let wrong: usize = result.wrong.values().map(Vec::len).sum();
+    let differences = result.missing.len() + result.more.len() + result.unlogged.len() + wrong;
+    assert!(differences as f64 <= total_lost, "{differences} differences, and {total_lost} events lost explain fewer");
+    assert!(result.missing.len() * 1000 <= result.logged as usize, "{} requests are missing", result.missing.len());
+    assert!(result.late.len() * 1000 <= result.compared as usize, "{} durations are wrong", result.late.len());
+
+    replay(dir.path(), &recording, &text);
+}
+
+/// A replay gives the same units as live, whatever their order.
+fn replay(dir: &Path, recording: &Path, live: &str) {
+    let again = dir.join("again.ndjson");
+    let outcome = agent::command(&[
+        "replay",
+        recording.to_str().expect("path"),
+        "--transactions",
+        again.to_str().expect("path"),
+    ]);
+    assert_eq!(outcome.code, Some(0), "replay: {}", outcome.err);
+    let again = std::fs::read_to_string(&again).expect("units of the replay");
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let (live, again) = (sorted(live), sorted(&again));
+    let differing = live.iter().zip(&again).filter(|(live, again)| live != again).count();
+    say(&format!("replay: {} units live, {} again, {differing} lines differ in place", live.len(), again.len()));
+    if let Some((live, again)) = live.iter().zip(&again).find(|(live, again)| live != again) {
+        panic!("replay differs ({} and {} units), first:\n  live   {live}\n  replay {again}", live.len(), again.len());
+    }
+    assert_eq!(live.len(), again.len(), "units of live and replay");
+}
+
+#[test]
+fn the_comparison_sees_what_differs() {
+    let logged = Logged {
+        at: 1.0,
+        duration_s: 0.010,
+        status: 200,
+        body: 5,
+        method: "GET".into(),
+        uri: "/u/1?q".into(),
+        complete: true,
+    };
+    let unit = units::unit(
+        r#"{"trace_id":"t","unit_id":"a","parent_id":null,"service_name":"s","request_class":"c","protocol":"http","side":"server","host":"h","pid":7,"start_ns":1,"duration_s":0.0109,"queue_s":0.0,"cpu_s":0.1,"runqueue_s":0.0,"blocked_s":0.0,"status":200,"error":false,"grade":"certain","evidence":"e","attributes":{"http.request.method":"GET","url.path":"/u/1","http.response.body.size":5,"tracer.outcome":"complete","server.port":80}}"#,
+    );
+    let same = compare(std::slice::from_ref(&logged), &[&unit]);
+    assert!(same.wrong.is_empty() && same.once == 1 && same.late.is_empty() && same.unlogged.is_empty());
+    let other = Logged { status: 404, body: 6, method: "HEAD".into(), duration_s: 0.013, ..logged.clone() };
+    let differs = compare(&[other], &[&unit, &unit]);
+    assert_eq!((differs.wrong.len(), differs.more.len(), differs.late.len()), (3, 1, 0));
+    let none = compare(&[Logged { uri: "/u/2".into(), ..logged }], &[&unit]);
+    assert_eq!((none.missing.len(), none.unlogged.len()), (1, 1));
+}
