@@ -20,7 +20,7 @@ use crate::store;
 type App = State<Arc<Shared>>;
 
 pub(super) async fn metrics(State(shared): App) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], crate::metrics::text(&shared.registry))
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], crate::metrics::text(&shared.registry).unwrap_or_default())
         .into_response()
 }
 
@@ -192,7 +192,7 @@ pub(super) async fn transactions(
     if limit > 10_000 {
         return Err(Problem::bad("limit: expected at most 10000"));
     }
-    let filter = store::Filter { service, class, min_ms, status, limit };
+    let filter = store::Filter { service, class, min_ms, status: status.as_deref().and_then(store::Status::parse), limit, order: store::Order::Newest };
     let found = shared.ask(move |view| view.store.transactions(view.names, &filter)).await?;
     Ok(Json(json!({ "transactions": found })))
 }
