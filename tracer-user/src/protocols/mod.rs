@@ -152,8 +152,8 @@ pub struct Settings {
     pub request_id: bool,
     /// Keep `Host`.
     pub host: bool,
-    /// Methods that need no new string.
-    methods: Vec<Arc<str>>,
+    /// Methods that need no new string; the usual ones by default.
+    pub methods: Vec<Arc<str>>,
 }
 
 impl Default for Settings {
