@@ -1,43 +1,49 @@
 //! The API of DESIGN §9.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{Command, Problem, Shared, View};
-use crate::model::{ClassId, ServiceId, TraceId};
+use super::known::find;
+use super::params::Params;
+use super::{App, Command, Problem, Shared, View};
+use crate::kernel::sampler::MAX_HERTZ;
+use crate::model::{ClassId, ServiceId, Side, TraceId};
 use crate::profiles::{self, Snapshot};
 use crate::store;
 
-type App = State<Arc<Shared>>;
+type AppState = State<Arc<App>>;
 
-pub(super) async fn metrics(State(shared): App) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], crate::metrics::text(&shared.registry))
-        .into_response()
+/// Most transactions of one list.
+const LIST: usize = 10_000;
+
+pub(super) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
+    let text = crate::metrics::text(&app.shared.registry);
+    let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }
 
-pub(super) async fn healthy(State(shared): App) -> Result<&'static str, Problem> {
-    shared.ask(|_| "ok\n").await
+pub(super) async fn healthy(State(app): AppState) -> Result<&'static str, Problem> {
+    app.shared.ask(|_| "ok\n").await
 }
 
-pub(super) async fn ready(State(shared): App) -> Result<Response, Problem> {
-    let missing = shared.ask(|view| view.health.not_ready.clone()).await?;
+pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
+    let missing = app.shared.ask(|view| view.health.not_ready.clone()).await?;
     if missing.is_empty() {
         return Ok("ready\n".into_response());
     }
     Ok((StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; "))).into_response())
 }
 
-pub(super) async fn health(State(shared): App) -> Result<Json<Value>, Problem> {
-    let health = shared.ask(|view| view.health.clone()).await?;
+pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem> {
+    let health = app.shared.ask(|view| view.health.clone()).await?;
     let books = health.books;
     Ok(Json(json!({
         "ready": health.not_ready.is_empty(),
@@ -58,6 +64,9 @@ pub(super) async fn health(State(shared): App) -> Result<Json<Value>, Problem> {
 /// One class as the API shows it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ClassView {
+    /// Not a field of the API.
+    #[serde(skip)]
+    pub(super) service: ServiceId,
     pub(super) service_name: String,
     pub(super) request_class: String,
     pub(super) protocol: &'static str,
@@ -65,6 +74,7 @@ pub(super) struct ClassView {
     pub(super) count: u64,
     pub(super) errors: u64,
     pub(super) rate_per_s: f64,
+    pub(super) error_rate_per_s: f64,
     pub(super) mean_s: f64,
     pub(super) p50_s: f64,
     pub(super) p95_s: f64,
@@ -77,55 +87,49 @@ pub(super) struct ClassView {
     pub(super) cpu_total_s: f64,
 }
 
-/// Every class with requests, busiest first.
-pub(super) fn class_views(view: &View<'_>) -> Vec<ClassView> {
-    let mut all: Vec<ClassView> = view
-        .names
-        .classes
-        .iter()
-        .enumerate()
-        .map(|(index, info)| {
-            let figures = view.stats.figures(ClassId(index as u32));
-            ClassView {
-                service_name: info.service_name.to_string(),
-                request_class: info.name.to_string(),
-                protocol: info.protocol,
-                side: info.side.name(),
-                count: figures.count,
-                errors: figures.errors,
-                rate_per_s: figures.rate_per_s,
-                mean_s: figures.mean_s,
-                p50_s: figures.p50_s,
-                p95_s: figures.p95_s,
-                p99_s: figures.p99_s,
-                queue_s: figures.queue_s,
-                cpu_s: figures.cpu_s,
-                runqueue_s: figures.runqueue_s,
-                blocked_s: figures.blocked_s,
-                downstream_s: figures.downstream_s,
-                cpu_total_s: figures.cpu_total_s,
-            }
+/// Classes with requests, of one service or of all, busiest first.
+pub(super) fn class_views(view: &View<'_>, service: Option<&str>) -> Vec<ClassView> {
+    let wanted = view.names.classes.iter().enumerate();
+    let mut all: Vec<ClassView> = wanted
+        .filter(|(_, info)| service.is_none_or(|service| *info.service_name == *service))
+        .map(|(index, info)| (info, view.stats.figures(ClassId(index as u32))))
+        .filter(|(_, figures)| figures.count > 0)
+        .map(|(info, figures)| ClassView {
+            service: info.service,
+            service_name: info.service_name.to_string(),
+            request_class: info.name.to_string(),
+            protocol: info.protocol,
+            side: info.side.name(),
+            count: figures.count,
+            errors: figures.errors,
+            rate_per_s: figures.rate_per_s,
+            error_rate_per_s: figures.error_rate_per_s,
+            mean_s: figures.mean_s,
+            p50_s: figures.p50_s,
+            p95_s: figures.p95_s,
+            p99_s: figures.p99_s,
+            queue_s: figures.queue_s,
+            cpu_s: figures.cpu_s,
+            runqueue_s: figures.runqueue_s,
+            blocked_s: figures.blocked_s,
+            downstream_s: figures.downstream_s,
+            cpu_total_s: figures.cpu_total_s,
         })
-        .filter(|class| class.count > 0)
         .collect();
     all.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.request_class.cmp(&b.request_class)));
     all
 }
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct ClassQuery {
-    service: Option<String>,
+pub(super) async fn classes(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    let service = params.only(&["service"])?.string("service");
+    let all = app.shared.ask(move |view| {
+        find(view, service.as_deref(), None)?;
+        Ok::<_, super::known::Unknown>(class_views(view, service.as_deref()))
+    });
+    Ok(Json(json!({ "classes": all.await?? })))
 }
 
-pub(super) async fn classes(State(shared): App, Query(query): Query<ClassQuery>) -> Result<Json<Value>, Problem> {
-    let mut all = shared.ask(class_views).await?;
-    if let Some(service) = query.service {
-        all.retain(|class| class.service_name == service);
-    }
-    Ok(Json(json!({ "classes": all })))
-}
-
-/// One service as the API shows it.
+/// One service as the API shows it. Requests and errors are those it serves.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ServiceView {
     pub(super) service_name: String,
@@ -133,171 +137,167 @@ pub(super) struct ServiceView {
     pub(super) count: u64,
     pub(super) errors: u64,
     pub(super) rate_per_s: f64,
+    pub(super) error_rate_per_s: f64,
     pub(super) cpu_requests_s: f64,
     pub(super) cpu_overhead_s: f64,
+    pub(super) cpu_requests_cores: f64,
+    pub(super) cpu_overhead_cores: f64,
 }
 
-/// Every service, those with requests first.
-pub(super) fn service_views(view: &View<'_>) -> Vec<ServiceView> {
-    let classes = class_views(view);
-    let mut all: Vec<ServiceView> = view
-        .names
-        .services
-        .iter()
-        .enumerate()
-        .map(|(index, name)| {
-            let mut service = ServiceView {
-                service_name: name.to_string(),
-                cpu_overhead_s: view.stats.overhead_s(ServiceId(index as u32)),
-                ..ServiceView::default()
-            };
-            for class in classes.iter().filter(|class| class.service_name == **name) {
-                service.cpu_requests_s += class.cpu_total_s;
-                if class.side == "server" {
-                    service.classes += 1;
-                    service.count += class.count;
-                    service.errors += class.errors;
-                    service.rate_per_s += class.rate_per_s;
-                }
-            }
-            service
-        })
-        .collect();
+/// Every service, those with requests first; `classes` are all of them.
+pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<ServiceView> {
+    let of_service = |(index, name): (usize, &Arc<str>)| {
+        let cpu = view.stats.service_figures(ServiceId(index as u32));
+        ServiceView {
+            service_name: name.to_string(),
+            cpu_requests_s: cpu.requests_s,
+            cpu_overhead_s: cpu.overhead_s,
+            cpu_requests_cores: cpu.requests_cores,
+            cpu_overhead_cores: cpu.overhead_cores,
+            ..ServiceView::default()
+        }
+    };
+    let mut all: Vec<ServiceView> = view.names.services.iter().enumerate().map(of_service).collect();
+    for class in classes.iter().filter(|class| class.side == Side::Server.name()) {
+        if let Some(service) = all.get_mut(class.service.0 as usize) {
+            service.classes += 1;
+            service.count += class.count;
+            service.errors += class.errors;
+            service.rate_per_s += class.rate_per_s;
+            service.error_rate_per_s += class.error_rate_per_s;
+        }
+    }
     all.sort_by(|a, b| {
-        b.count.cmp(&a.count).then(b.cpu_overhead_s.total_cmp(&a.cpu_overhead_s)).then_with(|| a.service_name.cmp(&b.service_name))
+        let by_overhead = || b.cpu_overhead_s.total_cmp(&a.cpu_overhead_s);
+        b.count.cmp(&a.count).then_with(by_overhead).then_with(|| a.service_name.cmp(&b.service_name))
     });
     all
 }
 
-pub(super) async fn services(State(shared): App) -> Result<Json<Value>, Problem> {
-    let all = shared.ask(service_views).await?;
+pub(super) async fn services(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
+    let all = app.shared.ask(|view| service_views(view, &class_views(view, None))).await?;
     Ok(Json(json!({ "services": all })))
 }
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct TransactionQuery {
-    service: Option<String>,
-    class: Option<String>,
-    min_ms: Option<f64>,
-    status: Option<String>,
-    limit: Option<usize>,
+pub(super) async fn transactions(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&["service", "class", "min_ms", "status", "limit", "sort"])?;
+    let filter = store::Filter {
+        service: params.string("service"),
+        class: params.string("class"),
+        min_ms: params.number("min_ms", 0.0..=f64::MAX, "a number of milliseconds")?,
+        status: params.read("status", "ok, error, a code such as 404 or 5xx", store::Status::parse)?,
+        limit: params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(100),
+        order: params.read("sort", "newest or slowest", order)?.unwrap_or_default(),
+    };
+    let found = app.shared.ask(move |view| {
+        find(view, filter.service.as_deref(), filter.class.as_deref())?;
+        Ok::<_, super::known::Unknown>(view.store.transactions(view.names, &filter))
+    });
+    Ok(Json(json!({ "transactions": found.await?? })))
 }
 
-pub(super) async fn transactions(
-    State(shared): App,
-    Query(query): Query<TransactionQuery>,
-) -> Result<Json<Value>, Problem> {
-    let TransactionQuery { service, class, min_ms, status, limit } = query;
-    let limit = limit.unwrap_or(100);
-    if limit > 10_000 {
-        return Err(Problem::bad("limit: expected at most 10000"));
+fn order(text: &str) -> Option<store::Order> {
+    match text {
+        "newest" => Some(store::Order::Newest),
+        "slowest" => Some(store::Order::Slowest),
+        _ => None,
     }
-    let filter = store::Filter { service, class, min_ms, status, limit };
-    let found = shared.ask(move |view| view.store.transactions(view.names, &filter)).await?;
-    Ok(Json(json!({ "transactions": found })))
 }
 
 /// Reads a trace id.
 pub(super) fn trace_id(text: &str) -> Result<TraceId, Problem> {
-    let id = (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    let hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = hexadecimal.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     id.map(TraceId).ok_or_else(|| Problem::bad("trace_id: expected 32 hexadecimal digits"))
 }
 
-pub(super) async fn transaction(State(shared): App, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
+/// What is said of a transaction that is not there.
+pub(super) const NOT_KEPT: &str =
+    "this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are";
+
+pub(super) async fn transaction(State(app): AppState, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
     let trace = trace_id(&id)?;
-    let units = shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
-    let units = units.ok_or_else(|| {
-        Problem::missing("this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are")
-    })?;
-    Ok(Json(json!({ "trace_id": id, "units": units })))
+    let units = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
+    let units = units.ok_or_else(|| Problem::missing(NOT_KEPT))?;
+    Ok(Json(json!({ "trace_id": trace.to_string(), "units": units })))
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct SamplingRequest {
+#[serde(deny_unknown_fields)]
+struct SamplingRequest {
     hertz: u32,
 }
 
-/// Changes the sampling rate. A web page elsewhere cannot send this header without asking first, which nothing allows.
-pub(super) async fn sampling(State(shared): App, headers: HeaderMap, body: Bytes) -> Result<Json<Value>, Problem> {
-    if !shared.listen.ip().is_loopback() {
-        return Err(Problem(StatusCode::FORBIDDEN, "changes are taken on a loopback address only".into()));
+/// Changes the sampling rate; 0 stops sampling. Only where nobody but this host can ask, and not for a web page:
+/// those cannot send the header without asking first, which nothing here allows.
+pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Bytes) -> Result<Json<Value>, Problem> {
+    let refused = |what: &str| Problem(StatusCode::FORBIDDEN, what.into());
+    if !app.shared.listen.ip().is_loopback() {
+        return Err(refused("changes are taken on a loopback address only"));
     }
-    if !headers.contains_key("x-tracer") {
-        return Err(Problem(StatusCode::FORBIDDEN, "changes need the header X-Tracer: 1".into()));
+    if headers.get("x-tracer").is_none_or(|value| value != "1") {
+        return Err(refused("changes need the header X-Tracer: 1"));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
+        return Err(Problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json".into()));
     }
     let request: SamplingRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::bad(format!("expected {{\"hertz\": 99}}: {error}")))?;
-    if request.hertz > crate::kernel::sampler::MAX_HERTZ {
-        return Err(Problem::bad("hertz: expected 0 to 10000"));
+    if request.hertz > MAX_HERTZ {
+        return Err(Problem::bad(format!("hertz: expected 0 to {MAX_HERTZ}")));
     }
     let (answer, wait) = oneshot::channel();
     let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the agent did not answer in time".into());
-    shared.commands.try_send(Command::Hertz(request.hertz, answer)).map_err(|_| late())?;
-    let done = tokio::time::timeout(Duration::from_secs(5), wait).await.map_err(|_| late())?.map_err(|_| late())?;
+    app.shared.commands.try_send(Command::Hertz(request.hertz, answer)).map_err(|_| late())?;
+    let done = tokio::time::timeout(super::PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)?;
     done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))?;
     Ok(Json(json!({ "hertz": request.hertz })))
 }
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct ProfileQuery {
-    service: Option<String>,
-    class: Option<String>,
-    kind: Option<String>,
-    since: Option<String>,
-}
-
-impl ProfileQuery {
-    fn title(&self) -> String {
-        let parts: Vec<&str> = [&self.service, &self.class].into_iter().flatten().map(String::as_str).collect();
-        if parts.is_empty() { "all services".into() } else { parts.join(" · ") }
+/// Stacks that a query asks for, and what they are of; refuses names nobody has.
+async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String), Problem> {
+    let params = params.only(&["service", "class", "kind", "since"])?;
+    let kind = |kind: &str| (kind == "cpu").then_some(());
+    params.read("kind", "cpu (on-CPU time is what is sampled)", kind)?;
+    let since = params.read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::cli::duration(text).ok())?;
+    let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since };
+    let mut title = [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
+    if title.is_empty() {
+        title.push_str("all services");
     }
+    let found = shared.ask(move |view| {
+        find(view, filter.service.as_deref(), filter.class.as_deref())?;
+        Ok::<_, super::known::Unknown>(view.profiles.snapshot(view.names, &filter))
+    });
+    Ok((found.await??, title))
 }
 
-/// Stacks that a query asks for; refuses names nobody has.
-async fn snapshot(shared: &Shared, query: &ProfileQuery) -> Result<Snapshot, Problem> {
-    if query.kind.as_deref().is_some_and(|kind| kind != "cpu") {
-        return Err(Problem::bad("kind: expected cpu (on-CPU time is what is sampled)"));
-    }
-    let since = match &query.since {
-        Some(since) => Some(crate::cli::duration(since).map_err(|what| Problem::bad(format!("since: {what}")))?),
-        None => None,
-    };
-    let filter = profiles::Filter { service: query.service.clone(), class: query.class.clone(), since };
-    let found = shared
-        .ask(move |view| {
-            let known = filter.service.as_ref().is_none_or(|want| view.names.services.iter().any(|name| **name == **want));
-            let class_known = filter.class.as_ref().is_none_or(|want| {
-                let fits = |info: &&crate::model::ClassInfo| filter.service.as_ref().is_none_or(|service| *info.service_name == **service);
-                view.names.classes.iter().filter(fits).any(|info| *info.name == **want)
-            });
-            (known && class_known).then(|| view.profiles.snapshot(view.names, &filter))
-        })
-        .await?;
-    found.ok_or_else(|| Problem::missing("no such service or class; /api/v1/classes lists them"))
+/// Rendering reads symbols and takes a while: on a thread of its own, and few at the same time.
+async fn render<T: Send + 'static>(app: &App, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
+    let _place = app.renders.acquire().await.map_err(|_| failed())?;
+    tokio::task::spawn_blocking(work).await.map_err(|_| failed())
 }
 
-/// Rendering reads symbols: not on a thread that serves others.
-async fn render<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    let failed = |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
-    tokio::task::spawn_blocking(work).await.map_err(failed)
-}
-
-pub(super) async fn flamegraph(State(shared): App, Query(query): Query<ProfileQuery>) -> Result<Response, Problem> {
-    let snapshot = snapshot(&shared, &query).await?;
-    let title = query.title();
-    let svg = render(move || snapshot.svg(&title)).await?;
-    // The graph's own script zooms and searches; names in it are escaped by whoever drew it.
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+pub(super) async fn flamegraph(State(app): AppState, params: Params) -> Result<Response, Problem> {
+    let (snapshot, title) = snapshot(&app.shared, params).await?;
+    let svg = render(&app, move || snapshot.svg(&title)).await?;
+    // The graph's own script zooms and searches; it can load and send nothing.
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     Ok(([(header::CONTENT_TYPE, "image/svg+xml"), (header::CONTENT_SECURITY_POLICY, policy)], svg).into_response())
 }
 
-pub(super) async fn folded(State(shared): App, Query(query): Query<ProfileQuery>) -> Result<String, Problem> {
-    let snapshot = snapshot(&shared, &query).await?;
-    render(move || snapshot.folded()).await
+pub(super) async fn folded(State(app): AppState, params: Params) -> Result<String, Problem> {
+    let (snapshot, _) = snapshot(&app.shared, params).await?;
+    render(&app, move || snapshot.folded()).await
 }
 
-pub(super) async fn pprof(State(shared): App, Query(query): Query<ProfileQuery>) -> Result<Response, Problem> {
-    let snapshot = snapshot(&shared, &query).await?;
-    let bytes = render(move || snapshot.pprof()).await?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Response, Problem> {
+    let (snapshot, _) = snapshot(&app.shared, params).await?;
+    let bytes = render(&app, move || snapshot.pprof()).await?;
+    // Compressed as part of the format, not on the way: no Content-Encoding.
+    let name = "attachment; filename=\"profile.pb.gz\"";
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes).into_response())
 }

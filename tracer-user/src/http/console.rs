@@ -191,7 +191,7 @@ fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
 pub(super) async fn overview(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let (health, services, classes, found) = shared
         .ask(|view| {
-            let filter = Filter { limit: 2000, ..Filter::default() };
+            let filter = Filter { limit: 20, order: crate::store::Order::Slowest, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
             (view.health.clone(), service_views(view), class_views(view), found)
         })

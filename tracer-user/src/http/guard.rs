@@ -1,89 +1,118 @@
-//! What stands between the network and the handlers: bounds on connections and time, and who may ask.
+//! Before and after every handler: who may ask, how long an answer may take, what a browser may do with it.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::ListenerExt;
-use tokio::net::TcpListener;
 
-use super::{Problem, Shared, host_is_ours};
+use super::{App, Problem};
 
-/// Requests served at the same time.
-const REQUESTS: usize = 64;
 /// Longest time for one answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Pages here have no script, no inline style and nothing from elsewhere.
+const POLICY: &str =
+    "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-static PLACES: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(REQUESTS);
-
-/// Accepts connections until `shutdown`. A reader that never reads holds a connection and a page of memory, nothing
-/// else: the kernel gives it up after `TCP_USER_TIMEOUT`.
-pub(super) async fn serve(listener: TcpListener, app: Router, shutdown: impl Future<Output = ()> + Send + 'static) {
-    let listener = listener.tap_io(|io| {
-        if let Err(error) = io.set_nodelay(true) {
-            log::debug!("TCP_NODELAY: {error}");
+pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
+    let mut response = if host_is_ours(&request, app.shared.listen, &app.host_name) {
+        match tokio::time::timeout(ANSWER, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
         }
-        give_up_after(io, ANSWER);
-    });
-    let (begun, begins) = tokio::sync::oneshot::channel::<()>();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
-        shutdown.await;
-        let _ = begun.send(());
-    });
-    let served = async {
-        if let Err(error) = server.await {
-            log::error!("serving ended: {error}");
-        }
-    };
-    // Clients that keep their connection open do not keep the agent.
-    let patience = async {
-        let _ = begins.await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    };
-    tokio::select! { () = served => {}, () = patience => {} }
-}
-
-#[expect(unsafe_code, reason = "the standard library has no call for this socket option")]
-fn give_up_after(io: &tokio::net::TcpStream, time: Duration) {
-    use std::os::fd::AsRawFd;
-    let millis = time.as_millis() as libc::c_uint;
-    // SAFETY: a valid descriptor and an option value of the size given.
-    unsafe {
-        libc::setsockopt(
-            io.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_USER_TIMEOUT,
-            (&raw const millis).cast(),
-            size_of::<libc::c_uint>() as libc::socklen_t,
-        );
-    }
-}
-
-/// Before and after every handler.
-pub(super) async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Result<Response, Infallible> {
-    if !host_is_ours(request.headers(), shared.listen) {
-        let what = "this agent is asked for by another name than its own; use its address";
-        return Ok(Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response());
-    }
-    let Ok(_place) = PLACES.try_acquire() else {
-        return Ok(Problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; try again".into()).into_response());
-    };
-    let mut response = match tokio::time::timeout(ANSWER, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
+    } else {
+        let what = "the Host header names another server: use this agent's address, localhost or its host name";
+        Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // Flame graphs bring their own script and style; nothing else may run.
-    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(
-        "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    ));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // Flame graphs bring their own script and style, and say so.
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
     Ok(response)
+}
+
+/// Whether the request asks for this agent. A page elsewhere can make its own name resolve to our address and then
+/// read our answers as if they were its own ("DNS rebinding"); it cannot do that with an address or with our name.
+fn host_is_ours(request: &Request, listen: SocketAddr, host_name: &str) -> bool {
+    let Some(host) = host(request.headers()) else {
+        // Browsers always send one; HTTP/1.0 need not.
+        return request.version() == Version::HTTP_10 && !request.headers().contains_key(header::HOST);
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    if name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        // Whoever listens on every address, or behind a translated one, is asked for by addresses it does not know.
+        return ip.is_loopback() || !listen.ip().is_loopback();
+    }
+    // `node1` and `node1.example.org`, where others may ask at all.
+    let first = name.split('.').next().unwrap_or_default();
+    !listen.ip().is_loopback() && !first.is_empty() && {
+        let own = host_name.split('.').next().unwrap_or_default();
+        first.eq_ignore_ascii_case(own)
+    }
+}
+
+/// The `Host` header, when there is exactly one.
+fn host(headers: &HeaderMap) -> Option<&str> {
+    let mut all = headers.get_all(header::HOST).iter();
+    let host = all.next()?.to_str().ok()?;
+    all.next().is_none().then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+
+    fn asked(version: Version, hosts: &[&str], listen: &str) -> bool {
+        let mut request = Request::new(Body::empty());
+        *request.version_mut() = version;
+        for host in hosts {
+            request.headers_mut().append(header::HOST, HeaderValue::from_str(host).unwrap());
+        }
+        host_is_ours(&request, listen.parse().unwrap(), "node1.example.org")
+    }
+
+    #[test]
+    fn only_our_own_names_are_answered() {
+        let local = "127.0.0.1:9464";
+        let everywhere = "0.0.0.0:9464";
+        for (host, on_loopback, on_all) in [
+            ("127.0.0.1:9464", true, true),
+            ("127.0.0.1", true, true),
+            ("127.8.8.8", true, true),
+            ("localhost:1", true, true),
+            ("LocalHost", true, true),
+            ("[::1]:9464", true, true),
+            ("[::1]", true, true),
+            ("10.0.0.5:9464", false, true),
+            ("[fd00::5]:9464", false, true),
+            ("node1:9464", false, true),
+            ("NODE1.example.org", false, true),
+            ("evil.example", false, false),
+            ("localhost.evil.example", false, false),
+            ("127.0.0.1.evil.example", false, false),
+            ("", false, false),
+            (":9464", false, false),
+            (".", false, false),
+        ] {
+            assert_eq!(asked(Version::HTTP_11, &[host], local), on_loopback, "{host} on loopback");
+            assert_eq!(asked(Version::HTTP_11, &[host], everywhere), on_all, "{host} on all addresses");
+        }
+        assert!(!asked(Version::HTTP_11, &[], local));
+        assert!(asked(Version::HTTP_10, &[], local));
+        assert!(!asked(Version::HTTP_11, &["localhost", "evil.example"], local));
+    }
 }

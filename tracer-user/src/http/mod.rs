@@ -6,6 +6,10 @@
 mod api;
 mod console;
 mod guard;
+mod known;
+mod listen;
+mod markup;
+mod params;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use prometheus::Registry;
@@ -26,7 +31,11 @@ use crate::profiles::Profiles;
 use crate::store::Store;
 
 /// How long a handler waits for the pipeline.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest body of a request, bytes.
+const BODY: usize = 4096;
+/// Profiles rendered at the same time: each may take a CPU for a while.
+const RENDERS: usize = 2;
 
 /// How the agent is, beside the figures of services.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +96,15 @@ pub struct Shared {
     pub listen: SocketAddr,
 }
 
+/// What handlers share, with what only they need.
+#[derive(Debug)]
+pub(crate) struct App {
+    shared: Shared,
+    /// Own name of the host, as others may ask for it.
+    host_name: String,
+    renders: tokio::sync::Semaphore,
+}
+
 /// An answer that is an error: what was wrong and what was expected.
 #[derive(Debug)]
 pub(crate) struct Problem(StatusCode, String);
@@ -120,17 +138,21 @@ impl Shared {
         });
         let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the pipeline did not answer in time: it is busy or stopping".into());
         self.jobs.try_send(job).map_err(|_| late())?;
-        tokio::time::timeout(PATIENCE, wait).await.map_err(|_| late())?.map_err(|_| late())
+        // Waited for too long, or dropped unanswered.
+        tokio::time::timeout(PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)
     }
 }
 
-/// Serves until `shutdown`.
+/// Serves until `shutdown`; requests that are open then have a moment to end. The listener is bound by the caller, so
+/// that an address in use is known before tracing starts.
 pub async fn serve(listener: TcpListener, shared: Shared, shutdown: impl Future<Output = ()> + Send + 'static) {
-    let app = router(Arc::new(shared));
-    guard::serve(listener, app, shutdown).await;
+    let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    let renders = tokio::sync::Semaphore::new(RENDERS);
+    let app = router(Arc::new(App { shared, host_name, renders }));
+    listen::serve(listener, app, listen::Limits::default(), shutdown).await;
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(console::overview))
         .route("/service", get(console::service))
@@ -149,22 +171,12 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/profile.folded", get(api::folded))
         .route("/profile.pb.gz", get(api::pprof))
         .fallback(|| async { Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API") })
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&shared), guard::check))
-        .with_state(shared)
-}
-
-/// Whether a `Host` header names this agent: anything else is a page elsewhere that resolves its name to us.
-fn host_is_ours(headers: &HeaderMap, listen: SocketAddr) -> bool {
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
-    if !listen.ip().is_loopback() {
-        // Reached by names only its operator knows.
-        return true;
-    }
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    matches!(name, "localhost" | "[::1]") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        .method_not_allowed_fallback(|| async {
+            Problem(StatusCode::METHOD_NOT_ALLOWED, "this method means nothing here; see the Allow header".into())
+        })
+        .layer(DefaultBodyLimit::max(BODY))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), guard::check))
+        .with_state(app)
 }
 
 #[cfg(test)]

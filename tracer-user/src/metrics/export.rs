@@ -1,21 +1,29 @@
 //! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist, else DESIGN §9.
+//!
+//! `tracer_work_*` counts work that services answer for: server units only. Calls they make have
+//! `http_client_request_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
+//! one service. Its `status` is `ok`, `error` (failed by its status, or its end was not seen) or `aborted` (the
+//! connection ended before the reply did).
 
 use std::collections::HashMap;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
-    Registry, TextEncoder,
+    Counter, CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
+    TextEncoder,
 };
 use tracer_common::lost::Lost;
 
+use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS};
+use super::process::Process;
 use crate::kernel::usage::Usage;
-use crate::model::{ClassId, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
+use crate::model::{ClassId, ClassInfo, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
 
 /// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
-/// Different statuses of one class that get series of their own.
-const STATUSES: usize = 24;
+/// Most classes, of all services together, that get series of their own; what comes later shares those of
+/// `service_name="_other", request_class="_other"`, visibly.
+const CLASSES: usize = 10_000;
 
 /// The families, and handles of series already used.
 #[derive(Debug)]
@@ -26,7 +34,9 @@ pub struct Metrics {
     work: IntCounterVec,
     work_time: [CounterVec; 5],
     service_cpu: CounterVec,
-    host_cpu: GaugeLike,
+    host_cpu: Seconds,
+    host_busy: Counter,
+    host_unreported: Gauge,
     capture: Gauge,
     attribution: Vec<IntCounter>,
     events: Totals,
@@ -34,13 +44,18 @@ pub struct Metrics {
     classes: GaugeVec,
     merged: Totals,
     hertz: Gauge,
-    bpf_seconds: GaugeLike,
+    bpf_seconds: Seconds,
     bpf_runs: Totals,
     bpf_missed: Totals,
     levels: GaugeVec,
     own_cpu: Counter,
     own_rss: Gauge,
+    /// Requests that had no series of their own: their class was one too many, or a combination of labels was.
+    folded_classes: IntCounter,
+    folded_series: IntCounter,
     per_class: Vec<Option<Class>>,
+    /// Classes with series of their own.
+    classes_named: usize,
     per_service: HashMap<u32, Counter>,
     per_service_requests: HashMap<u32, Counter>,
 }
@@ -58,27 +73,38 @@ impl Totals {
 
 /// The same for seconds.
 #[derive(Debug)]
-struct GaugeLike(CounterVec);
+struct Seconds(CounterVec);
 
-impl GaugeLike {
+impl Seconds {
     fn set(&self, label: &str, total: f64) {
-        let counter = self.0.with_label_values(&[label]);
-        let more = total - counter.get();
-        if more > 0.0 {
-            counter.inc_by(more);
-        }
+        raise(&self.0.with_label_values(&[label]), total);
+    }
+}
+
+/// Brings a counter up to `total`; a total that falls (or is not a number) changes nothing.
+fn raise(counter: &Counter, total: f64) {
+    let more = total - counter.get();
+    if more > 0.0 && more.is_finite() {
+        counter.inc_by(more);
     }
 }
 
 /// Handles of one class.
 #[derive(Debug)]
 struct Class {
-    durations: Vec<(u16, &'static str, Histogram)>,
+    durations: Durations,
+    folded: bool,
+    work: Option<Work>,
+    /// CPU, run queue, blocked, queue, downstream.
+    time: [Counter; 5],
+}
+
+/// Units by outcome.
+#[derive(Debug)]
+struct Work {
     ok: IntCounter,
     failed: IntCounter,
     aborted: IntCounter,
-    /// CPU, run queue, blocked, queue, downstream.
-    time: [Counter; 5],
 }
 
 fn vec<T: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<T>) -> T {
@@ -99,18 +125,8 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         let r = &registry;
-        let histogram = |name: &str, help: &str| {
-            HistogramVec::new(
-                HistogramOpts::new(name, help).buckets(BOUNDS.to_vec()),
-                &[
-                    "service_name",
-                    "request_class",
-                    "http_request_method",
-                    "http_route",
-                    "http_response_status_code",
-                    "error_type",
-                ],
-            )
+        let histogram = |name: &str, help: &str, labels: &[&str]| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(BOUNDS.to_vec()), labels)
         };
         let counter = |name: &str, help: &str, labels: &[&str]| CounterVec::new(Opts::new(name, help), labels);
         let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
@@ -123,19 +139,42 @@ impl Metrics {
             ("tracer_work_downstream_seconds_total", "Time requests of the class had a downstream call open."),
         ]
         .map(|(name, help)| vec(r, counter(name, help, work_labels)));
-        let attribution = vec(
-            r,
-            int("tracer_attribution_total", "Calls by how sure it is which request caused them.", &["grade"]),
-        );
+        let attribution =
+            vec(r, int("tracer_attribution_total", "Calls by how sure it is which request caused them.", &["grade"]));
         let lost = Totals(vec(r, int("tracer_events_lost_total", "What was lost, by where and why.", &["reason"])));
         for reason in Lost::ALL {
             lost.set(reason.name(), 0);
         }
         let build = vec(r, GaugeVec::new(Opts::new("tracer_build_info", "Version of the agent."), &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        let folded = vec(
+            r,
+            int(
+                "tracer_metrics_folded_total",
+                "Requests counted in series that several share, because there were too many classes or too many combinations of labels in one.",
+                &["what"],
+            ),
+        );
+        if let Err(error) = Process::new().and_then(|process| registry.register(Box::new(process))) {
+            log::error!("the metrics of the agent's own process were refused: {error}");
+        }
         Self {
-            server: vec(r, histogram("http_server_request_duration_seconds", "Duration of requests served: first byte read to last byte sent.")),
-            client: vec(r, histogram("http_client_request_duration_seconds", "Duration of requests made: first byte sent to last byte read.")),
+            server: vec(
+                r,
+                histogram(
+                    "http_server_request_duration_seconds",
+                    "Duration of requests served: first byte read to last byte sent.",
+                    &SERVER_LABELS,
+                ),
+            ),
+            client: vec(
+                r,
+                histogram(
+                    "http_client_request_duration_seconds",
+                    "Duration of requests made: first byte sent to last byte read.",
+                    &CLIENT_LABELS,
+                ),
+            ),
             work: vec(
                 r,
                 int(
@@ -147,32 +186,85 @@ impl Metrics {
             work_time,
             service_cpu: vec(
                 r,
-                counter("tracer_service_cpu_seconds_total", "CPU of a service: for requests, and overhead.", &["service_name", "kind"]),
+                counter(
+                    "tracer_service_cpu_seconds_total",
+                    "CPU of a service: for requests, and overhead.",
+                    &["service_name", "kind"],
+                ),
             ),
-            host_cpu: GaugeLike(vec(
+            host_cpu: Seconds(vec(
                 r,
-                counter("tracer_host_cpu_seconds_total", "CPU of the host since tracing began, by whom it was charged to.", &["kind"]),
+                counter(
+                    "tracer_host_cpu_seconds_total",
+                    "CPU of the host since tracing began, by whom it was charged to.",
+                    &["kind"],
+                ),
             )),
+            host_busy: vec(
+                r,
+                Counter::new(
+                    "tracer_host_cpu_busy_seconds_total",
+                    "CPU of the host since tracing began that the system says was used.",
+                ),
+            ),
+            host_unreported: vec(
+                r,
+                Gauge::new(
+                    "tracer_host_cpu_unreported_seconds",
+                    "CPU that was counted and whose thread has not reported yet.",
+                ),
+            ),
             capture: vec(r, Gauge::new("tracer_capture_ratio", "CPU attributed / CPU the system says was used.")),
             attribution: Grade::ALL.iter().map(|grade| attribution.with_label_values(&[grade.name()])).collect(),
             events: Totals(vec(r, int("tracer_events_total", "Records taken from the kernel.", &["kind"]))),
             lost,
-            classes: vec(r, GaugeVec::new(Opts::new("tracer_classes", "Request classes of a service."), &["service_name"])),
+            classes: vec(
+                r,
+                GaugeVec::new(Opts::new("tracer_classes", "Request classes of a service."), &["service_name"]),
+            ),
             merged: Totals(vec(
                 r,
-                int("tracer_classes_merged_total", "New classes merged into their parent because there were too many.", &["service_name"]),
+                int(
+                    "tracer_classes_merged_total",
+                    "New classes merged into their parent because there were too many.",
+                    &["service_name"],
+                ),
             )),
             hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU.")),
-            bpf_seconds: GaugeLike(vec(
+            bpf_seconds: Seconds(vec(
                 r,
-                counter("tracer_bpf_run_seconds_total", "Run time of a BPF program (0 while kernel.bpf_stats_enabled is 0).", &["program"]),
+                counter(
+                    "tracer_bpf_run_seconds_total",
+                    "Run time of a BPF program (0 while kernel.bpf_stats_enabled is 0).",
+                    &["program"],
+                ),
             )),
-            bpf_runs: Totals(vec(r, int("tracer_bpf_runs_total", "Runs of a BPF program (counted while kernel.bpf_stats_enabled is 1).", &["program"]))),
-            bpf_missed: Totals(vec(r, int("tracer_bpf_missed_total", "Runs of a BPF program skipped by the kernel because it was already running there.", &["program"]))),
-            levels: vec(r, GaugeVec::new(Opts::new("tracer_level", "Fill level of what is kept in memory."), &["what"])),
+            bpf_runs: Totals(vec(
+                r,
+                int(
+                    "tracer_bpf_runs_total",
+                    "Runs of a BPF program (counted while kernel.bpf_stats_enabled is 1).",
+                    &["program"],
+                ),
+            )),
+            bpf_missed: Totals(vec(
+                r,
+                int(
+                    "tracer_bpf_missed_total",
+                    "Runs of a BPF program skipped by the kernel because it was already running there.",
+                    &["program"],
+                ),
+            )),
+            levels: vec(
+                r,
+                GaugeVec::new(Opts::new("tracer_level", "Fill level of what is kept in memory."), &["what"]),
+            ),
             own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU of the agent.")),
             own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Memory of the agent.")),
+            folded_classes: folded.with_label_values(&["class"]),
+            folded_series: folded.with_label_values(&["series"]),
             per_class: Vec::new(),
+            classes_named: 0,
             per_service: HashMap::new(),
             per_service_requests: HashMap::new(),
             registry,
@@ -191,13 +283,22 @@ impl Metrics {
         }
         if self.per_class.get(index).is_some_and(Option::is_none) {
             let info = names.class(id)?;
-            // Calls of a service are work of its requests: they get names of their own beside them.
-            let class = if info.side == Side::Client { format!("→ {}", info.name) } else { info.name.to_string() };
-            let labels = [&*info.service_name, class.as_str(), info.protocol];
-            let work = |status: &str| self.work.with_label_values(&[labels[0], labels[1], labels[2], status]);
-            let time = [0, 1, 2, 3, 4].map(|i: usize| self.work_time[i].with_label_values(&labels));
-            let made =
-                Class { durations: Vec::new(), ok: work("ok"), failed: work("error"), aborted: work("aborted"), time };
+            let folded = self.classes_named >= CLASSES;
+            let [service, name] = class_labels(info, folded);
+            let labels = [service, name, info.protocol];
+            let work = |status: &str| self.work.with_label_values(&[service, name, info.protocol, status]);
+            let made = Class {
+                durations: Durations::default(),
+                folded,
+                // A class of calls has no work of its own; its series appear only if something is charged to it.
+                work: (info.side == Side::Server).then(|| Work {
+                    ok: work("ok"),
+                    failed: work("error"),
+                    aborted: work("aborted"),
+                }),
+                time: self.work_time.each_ref().map(|family| family.with_label_values(&labels)),
+            };
+            self.classes_named += usize::from(!folded);
             if let Some(entry) = self.per_class.get_mut(index) {
                 *entry = Some(made);
             }
@@ -242,22 +343,19 @@ impl Metrics {
 
     /// CPU seconds and resident bytes of the agent itself.
     pub fn set_own(&self, cpu_s: f64, rss: u64) {
-        self.own_cpu.inc_by((cpu_s - self.own_cpu.get()).max(0.0));
+        raise(&self.own_cpu, cpu_s);
         self.own_rss.set(rss as f64);
     }
 
     /// The host's books.
     pub fn set_host(&self, books: &HostBooks) {
-        for (kind, seconds) in [
-            ("requests", books.requests),
-            ("overhead", books.overhead),
-            ("kernel", books.kernel),
-            ("unreported", books.unreported),
-            ("idle", books.idle),
-            ("system_busy", books.system_busy),
-        ] {
+        for (kind, seconds) in
+            [("requests", books.requests), ("overhead", books.overhead), ("kernel", books.kernel), ("idle", books.idle)]
+        {
             self.host_cpu.set(kind, seconds);
         }
+        raise(&self.host_busy, books.system_busy);
+        self.host_unreported.set(books.unreported);
         if let Some(ratio) = books.capture_ratio() {
             self.capture.set(ratio);
         }
@@ -270,52 +368,38 @@ impl Default for Metrics {
     }
 }
 
-/// What OpenTelemetry calls `error.type`.
-fn error_type(unit: &Unit) -> &'static str {
-    match (unit.outcome, unit.error) {
-        (Outcome::Aborted, _) => "aborted",
-        (_, true) => "status",
-        _ => "",
-    }
+/// Values of `service_name` and `request_class`.
+fn class_labels(info: &ClassInfo, folded: bool) -> [&str; 2] {
+    if folded { [OTHER, OTHER] } else { [&*info.service_name, &*info.name] }
 }
 
 impl Sink for Metrics {
     fn unit(&mut self, names: &Names, unit: &Unit) {
-        let family = if unit.side == Side::Server { self.server.clone() } else { self.client.clone() };
         if unit.side == Side::Client {
             let index = Grade::ALL.iter().position(|grade| *grade == unit.grade).unwrap_or(0);
             if let Some(counter) = self.attribution.get(index) {
                 counter.inc();
             }
         }
-        let Some(class) = self.class(names, unit.class) else { return };
-        let status = unit.status.unwrap_or(0);
-        let kind = error_type(unit);
-        let known = class.durations.iter().position(|(code, error, _)| *code == status && *error == kind);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let Some(info) = names.class(unit.class) else { return };
-                let code = match status {
-                    0 => String::new(),
-                    // A server that makes up codes does not make up series.
-                    _ if class.durations.len() >= STATUSES => "_OTHER".into(),
-                    code => code.to_string(),
-                };
-                let error = if kind == "status" { code.as_str() } else { kind };
-                let method = info.name.split_once(' ').map_or("_OTHER", |(method, _)| method);
-                let labels = [&*info.service_name, &*info.name, method, &*info.route, code.as_str(), error];
-                class.durations.push((status, kind, family.with_label_values(&labels)));
-                class.durations.len() - 1
-            }
-        };
-        if let Some((_, _, histogram)) = class.durations.get(index) {
-            histogram.observe(unit.duration() as f64 / 1e9);
+        let Some(info) = names.class(unit.class) else { return };
+        if self.class(names, unit.class).is_none() {
+            return;
         }
+        let Some(Some(class)) = self.per_class.get_mut(unit.class.0 as usize) else { return };
+        if class.folded {
+            self.folded_classes.inc();
+        }
+        if unit.protocol == "http" {
+            let family = if unit.side == Side::Server { &self.server } else { &self.client };
+            if class.durations.observe(family, class_labels(info, class.folded), info, unit) {
+                self.folded_series.inc();
+            }
+        }
+        let Some(work) = &class.work else { return };
         match unit.outcome {
-            Outcome::Aborted => class.aborted.inc(),
-            _ if unit.error => class.failed.inc(),
-            _ => class.ok.inc(),
+            Outcome::Aborted => work.aborted.inc(),
+            _ if unit.error => work.failed.inc(),
+            _ => work.ok.inc(),
         }
         class.time[3].inc_by(unit.queue() as f64 / 1e9);
         class.time[4].inc_by(unit.downstream as f64 / 1e9);
@@ -350,33 +434,11 @@ impl Sink for Metrics {
     }
 }
 
-/// The exposition text of a registry, and of the agent's own process.
-pub fn text(registry: &Registry) -> String {
-    TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default()
+/// The exposition text of a registry.
+pub fn text(registry: &Registry) -> prometheus::Result<String> {
+    TextEncoder::new().encode_to_string(&registry.gather())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_loss_is_there_from_the_start() {
-        let metrics = Metrics::new();
-        metrics.set_lost("ring_full_op", 5);
-        metrics.set_lost("ring_full_op", 3);
-        let text = text(&metrics.registry());
-        assert!(text.contains("tracer_events_lost_total{reason=\"ring_full_op\"} 5"), "{text}");
-        for reason in Lost::ALL {
-            assert!(text.contains(reason.name()), "{}", reason.name());
-        }
-        assert!(text.contains("tracer_attribution_total{grade=\"certain\"} 0"));
-    }
-
-    #[test]
-    fn the_capture_ratio_is_what_was_attributed() {
-        let metrics = Metrics::new();
-        let books = HostBooks { requests: 1.0, overhead: 2.0, kernel: 0.5, system_busy: 3.5, ..HostBooks::default() };
-        metrics.set_host(&books);
-        assert!(text(&metrics.registry()).contains("tracer_capture_ratio 1\n"));
-    }
-}
+#[path = "export_tests.rs"]
+mod tests;

@@ -1,9 +1,13 @@
 //! Numbers about classes: for Prometheus ([`Metrics`]) and for the API and the console ([`ClassStats`]).
 
+mod durations;
 mod export;
+mod process;
 mod quantile;
+#[cfg(test)]
+mod samples;
 mod stats;
 
 pub use export::{Metrics, text};
 pub use quantile::Quantiles;
-pub use stats::{ClassFigures, ClassStats};
+pub use stats::{ClassFigures, ClassStats, ServiceFigures};

@@ -1,20 +1,22 @@
-//! Rolling figures per class for the API and the console.
+//! Rolling figures per class and service for the API and the console.
 
 use std::collections::VecDeque;
 
 use super::quantile::Quantiles;
-use crate::model::{ClassId, Cost, Nanos, Names, Owner, ServiceId, Sink, Unit};
+use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Unit};
 
-/// Length of one window, nanoseconds, and how many are kept: figures are of the last five minutes.
+/// Length of one window, nanoseconds, and how many are kept: times are of the last five minutes.
 const WINDOW: Nanos = 60_000_000_000;
 const WINDOWS: usize = 5;
+/// Length of one slice, nanoseconds, and how many are kept: rates are of the last minute.
+const SLICE: Nanos = 10_000_000_000;
+const SLICES: usize = 7;
 
 /// Sums of one window.
 #[derive(Clone, Debug, Default)]
 struct Window {
     started: Nanos,
     count: u64,
-    errors: u64,
     durations: Quantiles,
     queue: u64,
     downstream: u64,
@@ -22,7 +24,50 @@ struct Window {
     cost: Cost,
 }
 
-/// What is shown of a class: counts since the start, the rest over the last minutes. Times in seconds per request.
+impl Window {
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.queue += other.queue;
+        self.downstream += other.downstream;
+        self.duration += other.duration;
+        self.cost.add(other.cost);
+        self.durations.merge(&other.durations);
+    }
+}
+
+/// How much of something there was in the last minute.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    /// Number of the newest slice.
+    newest: u64,
+    sums: [u64; SLICES],
+}
+
+impl Rate {
+    fn add(&mut self, now: Nanos, amount: u64) {
+        let slice = now / SLICE;
+        // Slices nobody added to are empty.
+        for skipped in (self.newest + 1..=slice).rev().take(SLICES) {
+            self.sums[skipped as usize % SLICES] = 0;
+        }
+        self.newest = self.newest.max(slice);
+        self.sums[slice as usize % SLICES] += amount;
+    }
+
+    /// Per second; `begun` is when counting could have begun.
+    fn per_second(&self, now: Nanos, begun: Nanos) -> f64 {
+        let slice = now / SLICE;
+        let oldest = (slice + 1).saturating_sub(SLICES as u64);
+        let known = (self.newest + 1).saturating_sub(SLICES as u64)..=self.newest;
+        let sum: u64 = known.filter(|slice| *slice >= oldest).map(|slice| self.sums[slice as usize % SLICES]).sum();
+        // A second at least: the first request of all is no rate yet.
+        let span = now.saturating_sub((oldest * SLICE).max(begun)).max(1_000_000_000);
+        sum as f64 * 1e9 / span as f64
+    }
+}
+
+/// What is shown of a class: counts since the start, rates over the last minute, times over the last five minutes (of
+/// those in which it had requests, when it has been quiet for longer). Times in seconds per request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClassFigures {
     /// Requests since the start.
@@ -31,6 +76,8 @@ pub struct ClassFigures {
     pub errors: u64,
     /// Requests per second.
     pub rate_per_s: f64,
+    /// Failed requests per second.
+    pub error_rate_per_s: f64,
     /// Median duration.
     pub p50_s: f64,
     /// 95th percentile.
@@ -53,21 +100,64 @@ pub struct ClassFigures {
     pub cpu_total_s: f64,
 }
 
+/// CPU of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ServiceFigures {
+    /// For its requests, seconds since the start.
+    pub requests_s: f64,
+    /// For no request, seconds since the start.
+    pub overhead_s: f64,
+    /// For its requests, CPUs' worth over the last minute.
+    pub requests_cores: f64,
+    /// For no request, CPUs' worth over the last minute.
+    pub overhead_cores: f64,
+}
+
 #[derive(Debug, Default)]
 struct Class {
     count: u64,
     errors: u64,
     cpu: u64,
+    rate: Rate,
+    error_rate: Rate,
     windows: VecDeque<Window>,
 }
 
-/// Figures of every class, and CPU per service.
+impl Class {
+    /// The window of `now`, begun if need be.
+    fn window(&mut self, now: Nanos) -> Option<&mut Window> {
+        if self.windows.back().is_none_or(|window| now.saturating_sub(window.started) >= WINDOW) {
+            if self.windows.len() == WINDOWS {
+                self.windows.pop_front();
+            }
+            self.windows.push_back(Window { started: now / WINDOW * WINDOW, ..Window::default() });
+        }
+        self.windows.back_mut()
+    }
+}
+
+fn is_recent(window: &Window, now: Nanos) -> bool {
+    now.saturating_sub(window.started) < WINDOW * WINDOWS as u64
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    requests: u64,
+    overhead: u64,
+    requests_rate: Rate,
+    overhead_rate: Rate,
+}
+
+/// Figures of every class, and CPU per service. Memory is some 200 bytes per class and, while it has requests, up to
+/// 2.4 KiB for each of five minutes; a class without any keeps one such sum.
 #[derive(Debug, Default)]
 pub struct ClassStats {
     classes: Vec<Class>,
-    overhead: Vec<u64>,
+    services: Vec<Service>,
     now: Nanos,
     begun: Nanos,
+    /// Start of the window in which quiet classes were last looked for.
+    swept: Nanos,
 }
 
 impl ClassStats {
@@ -76,50 +166,61 @@ impl ClassStats {
         Self::default()
     }
 
-    fn window(&mut self, class: ClassId) -> Option<(&mut Class, Nanos)> {
+    fn class(&mut self, class: ClassId) -> Option<&mut Class> {
         let index = class.0 as usize;
         if self.classes.len() <= index {
             self.classes.resize_with(index + 1, Class::default);
         }
-        let now = self.now;
-        let class = self.classes.get_mut(index)?;
-        if class.windows.back().is_none_or(|window| now.saturating_sub(window.started) >= WINDOW) {
-            if class.windows.len() == WINDOWS {
-                class.windows.pop_front();
-            }
-            class.windows.push_back(Window { started: now / WINDOW * WINDOW, ..Window::default() });
+        self.classes.get_mut(index)
+    }
+
+    fn service(&mut self, service: ServiceId) -> Option<&mut Service> {
+        let index = service.0 as usize;
+        if self.services.len() <= index {
+            self.services.resize_with(index + 1, Service::default);
         }
-        Some((class, now))
+        self.services.get_mut(index)
+    }
+
+    fn see(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        if self.begun == 0 {
+            self.begun = now;
+        }
     }
 
     /// CPU charged to a service for no request, seconds since the start.
     pub fn overhead_s(&self, service: ServiceId) -> f64 {
-        self.overhead.get(service.0 as usize).map_or(0.0, |nanos| *nanos as f64 / 1e9)
+        self.service_figures(service).overhead_s
+    }
+
+    /// CPU of a service.
+    pub fn service_figures(&self, service: ServiceId) -> ServiceFigures {
+        let Some(service) = self.services.get(service.0 as usize) else { return ServiceFigures::default() };
+        let cores = |rate: &Rate| rate.per_second(self.now, self.begun) / 1e9;
+        ServiceFigures {
+            requests_s: service.requests as f64 / 1e9,
+            overhead_s: service.overhead as f64 / 1e9,
+            requests_cores: cores(&service.requests_rate),
+            overhead_cores: cores(&service.overhead_rate),
+        }
     }
 
     /// Figures of a class.
     pub fn figures(&self, class: ClassId) -> ClassFigures {
         let Some(class) = self.classes.get(class.0 as usize) else { return ClassFigures::default() };
+        let quiet = !class.windows.iter().any(|window| window.count > 0 && is_recent(window, self.now));
         let mut sum = Window::default();
-        let mut oldest = self.now;
-        let recent = |window: &&Window| self.now.saturating_sub(window.started) < WINDOW * WINDOWS as u64;
-        for window in class.windows.iter().filter(recent) {
-            oldest = oldest.min(window.started);
-            sum.count += window.count;
-            sum.errors += window.errors;
-            sum.queue += window.queue;
-            sum.downstream += window.downstream;
-            sum.duration += window.duration;
-            sum.cost.add(window.cost);
-            sum.durations.merge(&window.durations);
+        for window in class.windows.iter().filter(|window| quiet || is_recent(window, self.now)) {
+            sum.merge(window);
         }
-        let span = self.now.saturating_sub(oldest.max(self.begun)).max(1_000_000_000) as f64 / 1e9;
         let each = |nanos: u64| if sum.count == 0 { 0.0 } else { nanos as f64 / 1e9 / sum.count as f64 };
         let quantile = |q| sum.durations.at(q).unwrap_or(0.0);
         ClassFigures {
             count: class.count,
             errors: class.errors,
-            rate_per_s: sum.count as f64 / span,
+            rate_per_s: class.rate.per_second(self.now, self.begun),
+            error_rate_per_s: class.error_rate.per_second(self.now, self.begun),
             p50_s: quantile(0.50),
             p95_s: quantile(0.95),
             p99_s: quantile(0.99),
@@ -136,39 +237,45 @@ impl ClassStats {
 
 impl Sink for ClassStats {
     fn unit(&mut self, _: &Names, unit: &Unit) {
-        self.now = self.now.max(unit.end);
         if self.begun == 0 {
-            self.begun = unit.start;
+            self.begun = unit.start.max(1);
         }
-        let Some((class, _)) = self.window(unit.class) else { return };
+        self.see(unit.end);
+        let now = self.now;
+        let Some(class) = self.class(unit.class) else { return };
         class.count += 1;
-        class.errors += u64::from(unit.error);
-        let Some(window) = class.windows.back_mut() else { return };
+        class.rate.add(now, 1);
+        if unit.error {
+            class.errors += 1;
+            class.error_rate.add(now, 1);
+        }
+        let Some(window) = class.window(now) else { return };
         window.count += 1;
-        window.errors += u64::from(unit.error);
         window.durations.add(unit.duration());
         window.duration += unit.duration();
         window.queue += unit.queue();
         window.downstream += unit.downstream;
     }
 
-    fn cost(&mut self, _: &Names, owner: Owner, cost: Cost) {
+    fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
+        let now = self.now;
         match owner {
-            Owner::Class(class) => {
-                if let Some((class, _)) = self.window(class) {
+            Owner::Class(id) => {
+                if let Some(class) = self.class(id) {
                     class.cpu += cost.cpu;
-                    if let Some(window) = class.windows.back_mut() {
+                    if let Some(window) = class.window(now) {
                         window.cost.add(cost);
                     }
                 }
+                if let Some(service) = names.class(id).and_then(|info| self.service(info.service)) {
+                    service.requests += cost.cpu;
+                    service.requests_rate.add(now, cost.cpu);
+                }
             }
             Owner::Overhead(service) => {
-                let index = service.0 as usize;
-                if self.overhead.len() <= index {
-                    self.overhead.resize(index + 1, 0);
-                }
-                if let Some(sum) = self.overhead.get_mut(index) {
-                    *sum += cost.cpu;
+                if let Some(service) = self.service(service) {
+                    service.overhead += cost.cpu;
+                    service.overhead_rate.add(now, cost.cpu);
                 }
             }
             Owner::Kernel => {}
@@ -176,6 +283,108 @@ impl Sink for ClassStats {
     }
 
     fn tick(&mut self, now: Nanos) {
-        self.now = self.now.max(now);
+        self.see(now);
+        let window = self.now / WINDOW * WINDOW;
+        if window == self.swept {
+            return;
+        }
+        self.swept = window;
+        let now = self.now;
+        for class in &mut self.classes {
+            // What a class keeps of its last requests takes one window's memory once they are all old.
+            if class.windows.len() > 1 && class.windows.back().is_some_and(|newest| !is_recent(newest, now)) {
+                let mut sum = Window { started: class.windows.back().map_or(0, |w| w.started), ..Window::default() };
+                class.windows.drain(..).for_each(|window| sum.merge(&window));
+                class.windows.push_back(sum);
+                class.windows.shrink_to_fit();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::samples::unit;
+    use crate::model::{ClassInfo, Side};
+    use std::sync::Arc;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    fn names() -> Names {
+        let class = ClassInfo {
+            service: ServiceId(0),
+            service_name: Arc::from("shop"),
+            protocol: "http",
+            side: Side::Server,
+            name: Arc::from("GET /"),
+            route: Arc::from("/"),
+        };
+        Names { services: vec![Arc::from("shop")], classes: vec![class] }
+    }
+
+    /// One request of 2 ms and 1 ms of CPU every 100 ms from second `from` to second `to`.
+    fn load(stats: &mut ClassStats, from: u64, to: u64) {
+        let names = names();
+        for step in from * 10..to * 10 {
+            let start = step * SECOND / 10;
+            stats.unit(&names, &unit(1, start, 2_000_000, step % 10 == 0));
+            let cost = Cost { cpu: 1_000_000, ..Cost::default() };
+            stats.cost(&names, Owner::Class(ClassId(0)), cost);
+            stats.cost(&names, Owner::Overhead(ServiceId(0)), cost);
+        }
+        stats.tick(to * SECOND);
+    }
+
+    #[track_caller]
+    fn near(got: f64, want: f64) {
+        assert!((got - want).abs() <= want * 0.03, "{got}, not about {want}");
+    }
+
+    #[test]
+    fn rates_are_right_soon_and_follow() {
+        for seconds in [5, 30, 65, 200, 1000] {
+            let mut stats = ClassStats::new();
+            load(&mut stats, 100, 100 + seconds);
+            let (class, service) = (stats.figures(ClassId(0)), stats.service_figures(ServiceId(0)));
+            assert_eq!((class.count, class.errors), (seconds * 10, seconds));
+            near(class.rate_per_s, 10.0);
+            near(class.error_rate_per_s, 1.0);
+            near(service.requests_cores, 0.01);
+            near(service.overhead_cores, 0.01);
+            near(class.p50_s, 0.002);
+            near(class.cpu_s, 0.001);
+            near(service.requests_s, class.cpu_total_s);
+        }
+    }
+
+    #[test]
+    fn one_request_in_a_quiet_hour_is_a_low_rate() {
+        let mut stats = ClassStats::new();
+        stats.tick(SECOND);
+        stats.unit(&names(), &unit(1, 3600 * SECOND, 1, false));
+        stats.tick(3601 * SECOND);
+        assert!(stats.figures(ClassId(0)).rate_per_s < 0.02);
+    }
+
+    #[test]
+    fn a_quiet_class_keeps_its_times_and_loses_its_rate() {
+        let mut stats = ClassStats::new();
+        load(&mut stats, 100, 600);
+        for second in (600..4000).step_by(7) {
+            stats.tick(second * SECOND);
+        }
+        let class = stats.figures(ClassId(0));
+        assert_eq!((class.count, class.rate_per_s), (5000, 0.0));
+        near(class.p50_s, 0.002);
+        near(class.cpu_s, 0.001);
+        assert_eq!(stats.classes[0].windows.len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_known_is_zero() {
+        let stats = ClassStats::new();
+        assert_eq!(stats.figures(ClassId(7)), ClassFigures::default());
+        assert_eq!(stats.service_figures(ServiceId(7)), ServiceFigures::default());
     }
 }

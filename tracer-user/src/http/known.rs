@@ -1,0 +1,112 @@
+//! Names that users give: found, or refused with those that come near.
+
+use std::sync::Arc;
+
+use super::{Problem, View};
+use crate::model::Names;
+
+/// Most names an error tells.
+const TOLD: usize = 3;
+/// Longest part of a name that is compared.
+const COMPARED: usize = 80;
+
+/// A name nobody has, and those somebody has.
+#[derive(Debug)]
+pub(super) struct Unknown {
+    what: &'static str,
+    name: String,
+    others: Vec<Arc<str>>,
+}
+
+/// Whether there is such a service, and such a class in it (or in any, when no service is given).
+pub(super) fn find(view: &View<'_>, service: Option<&str>, class: Option<&str>) -> Result<(), Unknown> {
+    let Names { services, classes } = view.names;
+    if let Some(name) = service
+        && !services.iter().any(|known| **known == *name)
+    {
+        return Err(Unknown { what: "service", name: name.to_owned(), others: services.clone() });
+    }
+    let Some(name) = class else { return Ok(()) };
+    let own = || classes.iter().filter(|info| service.is_none_or(|service| *info.service_name == *service));
+    if own().any(|info| *info.name == *name) {
+        return Ok(());
+    }
+    Err(Unknown { what: "class", name: name.to_owned(), others: own().map(|info| Arc::clone(&info.name)).collect() })
+}
+
+impl From<Unknown> for Problem {
+    /// Compares names, so not for the pipeline's thread.
+    fn from(unknown: Unknown) -> Self {
+        let Unknown { what, name, others } = unknown;
+        let near = nearest(&name, &others);
+        let lists = if what == "service" { "/api/v1/services" } else { "/api/v1/classes" };
+        let hint = if near.is_empty() {
+            format!("{lists} lists them")
+        } else {
+            format!("did you mean {}? {lists} lists all", near.join(" or "))
+        };
+        Self::missing(format!("no such {what}: '{name}'; {hint}"))
+    }
+}
+
+/// Those of `others` that come near `name`, nearest first.
+fn nearest(name: &str, others: &[Arc<str>]) -> Vec<String> {
+    let fold = |text: &str| text.chars().take(COMPARED).flat_map(char::to_lowercase).collect::<Vec<char>>();
+    let wanted = fold(name);
+    let mut near: Vec<(usize, &str)> = others
+        .iter()
+        .filter_map(|other| {
+            let candidate = fold(other);
+            let contains = |whole: &[char], part: &[char]| !part.is_empty() && whole.windows(part.len()).any(|at| at == part);
+            let distance = if contains(&candidate, &wanted) || contains(&wanted, &candidate) {
+                1
+            } else {
+                edits(&wanted, &candidate)
+            };
+            (distance <= wanted.len().div_ceil(3)).then_some((distance, &**other))
+        })
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.into_iter().take(TOLD).map(|(_, name)| format!("'{name}'")).collect()
+}
+
+/// Letters to add, drop or change to make `a` of `b` (Levenshtein).
+fn edits(a: &[char], b: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut corner = i;
+        let mut left = i + 1;
+        for (above, y) in row.iter_mut().skip(1).zip(b) {
+            let cost = (corner + usize::from(x != y)).min(left + 1).min(*above + 1);
+            corner = std::mem::replace(above, cost);
+            left = cost;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognized() {
+        let names: Vec<Arc<str>> = ["shop", "stock", "GET /users/{id}", "GET /users"].map(Arc::from).into();
+        for (given, want) in [
+            ("shpo", vec!["'shop'"]),
+            ("Shop", vec!["'shop'"]),
+            ("/users/{id}", vec!["'GET /users/{id}'"]),
+            ("users", vec!["'GET /users'", "'GET /users/{id}'"]),
+            ("zebra", vec![]),
+            ("", vec![]),
+        ] {
+            assert_eq!(nearest(given, &names), want, "{given}");
+        }
+        let count = |a: &str, b: &str| edits(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        assert_eq!((count("kitten", "sitting"), count("", "abc"), count("abc", ""), count("a", "a")), (3, 3, 3, 0));
+    }
+}

@@ -1,0 +1,256 @@
+//! Connections: how many, how long, and how long a slow one may take. `axum::serve` bounds none of these.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Sleep;
+
+/// Bounds on connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most at the same time; more wait in the listener's queue.
+    pub(super) connections: usize,
+    /// Time to send the head of a request, and so the longest pause between two.
+    pub(super) head: Duration,
+    /// Longest time without being able to write a byte.
+    pub(super) write: Duration,
+    /// Longest life of a connection: the last resort against a client that takes one byte at a time.
+    pub(super) life: Duration,
+    /// Time for open requests to end after the shutdown has begun.
+    pub(super) end: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            head: Duration::from_secs(10),
+            write: Duration::from_secs(10),
+            life: Duration::from_secs(300),
+            end: Duration::from_millis(200),
+        }
+    }
+}
+
+/// Header fields of a request, and bytes of its head.
+const HEADERS: usize = 64;
+const HEAD_BYTES: usize = 32 * 1024;
+
+/// Accepts connections until `shutdown`, then lets those that are busy end.
+pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let (stop, stopped) = watch::channel(());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            accepted = accepted => accepted,
+            () = &mut shutdown => break,
+        };
+        match (place, accepted) {
+            (Ok(place), Ok((stream, _))) => {
+                let (app, stopped) = (app.clone(), stopped.clone());
+                tokio::spawn(async move {
+                    let _place = place;
+                    connection(stream, app, limits, stopped).await;
+                });
+            }
+            (Ok(_), Err(error)) => {
+                // Out of descriptors, most likely: that passes, and must not spin meanwhile.
+                log::warn!("accepting a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            // The semaphore is never closed.
+            (Err(_), _) => break,
+        }
+    }
+    drop((listener, stopped));
+    // Nobody may listen any more; that is fine.
+    let _ = stop.send(());
+    let _ = tokio::time::timeout(limits.end, stop.closed()).await;
+}
+
+async fn connection(stream: TcpStream, app: Router, limits: Limits, mut stopped: watch::Receiver<()>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        log::debug!("TCP_NODELAY: {error}");
+    }
+    let stream = TokioIo::new(Impatient { stream, limit: limits.write, stuck: None });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_headers(HEADERS)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(stream, TowerToHyperService::new(app));
+    let mut served = pin!(served);
+    let whole = async {
+        let ended = tokio::select! {
+            ended = served.as_mut() => Some(ended),
+            _ = stopped.changed() => None,
+        };
+        match ended {
+            Some(ended) => ended,
+            None => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+        }
+    };
+    match tokio::time::timeout(limits.life, whole).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => log::debug!("a connection ended: {error}"),
+        Err(_) => log::debug!("a connection lived too long"),
+    }
+}
+
+/// A stream that fails when nothing can be written for too long.
+struct Impatient {
+    stream: TcpStream,
+    limit: Duration,
+    /// Runs while a write waits.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Impatient {
+    fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stuck = None;
+            return written;
+        }
+        let limit = self.limit;
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(stuck.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Impatient {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Impatient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.judge(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.judge(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::oneshot;
+
+    const QUICK: Limits = Limits {
+        connections: 2,
+        head: Duration::from_millis(150),
+        write: Duration::from_millis(150),
+        life: Duration::from_secs(20),
+        end: Duration::from_millis(200),
+    };
+
+    async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().route("/", get(|| async { "hello" })).route("/big", get(|| async { vec![7u8; 32 << 20] }));
+        let (end, ended) = oneshot::channel();
+        let task = tokio::spawn(async move { serve(listener, app, limits, async { ended.await.unwrap_or(()) }).await });
+        (address, end, task)
+    }
+
+    /// Bytes until the server closes.
+    async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes
+    }
+
+    #[tokio::test]
+    async fn those_that_say_nothing_make_room() {
+        let (address, _end, _task) = start(QUICK).await;
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        silent[0].write_all(b"GET / HTTP/1.1\r\nHost: x\r\n").await.unwrap();
+        // Two hold the places, two wait for them; all are closed in turn, and then there is room.
+        for stream in &mut silent {
+            rest(stream).await;
+        }
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        assert!(rest(&mut stream).await.ends_with(b"hello"));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_never_reads_loses_its_connection() {
+        let (address, _end, _task) = start(Limits { connections: 1, ..QUICK }).await;
+        let mut greedy = TcpStream::connect(address).await.unwrap();
+        greedy.write_all(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut other = TcpStream::connect(address).await.unwrap();
+        other.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        // The only place is the greedy one's until it is thrown out.
+        assert!(rest(&mut other).await.ends_with(b"hello"));
+        assert!(rest(&mut greedy).await.len() < 32 << 20);
+    }
+
+    #[tokio::test]
+    async fn too_many_headers_are_refused() {
+        let (address, _end, _task) = start(QUICK).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let headers: String = (0..200).map(|i| format!("x-{i}: y\r\n")).collect();
+        stream.write_all(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()).await.unwrap();
+        assert!(rest(&mut stream).await.starts_with(b"HTTP/1.1 431"));
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_does_not_keep_the_agent() {
+        let (address, end, task) = start(Limits { head: Duration::from_secs(20), ..QUICK }).await;
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        idle.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut some = [0; 12];
+        idle.read_exact(&mut some).await.unwrap();
+        end.send(()).unwrap();
+        task.await.unwrap();
+        assert!(rest(&mut idle).await.ends_with(b"hello"));
+    }
+}

@@ -1,0 +1,135 @@
+//! What a scrape shows, as text.
+
+use super::*;
+use crate::metrics::samples::unit;
+use crate::model::ServiceId;
+use std::sync::Arc;
+
+fn names(classes: usize) -> Names {
+    let class = |index: usize| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "http",
+        // Class 1 is a call of the same name.
+        side: if index == 1 { Side::Client } else { Side::Server },
+        name: if index <= 1 { Arc::from("a \"rule's\" class") } else { Arc::from(format!("GET /{index}")) },
+        route: Arc::from("/a/{id}"),
+    };
+    Names { services: vec![Arc::from("shop")], classes: (0..classes).map(class).collect() }
+}
+
+fn scrape(metrics: &Metrics) -> String {
+    text(&metrics.registry()).unwrap()
+}
+
+#[track_caller]
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+}
+
+#[test]
+fn every_loss_is_there_from_the_start() {
+    let metrics = Metrics::new();
+    metrics.set_lost("ring_full_op", 5);
+    metrics.set_lost("ring_full_op", 3);
+    let text = scrape(&metrics);
+    has(&text, "tracer_events_lost_total{reason=\"ring_full_op\"} 5");
+    for reason in Lost::ALL {
+        assert!(text.contains(&format!("reason=\"{}\"", reason.name())), "{}", reason.name());
+    }
+    has(&text, "tracer_attribution_total{grade=\"certain\"} 0");
+    for name in ["process_start_time_seconds", "process_open_fds", "process_threads", "process_cpu_seconds_total"] {
+        assert!(text.contains(&format!("\n{name} ")), "{name}");
+    }
+}
+
+#[test]
+fn a_request_is_counted_under_the_conventions_names() {
+    let (names, mut metrics) = (names(2), Metrics::new());
+    metrics.unit(&names, &unit(1, 100, 20_000_000, false));
+    metrics.unit(&names, &Unit { arrived: 60, downstream: 5, ..unit(2, 100, 1, true) });
+    metrics.unit(&names, &Unit { outcome: Outcome::Aborted, status: None, error: true, ..unit(3, 0, 1, false) });
+    metrics.unit(&names, &Unit { outcome: Outcome::Unfinished, status: None, error: true, ..unit(4, 0, 1, false) });
+    let call = Unit {
+        side: Side::Client,
+        class: ClassId(1),
+        peer_port: 8080,
+        grade: Grade::Confirmed,
+        ..unit(5, 0, 1, false)
+    };
+    metrics.unit(&names, &Unit { method: Arc::from("BREW"), ..call });
+    let text = scrape(&metrics);
+    let served = |error: &str, status: &str| {
+        format!(
+            "error_type=\"{error}\",http_request_method=\"GET\",http_response_status_code=\"{status}\",http_route=\"/a/{{id}}\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\",url_scheme=\"http\""
+        )
+    };
+    has(&text, &format!("http_server_request_duration_seconds_bucket{{{},le=\"0.025\"}} 1", served("", "200")));
+    has(&text, &format!("http_server_request_duration_seconds_bucket{{{},le=\"0.01\"}} 0", served("", "200")));
+    for (error, status) in [("500", "500"), ("aborted", ""), ("unfinished", "")] {
+        has(&text, &format!("http_server_request_duration_seconds_count{{{}}} 1", served(error, status)));
+    }
+    let made = "http_client_request_duration_seconds_count{error_type=\"\",http_request_method=\"_OTHER\",http_response_status_code=\"200\",http_route=\"/a/{id}\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",server_port=\"8080\",service_name=\"shop\",url_scheme=\"http\"} 1";
+    has(&text, made);
+    let class = "protocol=\"http\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\"";
+    // The call is not work of the class that happens to have its name.
+    for (status, count) in [("ok", 1), ("error", 2), ("aborted", 1)] {
+        has(&text, &format!("tracer_work_total{{{class},status=\"{status}\"}} {count}"));
+    }
+    has(&text, &format!("tracer_work_queue_seconds_total{{{class}}} 0.00000004"));
+    has(&text, "tracer_attribution_total{grade=\"confirmed\"} 1");
+}
+
+#[test]
+fn costs_add_up_whatever_the_units_said() {
+    let (names, mut metrics) = (names(1), Metrics::new());
+    let cost = Cost { cpu: 500_000_000, runq: 250_000_000, blocked: 1_000_000_000, switches: 1 };
+    metrics.cost(&names, Owner::Class(ClassId(0)), cost);
+    metrics.cost(&names, Owner::Class(ClassId(0)), cost);
+    metrics.cost(&names, Owner::Overhead(ServiceId(0)), cost);
+    metrics.cost(&names, Owner::Kernel, cost);
+    metrics.cost(&names, Owner::Class(ClassId(77)), cost);
+    let text = scrape(&metrics);
+    let class = "{protocol=\"http\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\"}";
+    for (what, seconds) in [("cpu", "1"), ("runqueue", "0.5"), ("blocked", "2"), ("downstream", "0")] {
+        has(&text, &format!("tracer_work_{what}_seconds_total{class} {seconds}"));
+    }
+    has(&text, "tracer_service_cpu_seconds_total{kind=\"requests\",service_name=\"shop\"} 1");
+    has(&text, "tracer_service_cpu_seconds_total{kind=\"overhead\",service_name=\"shop\"} 0.5");
+}
+
+#[test]
+fn a_server_that_makes_up_codes_makes_up_no_series() {
+    let (names, mut metrics) = (names(1), Metrics::new());
+    for status in 100..1000 {
+        metrics.unit(&names, &Unit { status: Some(status), ..unit(1, 0, 1, false) });
+    }
+    let text = scrape(&metrics);
+    let series = text.lines().filter(|line| line.starts_with("http_server_request_duration_seconds_count")).count();
+    assert_eq!(series, 33);
+    has(&text, "tracer_metrics_folded_total{what=\"series\"} 868");
+}
+
+#[test]
+fn classes_have_a_bound() {
+    let (names, mut metrics) = (names(CLASSES + 5), Metrics::new());
+    for index in 0..CLASSES + 5 {
+        metrics.unit(&names, &Unit { class: ClassId(index as u32), side: Side::Server, ..unit(1, 0, 1, false) });
+    }
+    let text = scrape(&metrics);
+    has(&text, "tracer_metrics_folded_total{what=\"class\"} 5");
+    has(&text, "tracer_work_total{protocol=\"http\",request_class=\"_other\",service_name=\"_other\",status=\"ok\"} 5");
+}
+
+#[test]
+fn the_capture_ratio_is_what_was_attributed() {
+    let metrics = Metrics::new();
+    let mut books = HostBooks { requests: 1.0, overhead: 2.0, kernel: 0.5, system_busy: 3.5, ..HostBooks::default() };
+    metrics.set_host(&books);
+    has(&scrape(&metrics), "tracer_capture_ratio 1");
+    books.kernel = 0.25;
+    metrics.set_host(&books);
+    let text = scrape(&metrics);
+    has(&text, "tracer_host_cpu_seconds_total{kind=\"kernel\"} 0.5");
+    has(&text, "tracer_host_cpu_busy_seconds_total 3.5");
+}

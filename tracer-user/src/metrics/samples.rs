@@ -1,0 +1,41 @@
+//! A unit of work for tests.
+
+use std::sync::Arc;
+
+use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId, Side, TraceId, Unit, UnitId};
+
+pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit {
+    Unit {
+        id: UnitId(start + 1),
+        trace: TraceId(trace),
+        parent: None,
+        side: Side::Server,
+        protocol: "http",
+        service: ServiceId(0),
+        class: ClassId(0),
+        pid: 1,
+        tid: 1,
+        cookie: 1,
+        method: Arc::from("GET"),
+        path: Arc::from("/a"),
+        version: "1.1",
+        local_port: 80,
+        peer: Arc::from("127.0.0.1"),
+        peer_port: 5,
+        arrived: 0,
+        start,
+        first_reply: start,
+        end: start + duration,
+        request_bytes: 1,
+        reply_bytes: 1,
+        reply_body_bytes: 0,
+        status: Some(if error { 500 } else { 200 }),
+        error,
+        outcome: Outcome::Complete,
+        cost: Cost::default(),
+        downstream: 0,
+        grade: Grade::Certain,
+        evidence: "",
+        request_id: None,
+    }
+}

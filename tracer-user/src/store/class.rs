@@ -1,0 +1,116 @@
+//! Which transactions a class wants kept: its slowest, its failed ones and a fair sample.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::model::{Nanos, TraceId, Unit};
+
+/// Most a class keeps in each of its three lists.
+pub(super) const QUOTA: usize = 10;
+/// Entries older than this are let go: the slowest request of last week helps nobody, nanoseconds.
+const AGE: Nanos = 15 * 60 * 1_000_000_000;
+
+/// What became of the wishes of a class.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// Lists the transaction is now in.
+    pub(super) taken: u32,
+    /// Transactions that left a list, once for each.
+    pub(super) released: SmallVec<[TraceId; 3]>,
+    /// Lists that would have taken it and had no room.
+    pub(super) refused: u32,
+}
+
+/// Its lists.
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    /// Longest first.
+    slowest: Vec<(u64, Nanos, TraceId)>,
+    /// Oldest first.
+    failed: VecDeque<(Nanos, TraceId)>,
+    sample: Vec<(Nanos, TraceId)>,
+    /// Units the sample was taken from. Halves with time, so that the sample follows.
+    seen: u64,
+}
+
+impl Class {
+    /// Entries in all lists.
+    pub(super) fn len(&self) -> usize {
+        self.slowest.len() + self.failed.len() + self.sample.len()
+    }
+
+    /// Looks at a finished unit. `quota` bounds each list, `room` the entries that may be added to all of them;
+    /// `random` is a random number.
+    pub(super) fn consider(&mut self, unit: &Unit, quota: usize, room: usize, random: u64) -> Change {
+        let mut change = Change::default();
+        let (mut room, trace, now) = (room, unit.trace, unit.end);
+        // Whether a list may grow; if not, and it has something, it may replace.
+        let mut fits = |len: usize| {
+            let grows = len < quota && room > 0;
+            room -= usize::from(grows);
+            grows
+        };
+        if unit.error {
+            if fits(self.failed.len()) {
+                self.failed.push_back((now, trace));
+                change.taken += 1;
+            } else if let Some((_, oldest)) = self.failed.pop_front() {
+                change.released.push(oldest);
+                self.failed.push_back((now, trace));
+                change.taken += 1;
+            } else {
+                change.refused += 1;
+            }
+        }
+
+        let duration = unit.duration();
+        let at = self.slowest.partition_point(|(longer, ..)| *longer >= duration);
+        if fits(self.slowest.len()) {
+            self.slowest.insert(at, (duration, now, trace));
+            change.taken += 1;
+        } else if at < self.slowest.len() {
+            change.released.extend(self.slowest.pop().map(|(.., trace)| trace));
+            self.slowest.insert(at, (duration, now, trace));
+            change.taken += 1;
+        } else {
+            change.refused += u32::from(self.slowest.is_empty());
+        }
+
+        // Reservoir sampling (Vitter's algorithm R).
+        self.seen += 1;
+        if fits(self.sample.len()) {
+            self.sample.push((now, trace));
+            change.taken += 1;
+        } else if let Some(entry) = self.sample.get_mut((random % self.seen) as usize) {
+            change.released.push(std::mem::replace(entry, (now, trace)).1);
+            change.taken += 1;
+        } else {
+            change.refused += u32::from(self.sample.is_empty());
+        }
+        change
+    }
+
+    /// Lets go of what is old, and of what is over `quota`; says what it was.
+    pub(super) fn age(&mut self, now: Nanos, quota: usize) -> Vec<TraceId> {
+        let mut released = Vec::new();
+        let old = |at: Nanos| now.saturating_sub(at) > AGE;
+        while self.failed.len() > quota || self.failed.front().is_some_and(|(at, _)| old(*at)) {
+            released.extend(self.failed.pop_front().map(|(_, trace)| trace));
+        }
+        self.slowest.retain(|(_, at, trace)| {
+            let keep = !old(*at);
+            released.extend((!keep).then_some(*trace));
+            keep
+        });
+        released.extend(self.slowest.drain(quota.min(self.slowest.len())..).map(|(.., trace)| trace));
+        self.sample.retain(|(at, trace)| {
+            let keep = !old(*at);
+            released.extend((!keep).then_some(*trace));
+            keep
+        });
+        released.extend(self.sample.drain(quota.min(self.sample.len())..).map(|(_, trace)| trace));
+        self.seen -= self.seen / 8;
+        released
+    }
+}

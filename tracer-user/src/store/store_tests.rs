@@ -1,0 +1,209 @@
+//! What is kept, what is let go, and that neither grows.
+
+use super::*;
+use crate::model::{ClassInfo, Cost, Grade, Outcome, UnitId};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit {
+    Unit {
+        id: UnitId(start + 1),
+        trace: TraceId(trace),
+        parent: None,
+        side: Side::Server,
+        protocol: "http",
+        service: ServiceId(0),
+        class: ClassId(0),
+        pid: 1,
+        tid: 1,
+        cookie: 1,
+        method: Arc::from("GET"),
+        path: Arc::from("/a"),
+        version: "1.1",
+        local_port: 80,
+        peer: Arc::from("127.0.0.1"),
+        peer_port: 5,
+        arrived: 0,
+        start,
+        first_reply: start,
+        end: start + duration,
+        request_bytes: 1,
+        reply_bytes: 1,
+        reply_body_bytes: 0,
+        status: Some(if error { 500 } else { 200 }),
+        error,
+        outcome: Outcome::Complete,
+        cost: Cost::default(),
+        downstream: 0,
+        grade: Grade::Certain,
+        evidence: "",
+        request_id: None,
+    }
+}
+
+/// Counts that are kept along the way, counted again.
+fn consistent(store: &Store) {
+    assert_eq!(store.units, store.traces.values().map(|kept| kept.units.len()).sum::<usize>());
+    assert_eq!(store.entries, store.classes.values().map(Class::len).sum::<usize>());
+    assert_eq!(store.entries, store.traces.values().map(|kept| kept.wanted as usize).sum::<usize>());
+    assert_eq!(store.recent.len(), store.traces.values().filter(|kept| kept.recent).count());
+    assert!(store.traces.values().all(|kept| kept.recent || kept.wanted > 0), "held by nothing");
+    assert!(store.traces.values().all(|kept| !kept.units.is_empty() && kept.units.len() <= UNITS));
+    assert!(store.entries <= store.keep && store.recent.len() <= RECENT);
+    assert!(store.units <= store.units_most());
+}
+
+const ALL: Filter =
+    Filter { service: None, class: None, min_ms: None, status: None, limit: usize::MAX, order: Order::Newest };
+
+#[test]
+fn the_slow_and_the_failed_outlive_the_many() {
+    let (names, mut store) = (Names::default(), Store::new(0, "h", 200));
+    store.unit(&names, &unit(1, 0, 1_000_000, false));
+    store.unit(&names, &unit(2, 1, 5, true));
+    for i in 0..10_000u64 {
+        store.unit(&names, &unit(u128::from(i) + 10, i + 2, 10, false));
+    }
+    consistent(&store);
+    assert!(store.len() <= RECENT + 3 * QUOTA, "{}", store.len());
+    let found = store.transactions(&names, &ALL);
+    assert!(found.is_sorted_by(|a, b| a.start_ns >= b.start_ns));
+    let slowest = Filter { order: Order::Slowest, limit: 1, ..ALL };
+    assert_eq!(store.transactions(&names, &slowest)[0].duration_s, 0.001);
+    for (status, count) in [("error", 1), ("5xx", 1), ("500", 1), ("4xx", 0), ("404", 0)] {
+        let filter = Filter { status: Status::parse(status), ..ALL };
+        assert_eq!(store.transactions(&names, &filter).len(), count, "{status}");
+    }
+    assert_eq!(store.transactions(&names, &Filter { min_ms: Some(0.5), ..ALL }).len(), 1);
+    let sampled = found.iter().filter(|summary| summary.start_ns < 5000).count();
+    assert!(sampled > 2, "the sample is of the whole time, not of its end: {sampled}");
+}
+
+#[test]
+fn a_class_with_few_requests_keeps_its_place_beside_a_busy_one() {
+    let (names, mut store) = (Names::default(), Store::new(0, "h", 100));
+    for i in 0..40_000u64 {
+        let class = ClassId(if i % 1000 == 0 { 1 } else { 0 });
+        store.unit(&names, &Unit { class, ..unit(u128::from(i), i, i % 77, true) });
+    }
+    consistent(&store);
+    assert!(store.classes[&ClassId(1)].len() >= 3 * QUOTA - 2);
+}
+
+#[test]
+fn the_slowest_of_long_ago_is_let_go() {
+    let (names, mut store) = (Names::default(), Store::new(0, "h", 100));
+    store.unit(&names, &unit(1, 0, 1_000_000_000, true));
+    for i in 0..RECENT as u128 {
+        store.unit(&names, &unit(i + 2, 5, 1, false));
+    }
+    store.tick(600_000_000_000);
+    assert!(store.transaction(&names, TraceId(1)).is_some());
+    store.tick(1_200_000_000_000);
+    assert!(store.transaction(&names, TraceId(1)).is_none());
+    consistent(&store);
+}
+
+#[test]
+fn units_of_a_transaction_come_together() {
+    let (names, mut store) = (Names::default(), Store::new(1000, "h", 200));
+    for i in 0..300 {
+        // Interleaved with another one.
+        store.unit(&names, &unit(7 + u128::from(i % 2), i, 1, false));
+        store.unit(&names, &unit(7, i, 1, false));
+    }
+    consistent(&store);
+    let units = store.transaction(&names, TraceId(7)).unwrap();
+    assert_eq!((units.len(), store.units_dropped), (UNITS, 450 - UNITS as u64));
+    assert_eq!(store.transaction(&names, TraceId(8)).unwrap().len(), 150);
+    assert_eq!(units[0].start_ns, 1000);
+    assert!(store.transaction(&names, TraceId(9)).is_none());
+}
+
+#[test]
+fn a_call_that_ended_long_before_its_request_is_still_there() {
+    let (names, mut store) = (Names::default(), Store::new(0, "h", 200));
+    store.unit(&names, &unit(1, 10, 1, false));
+    for i in 0..RECENT as u128 - 2 {
+        store.unit(&names, &unit(i + 2, 20, 5, false));
+    }
+    store.unit(&names, &unit(1, 0, 1_000_000_000, false));
+    assert_eq!(store.transaction(&names, TraceId(1)).unwrap().len(), 2);
+}
+
+#[test]
+fn a_row_is_the_topmost_unit_that_fits() {
+    let class = |name: &str, side| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "http",
+        side,
+        name: Arc::from(name),
+        route: Arc::from(""),
+    };
+    let names = Names {
+        services: vec![Arc::from("shop"), Arc::from("stock")],
+        classes: vec![class("GET /", Side::Server), class("GET /db", Side::Client), class("GET /db", Side::Server)],
+    };
+    let mut store = Store::new(0, "h", 200);
+    let root = unit(1, 0, 9, false);
+    let call = Unit { class: ClassId(1), side: Side::Client, parent: Some(root.id), ..unit(1, 2, 5, true) };
+    let callee = Unit { class: ClassId(2), service: ServiceId(1), parent: Some(call.id), ..unit(1, 3, 3, true) };
+    for unit in [&callee, &call, &root] {
+        store.unit(&names, unit);
+    }
+    let row = |service: Option<&str>, class: Option<&str>| {
+        let filter = Filter { service: service.map(Into::into), class: class.map(Into::into), ..ALL };
+        let found = store.transactions(&names, &filter);
+        found.first().map(|row| (row.service_name.clone(), row.start_ns, row.units))
+    };
+    assert_eq!(row(None, None), Some(("shop".into(), 0, 3)));
+    assert_eq!(row(Some("stock"), None), Some(("stock".into(), 3, 3)));
+    assert_eq!(row(Some("shop"), Some("GET /db")), Some(("shop".into(), 2, 3)));
+    assert_eq!(row(Some("nobody"), None), None);
+    let units = store.transaction(&names, TraceId(1)).unwrap();
+    assert_eq!(units[1].attributes["server.address"], "127.0.0.1");
+    assert_eq!(units[1].attributes["error.type"], "500");
+}
+
+#[test]
+fn statuses_are_words_hundreds_and_codes() {
+    for (text, want) in [
+        ("ok", Some(Status::Ok)),
+        ("error", Some(Status::Error)),
+        ("5xx", Some(Status::Hundred(5))),
+        ("404", Some(Status::Code(404))),
+        ("", None),
+        ("xx", None),
+        ("55xx", None),
+        ("+55", None),
+        ("4040", None),
+        ("bad", None),
+    ] {
+        assert_eq!(Status::parse(text), want, "{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn nothing_grows_without_bound(
+        keep in 1usize..60,
+        units in proptest::collection::vec((0u128..400, 0u32..40, 0u64..2_000_000_000, any::<bool>(), 0u64..40_000_000_000), 1..3000),
+        wide in any::<bool>(),
+    ) {
+        let (names, mut store) = (Names::default(), Store::new(0, "h", keep));
+        let mut now = 0;
+        for (index, (trace, class, duration, error, step)) in units.into_iter().enumerate() {
+            now += step / 10;
+            // Either few transactions with many units, or many with one.
+            let trace = if wide { trace + index as u128 * 1000 } else { trace };
+            store.unit(&names, &Unit { class: ClassId(class), ..unit(trace, now, duration, error) });
+            if index % 50 == 0 {
+                store.tick(now);
+                consistent(&store);
+            }
+        }
+        consistent(&store);
+    }
+}

@@ -1,0 +1,155 @@
+//! Transactions and units of work as the API, the console and the transactions file show them.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::model::{Names, Outcome, Side, Unit};
+
+/// A transaction in a list. The row describes the topmost unit that fits the filter.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Its id.
+    pub trace_id: String,
+    /// Service of that unit.
+    pub service_name: String,
+    /// Its class.
+    pub request_class: String,
+    /// Nanoseconds since the epoch.
+    pub start_ns: i64,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Status code.
+    pub status: Option<u16>,
+    /// Whether it failed.
+    pub error: bool,
+    /// Units kept of the transaction.
+    pub units: usize,
+}
+
+/// A unit of work as the API shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnitView {
+    /// Its transaction.
+    pub trace_id: String,
+    /// Its id.
+    pub unit_id: String,
+    /// Its parent.
+    pub parent_id: Option<String>,
+    /// Service.
+    pub service_name: String,
+    /// Class.
+    pub request_class: String,
+    /// Protocol.
+    pub protocol: &'static str,
+    /// `server` or `client`.
+    pub side: &'static str,
+    /// Host.
+    pub host: String,
+    /// Process.
+    pub pid: u32,
+    /// Nanoseconds since the epoch.
+    pub start_ns: i64,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Seconds.
+    pub queue_s: f64,
+    /// Seconds.
+    pub cpu_s: f64,
+    /// Seconds.
+    pub runqueue_s: f64,
+    /// Seconds.
+    pub blocked_s: f64,
+    /// Seconds.
+    pub downstream_s: f64,
+    /// Context switches.
+    pub switches: u64,
+    /// Status code.
+    pub status: Option<u16>,
+    /// Whether it failed.
+    pub error: bool,
+    /// How sure its place is.
+    pub grade: &'static str,
+    /// Why.
+    pub evidence: &'static str,
+    /// OpenTelemetry attributes. Never a query string or a body.
+    pub attributes: Map<String, Value>,
+}
+
+/// Seconds.
+pub(super) fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+/// A unit as the API and the transactions file show it; `wall_offset` is wall clock minus monotonic, nanoseconds.
+pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitView {
+    let class = names.class(unit.class);
+    UnitView {
+        trace_id: unit.trace.to_string(),
+        unit_id: unit.id.to_string(),
+        parent_id: unit.parent.map(|parent| parent.to_string()),
+        service_name: names.service(unit.service).to_string(),
+        request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
+        protocol: unit.protocol,
+        side: unit.side.name(),
+        host: host.into(),
+        pid: unit.pid,
+        start_ns: (unit.start as i64).saturating_add(wall_offset),
+        duration_s: seconds(unit.duration()),
+        queue_s: seconds(unit.queue()),
+        cpu_s: seconds(unit.cost.cpu),
+        runqueue_s: seconds(unit.cost.runq),
+        blocked_s: seconds(unit.cost.blocked),
+        downstream_s: seconds(unit.downstream),
+        switches: unit.cost.switches,
+        status: unit.status,
+        error: unit.error,
+        grade: unit.grade.name(),
+        evidence: unit.evidence,
+        attributes: attributes(names, unit),
+    }
+}
+
+fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
+    let mut attributes = Map::new();
+    let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
+    set("http.request.method", json!(&*unit.method));
+    set("url.path", json!(&*unit.path));
+    set("network.protocol.name", json!(unit.protocol));
+    set("network.protocol.version", json!(unit.version));
+    set("http.request.size", json!(unit.request_bytes));
+    set("http.response.size", json!(unit.reply_bytes));
+    set("http.response.body.size", json!(unit.reply_body_bytes));
+    set("thread.id", json!(unit.tid));
+    set("tracer.outcome", json!(unit.outcome.name()));
+    if let Some(class) = names.class(unit.class).filter(|class| !class.route.is_empty()) {
+        set("http.route", json!(&*class.route));
+    }
+    if let Some(status) = unit.status {
+        set("http.response.status_code", json!(status));
+    }
+    match (unit.error, unit.outcome, unit.status) {
+        (false, ..) => None,
+        (true, Outcome::Aborted | Outcome::Unfinished, _) | (true, _, None) => {
+            set("error.type", json!(unit.outcome.name()))
+        }
+        (true, _, Some(status)) => set("error.type", json!(status.to_string())),
+    };
+    if unit.first_reply != 0 {
+        set("tracer.first_reply_s", json!(seconds(unit.first_reply.saturating_sub(unit.start))));
+    }
+    let port = if unit.side == Side::Server { unit.local_port } else { unit.peer_port };
+    if port != 0 {
+        set("server.port", json!(port));
+    }
+    if !unit.peer.is_empty() {
+        set("network.peer.address", json!(&*unit.peer));
+        set("network.peer.port", json!(unit.peer_port));
+        if unit.side == Side::Client {
+            set("server.address", json!(&*unit.peer));
+        }
+    }
+    if let Some(id) = &unit.request_id {
+        set("http.request.header.x-request-id", json!(&**id));
+    }
+    attributes
+}
