@@ -1,6 +1,6 @@
 //! The console: pages made here, without scripts.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -9,60 +9,11 @@ use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
 use super::api::{ClassView, class_views, service_views, trace_id};
-use super::{Health, Problem, Shared};
+use super::markup::{Encoded, LEGEND, Safe, Time, bar, lane, page};
+use super::{App, Problem};
 use crate::store::{Filter, Summary, UnitView};
 
-type App = State<Arc<Shared>>;
-
-/// Text made safe for HTML, attributes included. Names of classes come from the wire.
-struct Safe<'a>(&'a str);
-
-impl Display for Safe<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Text made safe for a query string.
-struct Encoded<'a>(&'a str);
-
-impl Display for Encoded<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-                f.write_char(char::from(byte))?;
-            } else {
-                write!(f, "%{byte:02X}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A time in the unit that suits it.
-struct Time(f64);
-
-impl Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0.0 => f.write_str("0"),
-            s if s < 0.001 => write!(f, "{:.0}&nbsp;µs", s * 1e6),
-            s if s < 0.1 => write!(f, "{:.1}&nbsp;ms", s * 1e3),
-            s if s < 1.0 => write!(f, "{:.0}&nbsp;ms", s * 1e3),
-            s => write!(f, "{s:.2}&nbsp;s"),
-        }
-    }
-}
+type AppState = State<Arc<App>>;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -75,55 +26,6 @@ pub(super) struct PageQuery {
     name: Option<String>,
     id: Option<String>,
     refresh: Option<u32>,
-}
-
-fn page(title: &str, refresh: Option<u32>, health: &Health, body: &str) -> Html<String> {
-    let again = refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
-    let ratio = health.books.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
-    let state = if health.not_ready.is_empty() { "ready" } else { "not ready" };
-    let mut notes = String::new();
-    for note in health.not_ready.iter().chain(&health.degraded) {
-        let _ = write!(notes, "<p class=note>{}</p>", Safe(note));
-    }
-    Html(format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{again}\
-         <title>{title} · tracer</title><link rel=stylesheet href=/style.css>\
-         <header><a href=/ class=brand>tracer</a><span>{host}</span><span>{state}</span>\
-         <span title=\"CPU attributed / CPU the system says was used\">capture ratio <b>{ratio}</b></span>\
-         <span>events lost <b>{lost}</b></span><span>sampling <b>{hertz}</b> Hz</span>\
-         <span>agent <b>{cpu:.1}</b> s CPU, <b>{rss:.0}</b> MB</span></header><main>{notes}{body}</main></html>",
-        title = Safe(title),
-        host = Safe(&health.host),
-        lost = health.lost,
-        hertz = health.hertz,
-        cpu = health.own_cpu_s,
-        rss = health.own_rss as f64 / 1e6,
-    ))
-}
-
-/// Where the time of a request goes, as one bar.
-fn bar(class: &ClassView) -> String {
-    let whole = (class.mean_s + class.queue_s).max(1e-9);
-    // A thread is blocked while it waits for a call: what is downstream is not counted twice.
-    let blocked = (class.blocked_s - class.downstream_s).max(0.0);
-    let parts = [
-        ("queue", class.queue_s),
-        ("cpu", class.cpu_s),
-        ("runq", class.runqueue_s),
-        ("down", class.downstream_s),
-        ("blocked", blocked),
-    ];
-    let mut out = String::from("<span class=bar>");
-    let mut left = 100.0;
-    for (name, seconds) in parts {
-        let share = (seconds / whole * 100.0).clamp(0.0, left);
-        left -= share;
-        if share >= 0.5 {
-            let _ = write!(out, "<i class={name} style=\"width:{share:.1}%\" title=\"{name} {}\"></i>", Time(seconds));
-        }
-    }
-    out.push_str("</span>");
-    out
 }
 
 fn class_table(classes: &[&ClassView]) -> String {
@@ -180,20 +82,20 @@ fn transaction_table(found: &[Summary]) -> String {
     out
 }
 
-const LEGEND: &str = "<p class=legend><span class=bar><i class=queue></i></span> queue <span class=bar><i class=cpu></i></span> on CPU <span class=bar><i class=runq></i></span> run queue <span class=bar><i class=down></i></span> downstream <span class=bar><i class=blocked></i></span> blocked otherwise</p>";
-
 fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
     found.sort_by(|a, b| b.duration_s.total_cmp(&a.duration_s));
     found.truncate(20);
     found
 }
 
-pub(super) async fn overview(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
-    let (health, services, classes, found) = shared
+pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+    let (health, services, classes, found) = app
+            .shared
         .ask(|view| {
             let filter = Filter { limit: 20, order: crate::store::Order::Slowest, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
-            (view.health.clone(), service_views(view), class_views(view), found)
+            let classes = class_views(view, None);
+            (view.health.clone(), service_views(view, &classes), classes, found)
         })
         .await?;
     let mut body = String::new();
@@ -225,15 +127,15 @@ pub(super) async fn overview(State(shared): App, Query(query): Query<PageQuery>)
     Ok(page("Services", query.refresh, &health, &body))
 }
 
-pub(super) async fn service(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let wanted = name.clone();
-    let (health, classes, found) = shared
+    let (health, classes, found) = app
+            .shared
         .ask(move |view| {
             let filter = Filter { service: Some(wanted.clone()), limit: 2000, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
-            let mut classes = class_views(view);
-            classes.retain(|class| class.service_name == wanted);
+            let classes = class_views(view, Some(&wanted));
             (view.health.clone(), classes, found)
         })
         .await?;
@@ -268,11 +170,11 @@ fn depths(units: &[UnitView]) -> Vec<usize> {
         .collect()
 }
 
-pub(super) async fn transaction(State(shared): App, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
     let (health, units) =
-        shared.ask(move |view| (view.health.clone(), view.store.transaction(view.names, trace))).await?;
+        app.shared.ask(move |view| (view.health.clone(), view.store.transaction(view.names, trace))).await?;
     let units = units.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
     let begin = units.iter().map(|unit| unit.start_ns).min().unwrap_or(0);
     let end = units.iter().map(|unit| unit.start_ns + (unit.duration_s * 1e9) as i64).max().unwrap_or(0);
@@ -285,8 +187,8 @@ pub(super) async fn transaction(State(shared): App, Query(query): Query<PageQuer
         let path = unit.attributes.get("url.path").and_then(|path| path.as_str()).unwrap_or_default();
         let _ = write!(
             body,
-            "<tr><td style=\"padding-left:{indent}em\" title=\"{path}\">{call}<b>{service}</b> {class}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide><span class=lane><i class={side} style=\"left:{left:.2}%;width:{width:.2}%\"></i></span>",
-            indent = 0.5 + depth as f64 * 1.5,
+            "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
+            depth = depth.min(8),
             path = Safe(path),
             service = Safe(&unit.service_name),
             class = Safe(&unit.request_class),
@@ -296,23 +198,9 @@ pub(super) async fn transaction(State(shared): App, Query(query): Query<PageQuer
             status = unit.status.map_or_else(|| "–".into(), |status| status.to_string()),
             evidence = Safe(unit.evidence),
             grade = unit.grade,
-            side = unit.side,
+            lane = lane(unit.side, left, width),
         );
     }
     body.push_str("</tbody></table></section>");
     Ok(page("Transaction", query.refresh, &health, &body))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_from_the_wire_are_text() {
-        assert_eq!(Safe("<a href=\"x\">'&").to_string(), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
-        assert_eq!(Encoded("GET /a b&c=é").to_string(), "GET%20/a%20b%26c%3D%C3%A9");
-        for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")] {
-            assert_eq!(Time(seconds).to_string(), text);
-        }
-    }
 }

@@ -11,7 +11,7 @@ use super::Problem;
 #[derive(Debug, Default)]
 pub(super) struct Params(Vec<(String, String)>);
 
-impl<S: Sync> FromRequestParts<S> for Params {
+impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
