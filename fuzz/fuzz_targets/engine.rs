@@ -23,19 +23,49 @@ fuzz_target!(|data: &[u8]| {
     for chunk in data.chunks_exact(4) {
         let [what, who, which, value] = [chunk[0], chunk[1], chunk[2], chunk[3]];
         nanos += u64::from(value) * 100_000;
-        let header = Header { nanos, tgid: 1 + u32::from(who >> 6), tid: u32::from(who & 15), flags: value, ..Header::default() };
+        let header = Header {
+            nanos,
+            tgid: 1 + u32::from(who >> 6),
+            tid: u32::from(who & 15),
+            flags: value,
+            ..Header::default()
+        };
         let cookie = u64::from(which & 15);
-        let books = tracer_common::event::Books { cpu: nanos / 2, reads: u32::from(value), polls: u32::from(who), ..Default::default() };
+        let books = tracer_common::event::Books {
+            cpu: nanos / 2,
+            reads: u32::from(value),
+            polls: u32::from(who),
+            ..Default::default()
+        };
         match what % 6 {
             0 | 1 | 2 => {
                 let head = HEADS[usize::from(what >> 3) % HEADS.len()];
                 let position = &mut pos[usize::from(which & 15)][usize::from(value & 1)];
-                let op = Op { header: Header { kind: Kind::Op as u8, ..header }, cookie, pos: *position, bytes: head.len() as u32, seq: u32::from(value), books, ..Op::default() };
+                let op = Op {
+                    header: Header { kind: Kind::Op as u8, ..header },
+                    cookie,
+                    pos: *position,
+                    bytes: head.len() as u32,
+                    seq: u32::from(value),
+                    books,
+                    ..Op::default()
+                };
                 *position += head.len() as u64;
                 engine.record(&Record::Op { op, head, tail: &[] }, &mut out);
             }
-            3 => engine.record(&Record::Open(Open { header, cookie, family: u16::from(value & 3), peer: u64::from(who), sk: cookie, ..Open::default() }), &mut out),
-            4 => engine.record(&Record::State(State { header, cookie, new: value % 13, books, ..State::default() }), &mut out),
+            3 => engine.record(
+                &Record::Open(Open {
+                    header,
+                    cookie,
+                    family: u16::from(value & 3),
+                    peer: u64::from(who),
+                    sk: cookie,
+                    ..Open::default()
+                }),
+                &mut out,
+            ),
+            4 => engine
+                .record(&Record::State(State { header, cookie, new: value % 13, books, ..State::default() }), &mut out),
             _ => engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut out),
         }
         engine.report(nanos, &mut out);

@@ -147,7 +147,8 @@ pub fn outcome(command: &mut Command, name: &str) -> Outcome {
     let dir = crate::scratch();
     let out = dir.path().join("out");
     let err = dir.path().join("err");
-    let create = |path: &Path| std::fs::File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let create =
+        |path: &Path| std::fs::File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     command.stdin(std::process::Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
     let end = Instant::now() + Duration::from_secs(60);

@@ -19,9 +19,8 @@ pub fn programs() -> BTreeSet<u32> {
     let mut attributes = NextId::default();
     loop {
         // SAFETY: the kernel reads and writes as many bytes as it is told, of a structure that lives on.
-        let result = unsafe {
-            libc::syscall(libc::SYS_bpf, PROG_GET_NEXT_ID, &raw mut attributes, size_of::<NextId>())
-        };
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_NEXT_ID, &raw mut attributes, size_of::<NextId>()) };
         if result != 0 {
             let error = std::io::Error::last_os_error();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "BPF_PROG_GET_NEXT_ID: {error}");

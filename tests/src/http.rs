@@ -85,7 +85,7 @@ impl Connection {
     }
 
     fn more(&mut self) -> Result<usize> {
-        let mut chunk = [0; 65536];
+        let mut chunk = vec![0; 65536];
         let n = self.stream.read(&mut chunk)?;
         self.buffer.extend_from_slice(chunk.get(..n).unwrap_or_default());
         Ok(n)
@@ -240,7 +240,12 @@ mod tests {
         for (reply, status, body, wire) in [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc".as_slice(), 200, "abc", 3),
             (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", 404, "", 0),
-            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=1\r\nab\r\n1\r\nc\r\n0\r\nT: 1\r\n\r\n", 200, "abc", 28),
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=1\r\nab\r\n1\r\nc\r\n0\r\nT: 1\r\n\r\n",
+                200,
+                "abc",
+                28,
+            ),
             (b"HTTP/1.1 204 None\r\n\r\n", 204, "", 0),
         ] {
             let reply = get(canned(reply), "/").unwrap();

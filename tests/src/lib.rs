@@ -85,7 +85,10 @@ pub fn wait<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Optio
 
 /// A directory of its own, removed when dropped.
 pub fn scratch() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("tracer-test-").tempdir().unwrap_or_else(|error| panic!("temporary directory: {error}"))
+    tempfile::Builder::new()
+        .prefix("tracer-test-")
+        .tempdir()
+        .unwrap_or_else(|error| panic!("temporary directory: {error}"))
 }
 
 /// A port nobody listens on.

@@ -54,7 +54,7 @@ impl Nginx {
         let access_log = dir.join("access.log");
         let base = dir.display();
         let configuration = format!(
-            r#"user root;
+            r"user root;
 worker_processes 2;
 worker_priority -10;
 pid {base}/nginx.pid;
@@ -79,13 +79,20 @@ http {{
         {server}
     }}
 }}
-"#
+"
         );
         let file = dir.join("nginx.conf");
         std::fs::write(&file, configuration).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let program = crate::find("nginx").unwrap_or_else(|| panic!("no nginx"));
         let mut command = Command::new(program);
-        command.arg("-p").arg(dir).arg("-c").arg(&file).arg("-e").arg(dir.join("error.log")).args(["-g", "daemon off;"]);
+        command
+            .arg("-p")
+            .arg(dir)
+            .arg("-c")
+            .arg(&file)
+            .arg("-e")
+            .arg(dir.join("error.log"))
+            .args(["-g", "daemon off;"]);
         let mut process = Process::start("nginx", &mut command, &dir.join("nginx.log"));
         wait_for_listener(&mut process, address);
         Self { process, address, access_log }

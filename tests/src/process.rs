@@ -23,6 +23,8 @@ for group in $list; do kill -9 -- "-$group" 2>/dev/null; done
 static WARDEN_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
     let mut command = Command::new("sh");
     command.args(["-c", WARDEN]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    // It ends after us, to clean up; nobody is left to wait for it then.
+    #[expect(clippy::zombie_processes, reason = "outlives this process on purpose")]
     let child = command.spawn().unwrap_or_else(|error| panic!("sh: {error}"));
     Mutex::new(child.stdin.unwrap_or_else(|| panic!("sh has no input")))
 });

@@ -51,7 +51,8 @@ pub fn unit(line: &str) -> Unit {
     let text = |key: &str| {
         value.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("no text {key}: {line}")).to_owned()
     };
-    let number = |key: &str| value.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {key}: {line}"));
+    let number =
+        |key: &str| value.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {key}: {line}"));
     let attribute = |key: &str| value.get("attributes").and_then(|attributes| attributes.get(key));
     let attribute_text = |key: &str| attribute(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     for key in ["queue_s", "runqueue_s", "blocked_s"] {

@@ -1,7 +1,7 @@
 //! Every request nginx logs is reported exactly once, with the same method, path, status, bytes and duration; and a
 //! replay of the recording gives the same units of work.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,8 @@ const CONNECTIONS: usize = 64;
 const EACH: usize = 330;
 
 /// Files of www, by name and size.
-const FILES: [(&str, u64); 5] = [("200", 200), ("10k", 10_000), ("100k", 100_000), ("1m", 1_000_000), ("50m", 50_000_000)];
+const FILES: [(&str, u64); 5] =
+    [("200", 200), ("10k", 10_000), ("100k", 100_000), ("1m", 1_000_000), ("50m", 50_000_000)];
 
 fn server(origin: std::net::SocketAddr) -> String {
     let refused = tracer_tests::free_port();
@@ -118,11 +119,11 @@ struct Comparison {
 fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
     let by_path = units::by_path(units.iter().copied());
     let mut result = Comparison::default();
-    let mut seen: HashMap<&str, ()> = HashMap::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for entry in logged {
         let path = entry.path();
         result.logged += 1;
-        seen.insert(path, ());
+        seen.insert(path);
         let found: &[&Unit] = by_path.get(path).map_or(&[], Vec::as_slice);
         let unit = match found {
             [] => {
@@ -136,7 +137,8 @@ fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
             }
         };
         result.once += u64::from(found.len() == 1);
-        let mut differs = |what: &'static str| result.wrong.entry(what).or_default().push(format!("{entry:?} {unit:?}"));
+        let mut differs =
+            |what: &'static str| result.wrong.entry(what).or_default().push(format!("{entry:?} {unit:?}"));
         if unit.method != entry.method {
             differs("method");
         }
@@ -166,7 +168,7 @@ fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
         }
     }
     for unit in units {
-        if !seen.contains_key(unit.path.as_str()) {
+        if !seen.contains(unit.path.as_str()) {
             result.unlogged.push(format!("{unit:?}"));
         }
     }
@@ -203,7 +205,8 @@ fn every_logged_request_is_reported_once() {
     let mut last = 0;
     let logged = wait("the access log to be complete", Duration::from_secs(30), || {
         let logged = nginx.logged();
-        let complete = logged.len() + broken.len() >= sent || (logged.len() == last && logged.len() >= wanted - broken.len());
+        let complete =
+            logged.len() + broken.len() >= sent || (logged.len() == last && logged.len() >= wanted - broken.len());
         last = logged.len();
         std::thread::sleep(Duration::from_millis(500));
         complete.then_some(logged)
@@ -264,12 +267,8 @@ fn every_logged_request_is_reported_once() {
 /// A replay gives the same units as live, whatever their order.
 fn replay(dir: &Path, recording: &Path, live: &str) {
     let again = dir.join("again.ndjson");
-    let outcome = agent::command(&[
-        "replay",
-        recording.to_str().expect("path"),
-        "--transactions",
-        again.to_str().expect("path"),
-    ]);
+    let outcome =
+        agent::command(&["replay", recording.to_str().expect("path"), "--transactions", again.to_str().expect("path")]);
     assert_eq!(outcome.code, Some(0), "replay: {}", outcome.err);
     let again = std::fs::read_to_string(&again).expect("units of the replay");
     let sorted = |text: &str| {

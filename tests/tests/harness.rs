@@ -78,9 +78,8 @@ fn nginx_logs_what_the_load_generator_asked() {
     }
     let dir = scratch();
     let nginx = Nginx::start(dir.path(), "", "location /r/ { return 200 \"hello\"; }");
-    let plans = (0..4)
-        .map(|connection| (0..50).map(|at| Request::get(format!("/r/{connection}/{at}"))).collect())
-        .collect();
+    let plans =
+        (0..4).map(|connection| (0..50).map(|at| Request::get(format!("/r/{connection}/{at}"))).collect()).collect();
     let loaded = load::run(nginx.address, plans);
     assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     assert!(loaded.answers.iter().all(|answer| answer.status == Ok(200) && answer.body == 5));

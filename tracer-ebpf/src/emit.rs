@@ -69,12 +69,7 @@ pub(crate) fn event(record: *const c_void, len: u64, lost: Lost) {
 pub(crate) fn sample(record: *const c_void, len: u64) {
     // SAFETY: the verifier checks that `record` has `len` bytes.
     let refused = unsafe {
-        bpf_ringbuf_output(
-            ptr::from_ref(&SAMPLES).cast_mut().cast(),
-            record.cast_mut(),
-            len,
-            BPF_RB_NO_WAKEUP as u64,
-        )
+        bpf_ringbuf_output(ptr::from_ref(&SAMPLES).cast_mut().cast(), record.cast_mut(), len, BPF_RB_NO_WAKEUP as u64)
     };
     if refused != 0 {
         count(Lost::RingSample);

@@ -186,8 +186,8 @@ impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
         Self::parse(&name, &text)
     }
 
@@ -209,7 +209,7 @@ impl Config {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }
         if let Some(grace) = &file.transactions.grace {
-            config.transactions.grace = crate::cli::duration(grace.get_ref())
+            config.transactions.grace = crate::span::duration(grace.get_ref())
                 .ok()
                 .filter(|grace| *grace <= Duration::from_secs(60))
                 .ok_or_else(|| source.wrong(&grace.span(), "expected a time of at most 60s, such as \"250ms\""))?;
@@ -232,7 +232,8 @@ impl Config {
                 return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));
             }
             if service.exe.is_none() && service.cmdline.is_none() && service.cgroup.is_none() {
-                let what = "a [[service]] needs at least one of exe, cmdline, cgroup: without, it would fit every process";
+                let what =
+                    "a [[service]] needs at least one of exe, cmdline, cgroup: without, it would fit every process";
                 return Err(source.wrong(&service.name.span(), what));
             }
             config.services.push(NamingRule {
@@ -259,7 +260,10 @@ fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError>
     };
     let status = rule.status.iter().map(|status| {
         range(status.get_ref()).ok_or_else(|| {
-            source.wrong(&status.span(), "expected a status code such as \"404\", a class such as \"5xx\" or a range \"500-503\"")
+            source.wrong(
+                &status.span(),
+                "expected a status code such as \"404\", a class such as \"5xx\" or a range \"500-503\"",
+            )
         })
     });
     Ok(Rule {

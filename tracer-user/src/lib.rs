@@ -1,16 +1,17 @@
 //! The tracer agent: from socket bytes to request classes, their CPU and their flame graphs.
 //!
 //! Read [`pipeline`] first: it is the only file that joins the stages. A module may use those above it in this list
-//! and none below it; the modules of one line never meet (`tests/layers.rs` enforces both).
+//! and none below it; the modules of one line never meet (`cargo xtask tidy` enforces both).
 
 // Layer 0: words every layer shares.
 pub mod model;
+pub mod span;
 // Layer 1: who runs on this host.
 pub mod host;
-// Layer 2: loading, attaching, rings up, policy down.
-pub mod kernel;
-// Layer 3: bytes from the kernel to events.
+// Layer 2: bytes from the kernel to events.
 pub mod decode;
+// Layer 3: loading, attaching, rings up, policy down.
+pub mod kernel;
 // Layer 4: bytes of connections to messages.
 pub mod protocols;
 // Layer 5: messages to units of work, their causes and their cost.

@@ -17,6 +17,7 @@ pub enum Direction {
 
 impl Direction {
     /// The other way.
+    #[must_use]
     pub fn flip(self) -> Self {
         match self {
             Self::Rx => Self::Tx,

@@ -22,9 +22,7 @@ use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
-use crate::model::{
-    ClassId, Cost, HostBooks, Nanos, Names, Outcome, Owner, ServiceId, Side, Sink, Unit,
-};
+use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::Profiles;
 use crate::protocols::Settings;
 use crate::store::Store;
@@ -219,13 +217,12 @@ impl Pipeline {
     }
 
     fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
-        match who.introduce(tgid) {
-            Some(facts) => self.process(tgid, &facts),
-            None => {
-                let service = self.service(comm.unwrap_or("unknown"));
-                self.by_comm.insert(tgid);
-                self.engine.process(tgid, service);
-            }
+        if let Some(facts) = who.introduce(tgid) {
+            self.process(tgid, &facts);
+        } else {
+            let service = self.service(comm.unwrap_or("unknown"));
+            self.by_comm.insert(tgid);
+            self.engine.process(tgid, service);
         }
     }
 
@@ -290,7 +287,7 @@ impl Pipeline {
             sample.owner = Owner::Class(class);
             self.profiles.sample(&self.names, &sample);
         }
-        let unit = self.unit(live, class, &verdicts);
+        let unit = Self::unit(live, class, &verdicts);
         self.metrics.unit(&self.names, &unit);
         self.stats.unit(&self.names, &unit);
         if let Some(writer) = &mut self.writer {
@@ -299,7 +296,7 @@ impl Pipeline {
         self.store.unit(&self.names, &unit);
     }
 
-    fn unit(&mut self, live: Live, class: ClassId, verdicts: &Verdicts) -> Unit {
+    fn unit(live: Live, class: ClassId, verdicts: &Verdicts) -> Unit {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {

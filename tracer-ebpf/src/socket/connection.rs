@@ -9,8 +9,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{
-        Books, Header, Kind, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State,
-        tcp_state,
+        Books, Header, Kind, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State, tcp_state,
     },
     lost::Lost,
     policy::Control,
@@ -44,8 +43,7 @@ pub(super) fn open(
     tx: bool,
     bytes: u32,
 ) -> bool {
-    let (local_port, remote_port) =
-        if what == What::UnixStream { (0, 0) } else { (sk.local_port(), sk.remote_port()) };
+    let (local_port, remote_port) = if what == What::UnixStream { (0, 0) } else { (sk.local_port(), sk.remote_port()) };
     if !policy::ports_traced(control, local_port, remote_port) {
         sock.flags |= SOCK_IGNORED;
         return false;

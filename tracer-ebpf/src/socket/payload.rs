@@ -114,6 +114,9 @@ fn message_index(regs: Regs, thread: &mut Thread, bytes: u32) -> u64 {
 }
 
 /// One buffer.
+///
+/// # Safety
+/// `payload` has room for [`HEAD_MAX`] and [`TAIL_MAX`] bytes.
 #[inline(always)]
 unsafe fn one(payload: *mut u8, buffer: u64, bytes: u32, cap: u32) -> Found {
     if buffer == 0 {
@@ -131,6 +134,9 @@ unsafe fn one(payload: *mut u8, buffer: u64, bytes: u32, cap: u32) -> Found {
 }
 
 /// Adds the last bytes before user address `end` when `head` bytes do not cover all `bytes`.
+///
+/// # Safety
+/// `payload` has room for [`HEAD_MAX`] and [`TAIL_MAX`] bytes.
 #[inline(always)]
 unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found {
     let rest = bytes - head;
@@ -146,6 +152,9 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
 
 /// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last element
 /// that was used holds it whole.
+///
+/// # Safety
+/// `scratch` is this CPU's area, used by nobody else now.
 #[inline(always)]
 unsafe fn vectors(scratch: *mut OpScratch, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
     if vec == 0 {

@@ -149,7 +149,10 @@ impl Classifier {
         let hash = hash(facts);
         if let Some(entries) = self.cache.get(&hash)
             && let Some((_, id)) = entries.iter().find(|(key, _)| {
-                key.service == facts.service && key.side == facts.side && *key.method == *facts.method && *key.path == *facts.path
+                key.service == facts.service
+                    && key.side == facts.side
+                    && *key.method == *facts.method
+                    && *key.path == *facts.path
             })
         {
             return *id;
@@ -160,12 +163,8 @@ impl Classifier {
             self.cached = 0;
         }
         self.cached += 1;
-        let key = Key {
-            service: facts.service,
-            side: facts.side,
-            method: facts.method.into(),
-            path: facts.path.into(),
-        };
+        let key =
+            Key { service: facts.service, side: facts.side, method: facts.method.into(), path: facts.path.into() };
         self.cache.entry(hash).or_default().push((key, id));
         id
     }

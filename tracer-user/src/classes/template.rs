@@ -9,8 +9,26 @@ const WORD: usize = 40;
 pub fn known_method(method: &str) -> bool {
     matches!(
         method,
-        "GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH" | "QUERY" | "PROPFIND"
-            | "PROPPATCH" | "MKCOL" | "COPY" | "MOVE" | "LOCK" | "UNLOCK" | "REPORT" | "SEARCH" | "PURGE"
+        "GET"
+            | "HEAD"
+            | "POST"
+            | "PUT"
+            | "DELETE"
+            | "CONNECT"
+            | "OPTIONS"
+            | "TRACE"
+            | "PATCH"
+            | "QUERY"
+            | "PROPFIND"
+            | "PROPPATCH"
+            | "MKCOL"
+            | "COPY"
+            | "MOVE"
+            | "LOCK"
+            | "UNLOCK"
+            | "REPORT"
+            | "SEARCH"
+            | "PURGE"
     )
 }
 
@@ -19,7 +37,7 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     let bytes = segment.as_bytes();
     let digits = bytes.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = bytes.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
-    let hex = bytes.iter().all(|byte| byte.is_ascii_hexdigit());
+    let hex = bytes.iter().all(u8::is_ascii_hexdigit);
     if bytes.is_empty() {
         return None;
     }
@@ -32,7 +50,9 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     if is_date(bytes) {
         return Some("{date}");
     }
-    if digits > 0 && bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b',' | b':' | b'+' | b'_')) {
+    if digits > 0
+        && bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b',' | b':' | b'+' | b'_'))
+    {
         return Some("{id}");
     }
     if hex && bytes.len() >= 8 && digits > 0 {
@@ -47,7 +67,7 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     }
     let upper = bytes.iter().filter(|byte| byte.is_ascii_uppercase()).count();
     let lower = bytes.iter().filter(|byte| byte.is_ascii_lowercase()).count();
-    let joined = bytes.iter().all(|byte| byte.is_ascii_alphanumeric());
+    let joined = bytes.iter().all(u8::is_ascii_alphanumeric);
     if joined && bytes.len() >= 16 && digits > 0 {
         return Some("{token}");
     }
@@ -57,9 +77,10 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
 
 fn is_uuid(bytes: &[u8]) -> bool {
     bytes.len() == 36
-        && bytes.iter().enumerate().all(|(i, byte)| {
-            if matches!(i, 8 | 13 | 18 | 23) { *byte == b'-' } else { byte.is_ascii_hexdigit() }
-        })
+        && bytes
+            .iter()
+            .enumerate()
+            .all(|(i, byte)| if matches!(i, 8 | 13 | 18 | 23) { *byte == b'-' } else { byte.is_ascii_hexdigit() })
 }
 
 fn is_date(bytes: &[u8]) -> bool {

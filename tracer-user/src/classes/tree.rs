@@ -96,7 +96,10 @@ mod tests {
         let mut tree = Tree::default();
         for i in 0..200u32 {
             tree.insert("/api/orders", 10);
-            tree.insert(&format!("/api/{}", char::from(b'a' + (i % 26) as u8).to_string().repeat(2 + i as usize / 26)), 10);
+            tree.insert(
+                &format!("/api/{}", char::from(b'a' + (i % 26) as u8).to_string().repeat(2 + i as usize / 26)),
+                10,
+            );
         }
         assert_eq!(tree.insert("/api/orders", 10).route, "/api/orders");
         assert_eq!(tree.insert("/api/zzz", 10).route, "/api/{param}");

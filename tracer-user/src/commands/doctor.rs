@@ -37,7 +37,11 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
             for probe in PROBES.iter().filter(|probe| !btf.has_tracepoint(probe.tracepoint)) {
                 possible &= !probe.mandatory;
                 let state = if probe.mandatory { "missing" } else { "degraded" };
-                lines.push(line(format!("tracepoint {}", probe.tracepoint), state, format!("not in this kernel: {}", probe.without)));
+                lines.push(line(
+                    format!("tracepoint {}", probe.tracepoint),
+                    state,
+                    format!("not in this kernel: {}", probe.without),
+                ));
             }
         }
         Err(error) => {
@@ -77,7 +81,11 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
     }
     let stats = std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
     if stats.trim() == "1" {
-        lines.push(line("kernel.bpf_stats_enabled", "degraded", "is 1: every program run costs about 40 ns more; set it to 0 except for measuring"));
+        lines.push(line(
+            "kernel.bpf_stats_enabled",
+            "degraded",
+            "is 1: every program run costs about 40 ns more; set it to 0 except for measuring",
+        ));
     }
     print(&lines, as_json);
     let missing = lines.iter().any(|line| line.state == "missing");
@@ -99,10 +107,8 @@ fn lockdown(lines: &mut Vec<Line>) {
 
 fn print(lines: &[Line], as_json: bool) {
     if as_json {
-        let all: Vec<_> = lines
-            .iter()
-            .map(|line| json!({ "what": line.what, "state": line.state, "detail": line.detail }))
-            .collect();
+        let all: Vec<_> =
+            lines.iter().map(|line| json!({ "what": line.what, "state": line.state, "detail": line.detail })).collect();
         println!("{}", json!({ "checks": all }));
         return;
     }

@@ -243,8 +243,13 @@ impl Agent {
         let mut recorder = self.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
         let mut take = |bytes: &[u8]| {
-            let mut who =
-                Introducer { recorder: recorder.as_deref_mut(), only, rules, allowed: &mut allowed, asked: &mut *asked };
+            let mut who = Introducer {
+                recorder: recorder.as_deref_mut(),
+                only,
+                rules,
+                allowed: &mut allowed,
+                asked: &mut *asked,
+            };
             // Facts of a process come before its first record, in the file too.
             pipeline.record(bytes, &mut who);
             if let Some(recorder) = recorder.as_deref_mut() {

@@ -27,7 +27,11 @@ pub(super) fn print(pipeline: &Pipeline, books: Option<&HostBooks>, lost: u64) {
         .filter(|(_, figures)| figures.count > 0)
         .collect();
     rows.sort_by(|(a, x), (b, y)| {
-        (&a.service_name, a.side, std::cmp::Reverse(x.count)).cmp(&(&b.service_name, b.side, std::cmp::Reverse(y.count)))
+        (&a.service_name, a.side, std::cmp::Reverse(x.count)).cmp(&(
+            &b.service_name,
+            b.side,
+            std::cmp::Reverse(y.count),
+        ))
     });
     for (info, figures) in rows {
         let name = if info.side == Side::Client { format!("-> {}", info.name) } else { info.name.to_string() };

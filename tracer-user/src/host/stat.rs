@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn the_hierarchy_is_found() {
-        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /sys/fs/cgroup/acct cgroup rw,relatime,cpuacct 0 0\n";
+        let mounts =
+            "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /sys/fs/cgroup/acct cgroup rw,relatime,cpuacct 0 0\n";
         assert_eq!(cpuacct_root(mounts), Some("/sys/fs/cgroup/acct"));
         assert_eq!(cpuacct_root("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"), None);
     }

@@ -243,8 +243,8 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         return Err(Problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json".into()));
     }
-    let request: SamplingRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad(format!("expected {{\"hertz\": 99}}: {error}")))?;
+    let request: SamplingRequest =
+        serde_json::from_slice(&body).map_err(|error| Problem::bad(format!("expected {{\"hertz\": 99}}: {error}")))?;
     if request.hertz > MAX_HERTZ {
         return Err(Problem::bad(format!("hertz: expected 0 to {MAX_HERTZ}")));
     }
@@ -261,9 +261,11 @@ async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String),
     let params = params.only(&["service", "class", "kind", "since"])?;
     let kind = |kind: &str| (kind == "cpu").then_some(());
     params.read("kind", "cpu (on-CPU time is what is sampled)", kind)?;
-    let since = params.read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::cli::duration(text).ok())?;
+    let since =
+        params.read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::span::duration(text).ok())?;
     let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since };
-    let mut title = [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
+    let mut title =
+        [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     if title.is_empty() {
         title.push_str("all services");
     }
@@ -299,5 +301,6 @@ pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Respon
     let bytes = render(&app, move || snapshot.pprof()).await?;
     // Compressed as part of the format, not on the way: no Content-Encoding.
     let name = "attachment; filename=\"profile.pb.gz\"";
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes)
+        .into_response())
 }

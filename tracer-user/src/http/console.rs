@@ -33,7 +33,11 @@ fn class_table(classes: &[&ClassView]) -> String {
         "<table><thead><tr><th>class<th class=n>requests<th class=n>/s<th class=n>errors<th class=n>p50<th class=n>p95<th class=n>p99<th class=n>CPU each<th>where time goes<th></thead><tbody>",
     );
     for class in classes {
-        let call = if class.side == "client" { "<span class=call title=\"a call this service makes\">→</span> " } else { "" };
+        let call = if class.side == "client" {
+            "<span class=call title=\"a call this service makes\">→</span> "
+        } else {
+            ""
+        };
         let _ = write!(
             out,
             "<tr><td>{call}{name}<td class=n>{count}<td class=n>{rate:.1}<td class=\"n{bad}\">{errors}<td class=n>{p50}<td class=n>{p95}<td class=n>{p99}<td class=n>{cpu}<td>{bar}<td>",
@@ -90,7 +94,7 @@ fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
 
 pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let (health, services, classes, found) = app
-            .shared
+        .shared
         .ask(|view| {
             let filter = Filter { limit: 20, order: crate::store::Order::Slowest, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
@@ -131,7 +135,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let wanted = name.clone();
     let (health, classes, found) = app
-            .shared
+        .shared
         .ask(move |view| {
             let filter = Filter { service: Some(wanted.clone()), limit: 2000, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
@@ -179,7 +183,10 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
     let begin = units.iter().map(|unit| unit.start_ns).min().unwrap_or(0);
     let end = units.iter().map(|unit| unit.start_ns + (unit.duration_s * 1e9) as i64).max().unwrap_or(0);
     let whole = (end - begin).max(1) as f64;
-    let mut body = format!("<section><h2>Transaction {}</h2><table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>", Safe(&id));
+    let mut body = format!(
+        "<section><h2>Transaction {}</h2><table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
+        Safe(&id)
+    );
     for (unit, depth) in units.iter().zip(depths(&units)) {
         let left = (unit.start_ns - begin) as f64 / whole * 100.0;
         let width = (unit.duration_s * 1e9 / whole * 100.0).max(0.3);

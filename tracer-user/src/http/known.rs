@@ -57,7 +57,8 @@ fn nearest(name: &str, others: &[Arc<str>]) -> Vec<String> {
         .iter()
         .filter_map(|other| {
             let candidate = fold(other);
-            let contains = |whole: &[char], part: &[char]| !part.is_empty() && whole.windows(part.len()).any(|at| at == part);
+            let contains =
+                |whole: &[char], part: &[char]| !part.is_empty() && whole.windows(part.len()).any(|at| at == part);
             let distance = if contains(&candidate, &wanted) || contains(&wanted, &candidate) {
                 1
             } else {

@@ -59,7 +59,8 @@ impl Display for Time {
 
 /// A whole page around `body`.
 pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &str) -> Html<String> {
-    let again = refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
+    let again =
+        refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
     let ratio = health.books.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
     let state = if health.not_ready.is_empty() { "ready" } else { "not ready" };
     let mut notes = String::new();
@@ -99,7 +100,11 @@ pub(super) fn bar(class: &ClassView) -> String {
     for (name, seconds) in parts {
         let share = (seconds / whole * 100.0).clamp(0.0, 100.0 - at);
         if share >= 0.5 {
-            let _ = write!(out, "<rect class={name} x={at:.1} width={share:.1} height=10><title>{name} {}</title></rect>", Time(seconds));
+            let _ = write!(
+                out,
+                "<rect class={name} x={at:.1} width={share:.1} height=10><title>{name} {}</title></rect>",
+                Time(seconds)
+            );
         }
         at += share;
     }
@@ -125,7 +130,8 @@ mod tests {
     fn names_from_the_wire_are_text() {
         assert_eq!(Safe("<a href=\"x\">'&").to_string(), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
         assert_eq!(Encoded("GET /a b&c=é").to_string(), "GET%20/a%20b%26c%3D%C3%A9");
-        for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")] {
+        for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")]
+        {
             assert_eq!(Time(seconds).to_string(), text);
         }
     }

@@ -136,7 +136,12 @@ impl Shared {
             // Nobody waits any more: fine.
             let _ = answer.send(job(view));
         });
-        let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the pipeline did not answer in time: it is busy or stopping".into());
+        let late = || {
+            Problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the pipeline did not answer in time: it is busy or stopping".into(),
+            )
+        };
         self.jobs.try_send(job).map_err(|_| late())?;
         // Waited for too long, or dropped unanswered.
         tokio::time::timeout(PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)
@@ -170,7 +175,9 @@ fn router(app: Arc<App>) -> Router {
         .route("/flamegraph.svg", get(api::flamegraph))
         .route("/profile.folded", get(api::folded))
         .route("/profile.pb.gz", get(api::pprof))
-        .fallback(|| async { Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API") })
+        .fallback(|| async {
+            Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API")
+        })
         .method_not_allowed_fallback(|| async {
             Problem(StatusCode::METHOD_NOT_ALLOWED, "this method means nothing here; see the Allow header".into())
         })

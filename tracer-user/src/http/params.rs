@@ -81,7 +81,10 @@ mod tests {
     fn what_is_wrong_is_named() {
         let error = |result: Result<Params, Problem>| result.unwrap_err().1;
         let known = ["service", "limit"];
-        assert_eq!(error(params(&[("servce", "a")]).only(&known)), "servce: no such parameter; expected service, limit");
+        assert_eq!(
+            error(params(&[("servce", "a")]).only(&known)),
+            "servce: no such parameter; expected service, limit"
+        );
         assert_eq!(error(params(&[("limit", "1"), ("limit", "2")]).only(&known)), "limit: expected once");
         assert_eq!(error(params(&[("x", "")]).only(&[])), "x: no such parameter; expected none");
         let given = params(&[("service", ""), ("limit", "7"), ("min_ms", "NaN")]);

@@ -66,7 +66,7 @@ async fn every_page_answers() {
         ("/readyz", 200, "ready"),
         ("/api/v1/services", 200, "\"service_name\":\"shop\""),
         ("/api/v1/classes", 200, "\"count\":1"),
-        ("/api/v1/classes?service=none", 200, "{\"classes\":[]}"),
+        ("/api/v1/classes?service=shp", 404, "did you mean 'shop'"),
         ("/api/v1/transactions?min_ms=1&limit=5", 200, "0abc"),
         ("/api/v1/transactions?limit=99999", 400, "at most 10000"),
         ("/api/v1/transactions/00000000000000000000000000000abc", 200, "\"side\":\"server\""),
@@ -94,8 +94,10 @@ async fn pages_elsewhere_cannot_use_the_agent() {
     let answer = ask(listen, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
     let put = |extra: &str| {
-        format!("PUT /api/v1/sampling HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n{extra}Content-Length: 13\r\n\r\n{{\"hertz\": 49}}")
+        format!(
+            "PUT /api/v1/sampling HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n{extra}Content-Length: 13\r\n\r\n{{\"hertz\": 49}}"
+        )
     };
     assert!(ask(listen, &put("")).await.starts_with("HTTP/1.1 403"));
-    assert!(ask(listen, &put("X-Tracer: 1\r\n")).await.starts_with("HTTP/1.1 200"));
+    assert!(ask(listen, &put("X-Tracer: 1\r\nContent-Type: application/json\r\n")).await.starts_with("HTTP/1.1 200"));
 }

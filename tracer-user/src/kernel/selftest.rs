@@ -18,6 +18,9 @@ use super::policy::Scope;
 use super::rings::Rings;
 use crate::decode::{self, Record};
 
+/// How long an operation on a socket of our own may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// What one kind of socket showed.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -79,9 +82,11 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let udp_peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     udp.connect(udp_peer.local_addr()?)?;
-    for timeout in
-        [tcp_peer.set_read_timeout(wait()), unix_peer.set_read_timeout(wait()), udp_peer.set_read_timeout(wait())]
-    {
+    for timeout in [
+        tcp_peer.set_read_timeout(Some(PATIENCE)),
+        unix_peer.set_read_timeout(Some(PATIENCE)),
+        udp_peer.set_read_timeout(Some(PATIENCE)),
+    ] {
         timeout?;
     }
 
@@ -162,10 +167,6 @@ fn stream<S: Read + Write + AsRawFd>(from: &mut S, to: &mut S, file: &mut File) 
 /// Reads exactly `buffer`; a short read would be a second operation and is reported as it is.
 fn read_all(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<()> {
     from.read_exact(buffer)
-}
-
-fn wait() -> Option<Duration> {
-    Some(Duration::from_secs(2))
 }
 
 fn memory_file() -> io::Result<File> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Nanos, Names, Owner, Sink, StackSample};
+use crate::model::{Names, Nanos, Owner, Sink, StackSample};
 use symbolize::{Frames, Symbols, Wanted};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
@@ -224,7 +224,8 @@ impl Snapshot {
         self.entries
             .iter()
             .map(|entry| {
-                let frames: Frames = self.symbols.get(entry.id).unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
+                let frames: Frames =
+                    self.symbols.get(entry.id).unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
                 let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
                 (names, entry.count, entry.nanos)
             })
@@ -251,13 +252,13 @@ impl Snapshot {
     pub fn svg(&self, title: &str) -> Vec<u8> {
         let folded = self.folded();
         let mut options = inferno::flamegraph::Options::default();
-        options.title = title.to_owned();
+        title.clone_into(&mut options.title);
         options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
         options.count_name = "samples".into();
         options.hash = true;
         let mut out = Vec::new();
-        let drawn = !folded.is_empty()
-            && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
+        let drawn =
+            !folded.is_empty() && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
         if drawn { out } else { empty(title).into_bytes() }
     }
 

@@ -51,8 +51,7 @@ impl Symbols {
         let (jobs, queue) = sync_channel(QUEUE);
         let named = Arc::new(Mutex::new(HashMap::new()));
         let results = Arc::clone(&named);
-        let spawned =
-            std::thread::Builder::new().name("tracer-symbols".into()).spawn(move || work(&queue, &results));
+        let spawned = std::thread::Builder::new().name("tracer-symbols".into()).spawn(move || work(&queue, &results));
         if let Err(error) = spawned {
             log::error!("no thread for symbols ({error}): flame graphs will have no names");
         }
@@ -140,7 +139,8 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
         };
         if !wanted.user.is_empty() {
             let process = Process { map_files: true, perf_map: true, ..Process::new(Pid::from(wanted.pid)) };
-            frames.extend(name(&symbolizer, &Source::Process(process), &wanted.user, "").iter().map(|name| intern(name)));
+            frames
+                .extend(name(&symbolizer, &Source::Process(process), &wanted.user, "").iter().map(|name| intern(name)));
         }
         if !wanted.kernel.is_empty() {
             let kernel = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
@@ -158,8 +158,11 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
 /// Names of `addresses` (innermost first), outermost first.
 fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &str) -> Vec<String> {
     // All but the innermost are return addresses: the call is the instruction before.
-    let calls: Vec<u64> =
-        addresses.iter().enumerate().map(|(i, address)| if i == 0 { *address } else { address.saturating_sub(1) }).collect();
+    let calls: Vec<u64> = addresses
+        .iter()
+        .enumerate()
+        .map(|(i, address)| if i == 0 { *address } else { address.saturating_sub(1) })
+        .collect();
     let found = symbolizer.symbolize(source, Input::AbsAddr(&calls));
     let Ok(found) = found else {
         return addresses.iter().map(|_| format!("[unknown]{mark}")).collect();

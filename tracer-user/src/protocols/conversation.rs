@@ -1,11 +1,9 @@
 //! One connection: two streams, a parser and the requests that wait.
 
-use super::pair::{Pair, Waiting};
+use super::closing::give_up;
+use super::pair::Pair;
 use super::stream::{Chunked, Fed, HEAD_LIMIT, State, Stream};
-use super::{
-    Body, Chunk, Closed, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Totals, Touched, Verdict,
-    Want,
-};
+use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Beginnings of messages that fit no protocol before a connection is left alone.
@@ -21,32 +19,32 @@ const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
 /// An operation put aside.
 #[derive(Debug)]
-struct Held {
-    pos: u64,
-    len: u64,
-    head: Vec<u8>,
-    tail: Vec<u8>,
-    at: Stamp,
-    arrived: Nanos,
+pub(super) struct Held {
+    pub(super) pos: u64,
+    pub(super) len: u64,
+    pub(super) head: Vec<u8>,
+    pub(super) tail: Vec<u8>,
+    pub(super) at: Stamp,
+    pub(super) arrived: Nanos,
 }
 
 /// What a connection's bytes say.
 #[derive(Debug)]
 pub struct Conversation {
-    protocol: Option<&'static dyn Protocol>,
-    parser: Option<Box<dyn Parser>>,
+    pub(super) protocol: Option<&'static dyn Protocol>,
+    pub(super) parser: Option<Box<dyn Parser>>,
     /// Which way requests go.
-    requests: Option<Direction>,
-    rx: Stream,
-    tx: Stream,
-    pair: Pair,
-    verdict: Verdict,
-    midstream: bool,
-    misses: u8,
-    held: Vec<Held>,
-    last_dir: Option<Direction>,
+    pub(super) requests: Option<Direction>,
+    pub(super) rx: Stream,
+    pub(super) tx: Stream,
+    pub(super) pair: Pair,
+    pub(super) verdict: Verdict,
+    pub(super) midstream: bool,
+    pub(super) misses: u8,
+    pub(super) held: Vec<Held>,
+    pub(super) last_dir: Option<Direction>,
     /// The reply in progress belongs to no request that was seen.
-    orphan: bool,
+    pub(super) orphan: bool,
 }
 
 impl Conversation {
@@ -89,7 +87,7 @@ impl Conversation {
         }
     }
 
-    fn stream(&mut self, dir: Direction) -> &mut Stream {
+    pub(super) fn stream(&mut self, dir: Direction) -> &mut Stream {
         match dir {
             Direction::Rx => &mut self.rx,
             Direction::Tx => &mut self.tx,
@@ -229,7 +227,7 @@ impl Conversation {
     }
 
     /// Takes an operation of a known protocol.
-    fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+    pub(super) fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
         let is_request = self.requests == Some(chunk.dir);
         let gap = chunk.pos.saturating_sub(self.stream(chunk.dir).pos);
         if gap > 0 {
@@ -444,14 +442,11 @@ impl Conversation {
                         stream.head_bytes = used as u64;
                         stream.bytes = used as u64;
                         stream.enter(body);
-                        match waiting {
-                            Some(waiting) => {
-                                out.push(Said::Replied { exchange: waiting.exchange, status: message.status, first });
-                            }
-                            None => {
-                                self.orphan = true;
-                                out.push(Said::Unpaired { status: message.status });
-                            }
+                        if let Some(waiting) = waiting {
+                            out.push(Said::Replied { exchange: waiting.exchange, status: message.status, first });
+                        } else {
+                            self.orphan = true;
+                            out.push(Said::Unpaired { status: message.status });
                         }
                         match body {
                             Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
@@ -536,165 +531,6 @@ impl Conversation {
             }
         }
     }
-
-    fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<Said>) {
-        if is_request {
-            self.request_ended(at, out);
-        } else {
-            self.reply_ended(Outcome::Complete, at, out);
-        }
-    }
-
-    fn request_ended(&mut self, at: Stamp, out: &mut Vec<Said>) {
-        let Some(dir) = self.requests else { return };
-        let bytes = self.stream(dir).bytes;
-        self.stream(dir).restart();
-        if let Some(waiting) = self.pair.newest()
-            && !waiting.done
-        {
-            waiting.bytes = bytes;
-            waiting.done = true;
-            out.push(Said::RequestDone { exchange: waiting.exchange, at });
-        }
-    }
-
-    fn reply_ended(&mut self, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
-        let Some(dir) = self.requests else { return };
-        let stream = self.stream(dir.flip());
-        let (bytes, head) = (stream.bytes, stream.head_bytes);
-        stream.restart();
-        if std::mem::take(&mut self.orphan) {
-            return;
-        }
-        let unfinished = self.stream(dir).bytes;
-        if let Some(waiting) = self.pair.end() {
-            out.push(Said::Done {
-                exchange: waiting.exchange,
-                outcome,
-                at,
-                request_bytes: if waiting.done { waiting.bytes } else { unfinished },
-                reply_bytes: bytes,
-                reply_body_bytes: bytes.saturating_sub(head),
-            });
-        }
-    }
-
-    /// The connection ended, one way or both. `totals` say where the streams stood.
-    pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, out: &mut Vec<Said>) {
-        if self.verdict == Verdict::Ignore {
-            return;
-        }
-        let Some(requests) = self.requests else {
-            if how != Closed::Local {
-                self.held = Vec::new();
-            }
-            return;
-        };
-        self.release(out);
-        if let Some(totals) = totals {
-            self.catch_up(Direction::Rx, totals.rx, totals.last_rx, out);
-            self.catch_up(Direction::Tx, totals.tx, totals.last_tx, out);
-        }
-        let replies = requests.flip();
-        // Who sends replies can send no more.
-        let over = match how {
-            Closed::Local => replies == Direction::Tx,
-            Closed::Remote => replies == Direction::Rx,
-            Closed::Both => true,
-        };
-        if !over {
-            return;
-        }
-        let stream = self.stream(replies);
-        let (state, last, started) = (stream.state, stream.last, stream.bytes > 0);
-        match state {
-            // Read to the end by whoever asked, or sent to the end by whoever answered; else it was torn down.
-            State::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
-            State::UntilTurn | State::ChunkedLost if how != Closed::Both => {
-                self.reply_ended(Outcome::Complete, last, out)
-            }
-            State::UntilClose | State::UntilTurn | State::ChunkedLost | State::Body(_) | State::Chunked(_)
-                if started =>
-            {
-                self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
-            }
-            _ => {}
-        }
-        while self.pair.oldest().is_some() {
-            // Nothing of these replies was seen.
-            self.stream(replies).restart();
-            self.reply_ended(Outcome::Aborted, at, out);
-        }
-        if how == Closed::Both {
-            self.verdict = Verdict::Ignore;
-        }
-    }
-
-    /// Operations up to `total` were not reported because they were asked not to be.
-    fn catch_up(&mut self, dir: Direction, total: u64, last: Nanos, out: &mut Vec<Said>) {
-        let is_request = self.requests == Some(dir);
-        let stream = self.stream(dir);
-        let missed = total.saturating_sub(stream.pos);
-        if missed == 0 {
-            return;
-        }
-        stream.pos = total;
-        stream.last.nanos = stream.last.nanos.max(last);
-        let at = stream.last;
-        match stream.state {
-            State::Body(n) => {
-                stream.bytes += n.min(missed);
-                stream.state = State::Body(n.saturating_sub(missed));
-                if n <= missed {
-                    self.ended(is_request, at, out);
-                }
-            }
-            State::Chunked(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => stream.bytes += missed,
-            State::Start | State::Lost => out.push(Said::Lost { dir, bytes: missed }),
-        }
-    }
-
-    /// Replies that were put aside for a request that never came.
-    fn release(&mut self, out: &mut Vec<Said>) {
-        for held in std::mem::take(&mut self.held) {
-            if let (Some(parser), Some(_)) = (&mut self.parser, self.requests)
-                && let Step::Head { message, .. } = parser.reply(&held.head, true, &super::Asked::default())
-            {
-                out.push(Said::Unpaired { status: message.status });
-            }
-        }
-    }
-
-    /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
-    pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
-        let Some(requests) = self.requests else { return };
-        let newest = self.rx.last.nanos.max(self.tx.last.nanos);
-        if now.saturating_sub(newest) < idle {
-            return;
-        }
-        self.release(out);
-        let replies = requests.flip();
-        let stream = self.stream(replies);
-        let (state, last) = (stream.state, stream.last);
-        if matches!(state, State::UntilTurn | State::ChunkedLost) {
-            self.reply_ended(Outcome::Complete, last, out);
-        }
-        while self.pair.oldest().is_some() {
-            let at = Stamp { nanos: newest, ..last };
-            self.reply_ended(Outcome::Unfinished, at, out);
-        }
-    }
-}
-
-fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
-    out.push(Said::Done {
-        exchange: waiting.exchange,
-        outcome: Outcome::Unfinished,
-        at,
-        request_bytes: waiting.bytes,
-        reply_bytes: 0,
-        reply_body_bytes: 0,
-    });
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Conversations as scripts: who sends which bytes, how much of them is captured, and what must be said.
 
 use super::*;
+use crate::protocols::{Closed, Totals};
 use proptest::prelude::*;
 
 /// One operation of a script.

@@ -4,7 +4,8 @@
 //! every protocol needs stands once: positions, gaps and resynchronisation in `stream.rs`, matching replies to
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
-pub mod conversation;
+pub mod closing;
+mod conversation;
 pub mod http1;
 mod pair;
 mod stream;

@@ -69,7 +69,7 @@ fn the_slow_and_the_failed_outlive_the_many() {
     let found = store.transactions(&names, &ALL);
     assert!(found.is_sorted_by(|a, b| a.start_ns >= b.start_ns));
     let slowest = Filter { order: Order::Slowest, limit: 1, ..ALL };
-    assert_eq!(store.transactions(&names, &slowest)[0].duration_s, 0.001);
+    assert!((store.transactions(&names, &slowest)[0].duration_s - 0.001).abs() < 1e-9);
     for (status, count) in [("error", 1), ("5xx", 1), ("500", 1), ("4xx", 0), ("404", 0)] {
         let filter = Filter { status: Status::parse(status), ..ALL };
         assert_eq!(store.transactions(&names, &filter).len(), count, "{status}");
@@ -83,7 +83,7 @@ fn the_slow_and_the_failed_outlive_the_many() {
 fn a_class_with_few_requests_keeps_its_place_beside_a_busy_one() {
     let (names, mut store) = (Names::default(), Store::new(0, "h", 100));
     for i in 0..40_000u64 {
-        let class = ClassId(if i % 1000 == 0 { 1 } else { 0 });
+        let class = ClassId(u32::from(i % 1000 == 0));
         store.unit(&names, &Unit { class, ..unit(u128::from(i), i, i % 77, true) });
     }
     consistent(&store);

@@ -182,9 +182,10 @@ impl Engine {
         let (owner, unit) = match target {
             Target::Nobody => (Owner::Overhead(self.service(tgid)), None),
             Target::Unit { slot, class, service } => match self.units.get_mut(slot) {
-                Some(live) => match live.class {
-                    Some(class) => (Owner::Class(class), Some(live.id)),
-                    None => {
+                Some(live) => {
+                    if let Some(class) = live.class {
+                        (Owner::Class(class), Some(live.id))
+                    } else {
                         if live.samples.len() < UNIT_SAMPLES {
                             let owner = Owner::Overhead(service);
                             live.samples.push(stack(sample, owner, Some(live.id), tgid, tid));
@@ -193,7 +194,7 @@ impl Engine {
                         }
                         return;
                     }
-                },
+                }
                 None => (class.map_or(Owner::Overhead(service), Owner::Class), None),
             },
         };
@@ -201,7 +202,7 @@ impl Engine {
     }
 
     /// What was charged since last asked: by class, then by service. Units with a class give what they have so far.
-    pub fn take_costs(&mut self) -> (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>) {
+    pub fn take_costs(&mut self) -> Charged {
         let slots: Vec<Slot> = self.units.slots().collect();
         for slot in slots {
             let Some(live) = self.units.get_mut(slot) else { continue };
@@ -224,6 +225,9 @@ impl Engine {
         (classes, overhead)
     }
 }
+
+/// Costs of classes and of services' overhead since last asked.
+pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(sample: Pending, owner: Owner, unit: Option<crate::model::UnitId>, pid: u32, tid: u32) -> StackSample {
     let Pending { nanos, weight, user, kernel } = sample;

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
-use tracer_common::event::{OP_EOF, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
+use super::begin::{Begun, During};
 use super::connection::Connection;
-use super::ids;
-use super::join::{Joins, Key};
-use super::live::{Cause, Live, Slab, Slot, Vote};
+use super::join::Joins;
+use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
-use crate::protocols::{Chunk, Closed, Request, Said, Settings, Stamp, Verdict};
+use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Verdict};
 
 /// Bounds and times of the engine.
 #[derive(Clone, Debug)]
@@ -100,9 +99,9 @@ pub struct Engine {
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
-    said: Vec<Said>,
+    pub(super) said: Vec<Said>,
     /// Processes that have read a request: entry ports. Others begin what they ask for.
-    serving: FxHashSet<u32>,
+    pub(super) serving: FxHashSet<u32>,
     empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
@@ -175,37 +174,54 @@ impl Engine {
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
         match record {
             Record::Op { op, head, tail } => self.op(op, head, tail, out),
-            Record::Open(open) => self.open(open),
-            Record::State(state) => self.state(state),
+            Record::Open(open) => self.open(open, out),
+            Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
 
-    fn open(&mut self, open: &Open) {
+    fn open(&mut self, open: &Open, out: &mut Vec<Output>) {
         self.now = self.now.max(open.header.nanos);
-        self.make_room();
+        if open.header.flags & OPEN_MIDSTREAM != 0 {
+            // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
+            self.end_units(open.cookie, open.header.nanos);
+        }
         let empty = Arc::clone(&self.empty);
-        let connection = self.connections.entry(open.cookie).or_insert_with(|| Connection::unknown(false, &empty));
-        connection.opened(open, &empty);
+        self.connection(open.cookie, out).opened(open, &empty);
     }
 
-    /// Forgets a connection when there are too many: the one that was idle longest of a few looked at.
-    fn make_room(&mut self) {
-        if self.connections.len() < self.limits.connections {
+    /// The connection, made when it is not known.
+    fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
+        self.make_room_for(cookie, out);
+        let empty = &self.empty;
+        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false, empty))
+    }
+
+    /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
+    fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
+        if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
             return;
         }
         let oldest = self.connections.iter().take(64).min_by_key(|(_, connection)| connection.last);
         if let Some(cookie) = oldest.map(|(cookie, _)| *cookie) {
             self.counters.connections_evicted += 1;
-            self.close(cookie, Closed::Both, self.now, None);
-            self.drop_connection(cookie);
+            self.close(cookie, Closed::Both, self.now, None, out);
+            self.drop_connection(cookie, self.now);
         }
     }
 
-    fn drop_connection(&mut self, cookie: u64) {
+    /// Forgets a connection; what is still open on it has no end that could be seen.
+    fn drop_connection(&mut self, cookie: u64, nanos: Nanos) {
+        self.end_units(cookie, nanos);
         self.connections.remove(&cookie);
+    }
+
+    fn end_units(&mut self, cookie: u64, nanos: Nanos) {
+        while let Some((_, slot)) = self.connections.get_mut(&cookie).and_then(|c| c.units.pop_front()) {
+            self.ended(slot, Outcome::Unfinished, nanos);
+        }
     }
 
     pub(super) fn thread(&mut self, tid: u32, tgid: u32) -> Option<&mut Thread> {
@@ -226,9 +242,10 @@ impl Engine {
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
-        let empty = Arc::clone(&self.empty);
         let mut said = std::mem::take(&mut self.said);
-        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, &empty));
+        self.make_room_for(op.cookie, out);
+        let empty = &self.empty;
+        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
         connection.last = header.nanos;
         connection.tgid = header.tgid;
         if op.seq != 0 {
@@ -246,10 +263,12 @@ impl Engine {
             connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
-        let group_before = self
-            .threads
-            .get(&header.tid)
-            .map_or((None, None), |thread| (thread.group.current(&op.books), thread.holder()));
+        let thread = self.threads.get(&header.tid);
+        let during = During {
+            op,
+            group: thread.and_then(|thread| thread.group.current(&op.books)),
+            holder: thread.and_then(Thread::holder),
+        };
         // An exchange that ends with this operation is looked up before, one that begins with it after.
         let before = if header.flags & OP_EOF != 0 {
             // What was read last ends here, and what follows is its consequence.
@@ -258,7 +277,7 @@ impl Engine {
             self.unit_of(cookie, touched)
         };
         for word in said.drain(..) {
-            self.heard(cookie, word, Some((op, group_before)), out);
+            self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
         let unit = before.or_else(|| self.unit_of(cookie, touched));
@@ -300,7 +319,7 @@ impl Engine {
         }
     }
 
-    fn state(&mut self, state: &State) {
+    fn state(&mut self, state: &State, out: &mut Vec<Output>) {
         self.now = self.now.max(state.header.nanos);
         match state.new {
             tcp_state::SYN_SENT => {
@@ -313,27 +332,24 @@ impl Engine {
                         self.request_of(entity).map(|slot| (slot, false))
                     })
                 });
-                self.make_room();
-                let empty = Arc::clone(&self.empty);
-                let connection =
-                    self.connections.entry(state.cookie).or_insert_with(|| Connection::unknown(false, &empty));
+                let connection = self.connection(state.cookie, out);
                 connection.opener = opener;
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
-                self.close(state.cookie, Closed::Local, state.header.nanos, Some(state));
+                self.close(state.cookie, Closed::Local, state.header.nanos, Some(state), out);
             }
             tcp_state::CLOSE => {
-                self.close(state.cookie, Closed::Both, state.header.nanos, Some(state));
-                self.drop_connection(state.cookie);
+                self.close(state.cookie, Closed::Both, state.header.nanos, Some(state), out);
+                self.drop_connection(state.cookie, state.header.nanos);
             }
             _ => {}
         }
     }
 
     /// The request an entity stands for.
-    fn request_of(&self, entity: Entity) -> Option<Slot> {
+    pub(super) fn request_of(&self, entity: Entity) -> Option<Slot> {
         match entity {
             Entity::Request(slot) => Some(slot),
             Entity::Call(slot) => self.units.get(slot).and_then(|live| live.cause.candidate),
@@ -341,7 +357,7 @@ impl Engine {
     }
 
     /// The connection ended, one way or both.
-    pub(super) fn close(&mut self, cookie: u64, how: Closed, nanos: Nanos, state: Option<&State>) {
+    fn close(&mut self, cookie: u64, how: Closed, nanos: Nanos, state: Option<&State>, out: &mut Vec<Output>) {
         let mut said = std::mem::take(&mut self.said);
         let Some(connection) = self.connections.get_mut(&cookie) else {
             self.said = said;
@@ -355,21 +371,14 @@ impl Engine {
             last_tx: state.last_tx,
         });
         connection.conversation.closed(how, at, totals, &mut said);
-        let mut out = Vec::new();
         for word in said.drain(..) {
-            self.heard(cookie, word, None, &mut out);
+            self.heard(cookie, word, None, out);
         }
         self.said = said;
     }
 
     /// What a connection's bytes said, with the operation that said it and the state of its thread before it.
-    fn heard(
-        &mut self,
-        cookie: u64,
-        word: Said,
-        op: Option<(&Op, (Option<Entity>, Option<Slot>))>,
-        out: &mut Vec<Output>,
-    ) {
+    fn heard(&mut self, cookie: u64, word: Said, op: Option<During<'_>>, out: &mut Vec<Output>) {
         match word {
             Said::Begun { exchange, request, first, arrived, head_at, pos, side } => {
                 let begun = Begun { exchange, request, first, arrived, head_at, pos, side };
@@ -395,195 +404,6 @@ impl Engine {
         let connection = self.connections.get_mut(&cookie)?;
         let index = connection.units.iter().position(|(number, _)| *number == exchange)?;
         connection.units.remove(index).map(|(_, slot)| slot)
-    }
-
-    fn begun(
-        &mut self,
-        cookie: u64,
-        begun: Begun,
-        op: Option<(&Op, (Option<Entity>, Option<Slot>))>,
-        out: &mut Vec<Output>,
-    ) {
-        if self.units.len() >= self.limits.units {
-            self.evict_unit(out);
-        }
-        let Begun { exchange, request, first, arrived, head_at, pos, side } = begun;
-        let service = self.service(head_at.pid);
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let (trace, remote_parent) = match request.traceparent {
-            Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
-            _ => (ids::trace(self.seed, cookie, exchange), None),
-        };
-        let mut live = Live {
-            id: ids::unit(self.seed, cookie, exchange, side),
-            trace,
-            remote_parent: remote_parent.map(crate::model::UnitId),
-            caller: None,
-            callee: None,
-            side,
-            protocol: connection.conversation.protocol().unwrap_or("unknown"),
-            service,
-            class: None,
-            request,
-            cookie,
-            exchange,
-            pid: head_at.pid,
-            tid: head_at.tid,
-            local_port: connection.local_port,
-            peer: Arc::clone(&connection.peer),
-            peer_port: connection.peer_port,
-            arrived,
-            start: first.nanos,
-            first_reply: 0,
-            end: 0,
-            request_bytes: 0,
-            reply_bytes: 0,
-            reply_body_bytes: 0,
-            status: None,
-            outcome: None,
-            cost: Cost::default(),
-            posted: Cost::default(),
-            samples: Vec::new(),
-            calls: Vec::new(),
-            cause: Cause { candidate: None, alone: false, vote: Vote::None, evidence: "no request held", kept: None },
-            alone: true,
-            deferred: 0,
-        };
-        let first_use = !std::mem::replace(&mut connection.used, true);
-        let opener = connection.opener.filter(|_| first_use);
-        let key = match connection.unix {
-            Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
-            Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
-            None => {
-                let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
-                // The accepting end is the server's, except for protocols that call back, of which there are none.
-                let accepting = if side == Side::Client { connection.isn.1 } else { connection.isn.0 };
-                connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
-            }
-        };
-        if side == Side::Client {
-            live.cause = self.cause(opener, op);
-        }
-        let slot = self.units.insert(live);
-        if let Some(connection) = self.connections.get_mut(&cookie) {
-            connection.units.push_back((exchange, slot));
-            connection.newest = Some(slot);
-        }
-        match side {
-            Side::Server => {
-                self.holds(slot, cookie, head_at.tid, head_at.pid);
-                if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
-                    self.link(call, slot);
-                }
-            }
-            Side::Client => {
-                if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
-                    self.link(slot, request);
-                }
-            }
-        }
-        out.push(Output::Begun(slot));
-    }
-
-    /// The two ends of a request on this host.
-    fn link(&mut self, call: Slot, request: Slot) {
-        let Some(caller) = self.units.get_mut(call) else { return };
-        caller.callee = Some(request);
-        let id = caller.id;
-        if let Some(live) = self.units.get_mut(request) {
-            live.caller = Some((call, id));
-        }
-    }
-
-    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
-    fn holds(&mut self, slot: Slot, cookie: u64, tid: u32, tgid: u32) {
-        self.serving.insert(tgid);
-        let units = &self.units;
-        let Some(thread) = self.threads.get(&tid) else {
-            if let Some(thread) = self.thread(tid, tgid) {
-                thread.open.push(slot);
-            }
-            return;
-        };
-        let several = thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
-        let held: SmallVec<[Slot; 8]> =
-            if several && !thread.multiplexer { thread.open.iter().copied().collect() } else { SmallVec::new() };
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
-        if several {
-            thread.multiplexer = true;
-        }
-        let multiplexer = thread.multiplexer;
-        // A multiplexer's list is only for the test; it need not grow without bound.
-        if thread.open.len() < 4096 {
-            thread.open.push(slot);
-        }
-        for other in held {
-            if let Some(live) = self.units.get_mut(other) {
-                live.alone = false;
-            }
-        }
-        if multiplexer && let Some(live) = self.units.get_mut(slot) {
-            live.alone = false;
-        }
-    }
-
-    /// Who caused a call that is being sent.
-    fn cause(&self, opener: Option<(Slot, bool)>, op: Option<(&Op, (Option<Entity>, Option<Slot>))>) -> Cause {
-        let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
-        if let Some((op, _)) = op
-            && !self.serving.contains(&op.header.tgid)
-        {
-            return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
-        }
-        let Some((op, (group, holder))) = op else { return none("no operation") };
-        let multiplexer = self.threads.get(&op.header.tid).is_some_and(|thread| thread.multiplexer);
-        let (candidate, alone, evidence) = if let Some(slot) = holder {
-            (Some(slot), true, "same thread, one request at a time")
-        } else if let Some((slot, alone)) = opener {
-            (Some(slot), alone && !multiplexer, "connection opened in its group")
-        } else if multiplexer {
-            match group.and_then(|entity| self.request_of(entity)) {
-                Some(slot) => (Some(slot), false, "sent in its group"),
-                None => return none("several requests on one thread, no read before the call"),
-            }
-        } else {
-            return none("no request held");
-        };
-        let kept =
-            candidate.and_then(|slot| self.units.get(slot)).map(|live| (live.id, live.trace, live.service, live.class));
-        if kept.is_none() {
-            return none("the request was over");
-        }
-        Cause { candidate, alone, vote: Vote::None, evidence, kept }
-    }
-
-    /// The first byte of a final reply moved.
-    fn replied(
-        &mut self,
-        cookie: u64,
-        exchange: u64,
-        status: u16,
-        first: Stamp,
-        op: Option<(&Op, (Option<Entity>, Option<Slot>))>,
-    ) {
-        let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange)) else { return };
-        let Some(live) = self.units.get_mut(slot) else { return };
-        live.first_reply = first.nanos;
-        live.status = Some(status);
-        if live.side == Side::Client {
-            return;
-        }
-        // The group that reads a call's reply writes the answer: evidence from the other side of the call.
-        if let Some((_, (Some(Entity::Call(call)), _))) = op
-            && let Some(call) = self.units.get_mut(call)
-            && !call.cause.alone
-        {
-            call.cause.vote = match call.cause.vote {
-                Vote::None => Vote::For(slot),
-                Vote::For(other) if other == slot => Vote::For(slot),
-                Vote::For(_) | Vote::Split => Vote::Split,
-            };
-        }
     }
 
     /// A unit is over; it waits for its report.
@@ -640,22 +460,14 @@ impl Engine {
                 self.heard(cookie, word, None, out);
             }
             self.said = said;
-            let left: Vec<Slot> = self
-                .connections
-                .get(&cookie)
-                .map(|c| c.units.iter().map(|(_, slot)| *slot).collect())
-                .unwrap_or_default();
-            for slot in left {
-                self.ended(slot, Outcome::Unfinished, now);
-            }
-            self.drop_connection(cookie);
+            self.drop_connection(cookie, now);
         }
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
         self.report(if finish { Nanos::MAX } else { now }, out);
     }
 
-    fn evict_unit(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
         self.counters.units_evicted += 1;
         if let Some((_, slot)) = self.waiting.pop_front() {
             self.give_out(slot, out);
@@ -672,17 +484,6 @@ impl Engine {
             self.give_out(slot, out);
         }
     }
-}
-
-/// A request's beginning, as the conversation said it.
-struct Begun {
-    exchange: u64,
-    request: Box<Request>,
-    first: Stamp,
-    arrived: Nanos,
-    head_at: Stamp,
-    pos: u64,
-    side: Side,
 }
 
 impl Target {

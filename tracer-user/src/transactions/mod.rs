@@ -7,6 +7,7 @@
 //! and its identity says nothing from then on; on such a thread a *callback group* runs from one read to the next
 //! read or poll, and a call is linked only where both sides of it agree.
 
+mod begin;
 mod charge;
 pub mod connection;
 pub mod engine;

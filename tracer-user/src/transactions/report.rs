@@ -56,10 +56,6 @@ impl Engine {
     }
 
     /// The transaction a unit belongs to: that of the first request up its chain of parents.
-    pub(super) fn trace_of(&self, live: &Live) -> TraceId {
-        self.trace(live, DEPTH)
-    }
-
     fn trace(&self, live: &Live, depth: u32) -> TraceId {
         if depth == 0 {
             return live.trace;

@@ -1,0 +1,214 @@
+//! A request begins: who holds it, who caused it, and its other end on this host.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tracer_common::event::Op;
+
+use super::engine::{Engine, Output};
+use super::ids;
+use super::join::Key;
+use super::live::{Cause, Live, Slot, Vote};
+use super::thread::Entity;
+use crate::model::{Cost, Direction, Nanos, Side, TraceId};
+use crate::protocols::{Request, Stamp};
+
+/// The operation that said something, and what its thread was at before it.
+#[derive(Clone, Copy)]
+pub(super) struct During<'a> {
+    /// The operation.
+    pub(super) op: &'a Op,
+    /// What the thread's callback stands for.
+    pub(super) group: Option<Entity>,
+    /// The only request the thread holds.
+    pub(super) holder: Option<Slot>,
+}
+
+/// A request's beginning, as the conversation said it.
+pub(super) struct Begun {
+    pub(super) exchange: u64,
+    pub(super) request: Box<Request>,
+    pub(super) first: Stamp,
+    pub(super) arrived: Nanos,
+    pub(super) head_at: Stamp,
+    pub(super) pos: u64,
+    pub(super) side: Side,
+}
+
+impl Engine {
+    pub(super) fn begun(&mut self, cookie: u64, begun: Begun, op: Option<During<'_>>, out: &mut Vec<Output>) {
+        if self.units.len() >= self.limits.units {
+            self.evict_unit(out);
+        }
+        let Begun { exchange, request, first, arrived, head_at, pos, side } = begun;
+        let service = self.service(head_at.pid);
+        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let (trace, remote_parent) = match request.traceparent {
+            Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
+            _ => (ids::trace(self.seed, cookie, exchange), None),
+        };
+        let mut live = Live {
+            id: ids::unit(self.seed, cookie, exchange, side),
+            trace,
+            remote_parent: remote_parent.map(crate::model::UnitId),
+            caller: None,
+            callee: None,
+            side,
+            protocol: connection.conversation.protocol().unwrap_or("unknown"),
+            service,
+            class: None,
+            request,
+            cookie,
+            exchange,
+            pid: head_at.pid,
+            tid: head_at.tid,
+            local_port: connection.local_port,
+            peer: Arc::clone(&connection.peer),
+            peer_port: connection.peer_port,
+            arrived,
+            start: first.nanos,
+            first_reply: 0,
+            end: 0,
+            request_bytes: 0,
+            reply_bytes: 0,
+            reply_body_bytes: 0,
+            status: None,
+            outcome: None,
+            cost: Cost::default(),
+            posted: Cost::default(),
+            samples: Vec::new(),
+            calls: Vec::new(),
+            cause: Cause { candidate: None, alone: false, vote: Vote::None, evidence: "no request held", kept: None },
+            alone: true,
+            deferred: 0,
+        };
+        let first_use = !std::mem::replace(&mut connection.used, true);
+        let opener = connection.opener.filter(|_| first_use);
+        let key = match connection.unix {
+            Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
+            Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
+            None => {
+                let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
+                // The accepting end is the server's, except for protocols that call back, of which there are none.
+                let accepting = if side == Side::Client { connection.isn.1 } else { connection.isn.0 };
+                connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
+            }
+        };
+        if side == Side::Client {
+            live.cause = self.cause(opener, op);
+        }
+        let slot = self.units.insert(live);
+        if let Some(connection) = self.connections.get_mut(&cookie) {
+            connection.units.push_back((exchange, slot));
+            connection.newest = Some(slot);
+        }
+        match side {
+            Side::Server => {
+                self.holds(slot, cookie, head_at.tid, head_at.pid);
+                if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
+                    self.link(call, slot);
+                }
+            }
+            Side::Client => {
+                if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
+                    self.link(slot, request);
+                }
+            }
+        }
+        out.push(Output::Begun(slot));
+    }
+
+    /// The two ends of a request on this host.
+    fn link(&mut self, call: Slot, request: Slot) {
+        let Some(caller) = self.units.get_mut(call) else { return };
+        caller.callee = Some(request);
+        let id = caller.id;
+        if let Some(live) = self.units.get_mut(request) {
+            live.caller = Some((call, id));
+        }
+    }
+
+    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
+    fn holds(&mut self, slot: Slot, cookie: u64, tid: u32, tgid: u32) {
+        self.serving.insert(tgid);
+        let units = &self.units;
+        let Some(thread) = self.threads.get(&tid) else {
+            if let Some(thread) = self.thread(tid, tgid) {
+                thread.open.push(slot);
+            }
+            return;
+        };
+        let several = thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
+        let held: SmallVec<[Slot; 8]> =
+            if several && !thread.multiplexer { thread.open.iter().copied().collect() } else { SmallVec::new() };
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if several {
+            thread.multiplexer = true;
+        }
+        let multiplexer = thread.multiplexer;
+        // A multiplexer's list is only for the test; it need not grow without bound.
+        if thread.open.len() < 4096 {
+            thread.open.push(slot);
+        }
+        for other in held {
+            if let Some(live) = self.units.get_mut(other) {
+                live.alone = false;
+            }
+        }
+        if multiplexer && let Some(live) = self.units.get_mut(slot) {
+            live.alone = false;
+        }
+    }
+
+    /// Who caused a call that is being sent.
+    fn cause(&self, opener: Option<(Slot, bool)>, op: Option<During<'_>>) -> Cause {
+        let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
+        if let Some(during) = op
+            && !self.serving.contains(&during.op.header.tgid)
+        {
+            return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
+        }
+        let Some(During { op, group, holder }) = op else { return none("no operation") };
+        let multiplexer = self.threads.get(&op.header.tid).is_some_and(|thread| thread.multiplexer);
+        let (candidate, alone, evidence) = if let Some(slot) = holder {
+            (Some(slot), true, "same thread, one request at a time")
+        } else if let Some((slot, alone)) = opener {
+            (Some(slot), alone && !multiplexer, "connection opened in its group")
+        } else if multiplexer {
+            match group.and_then(|entity| self.request_of(entity)) {
+                Some(slot) => (Some(slot), false, "sent in its group"),
+                None => return none("several requests on one thread, no read before the call"),
+            }
+        } else {
+            return none("no request held");
+        };
+        let kept =
+            candidate.and_then(|slot| self.units.get(slot)).map(|live| (live.id, live.trace, live.service, live.class));
+        if kept.is_none() {
+            return none("the request was over");
+        }
+        Cause { candidate, alone, vote: Vote::None, evidence, kept }
+    }
+
+    /// The first byte of a final reply moved.
+    pub(super) fn replied(&mut self, cookie: u64, exchange: u64, status: u16, first: Stamp, op: Option<During<'_>>) {
+        let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange)) else { return };
+        let Some(live) = self.units.get_mut(slot) else { return };
+        live.first_reply = first.nanos;
+        live.status = Some(status);
+        if live.side == Side::Client {
+            return;
+        }
+        // The group that reads a call's reply writes the answer: evidence from the other side of the call.
+        if let Some(During { group: Some(Entity::Call(call)), .. }) = op
+            && let Some(call) = self.units.get_mut(call)
+            && !call.cause.alone
+        {
+            call.cause.vote = match call.cause.vote {
+                Vote::None => Vote::For(slot),
+                Vote::For(other) if other == slot => Vote::For(slot),
+                Vote::For(_) | Vote::Split => Vote::Split,
+            };
+        }
+    }
+}
