@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         let at = Stamp { nanos, pid: 1, tid: 1 };
         if flags & 0x80 != 0 {
             let how = [Closed::Local, Closed::Remote, Closed::Both][usize::from(flags & 3) % 3];
-            conversation.closed(how, at, None, &mut out);
+            conversation.closed(how, at, None, &settings, &mut out);
             continue;
         }
         let dir = if flags & 1 == 0 { Direction::Rx } else { Direction::Tx };
@@ -37,5 +37,5 @@ fuzz_target!(|data: &[u8]| {
         let _ = conversation.want();
     }
     conversation.expire(u64::MAX, 0, &mut out);
-    conversation.closed(Closed::Both, Stamp::default(), None, &mut out);
+    conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
 });

@@ -75,7 +75,7 @@ async fn every_page_answers() {
         ("/api/v1/health", 200, "capture_ratio"),
         ("/flamegraph.svg?service=shop", 200, "no samples yet"),
         ("/flamegraph.svg?service=nobody", 404, "no such service"),
-        ("/flamegraph.svg?kind=wall", 400, "kind: expected cpu"),
+        ("/flamegraph.svg?kind=wall", 400, "expected cpu"),
         ("/profile.folded?since=5x", 400, "since:"),
         ("/profile.pb.gz?service=shop", 200, ""),
         ("/nothing", 404, "no such page"),

@@ -3,8 +3,8 @@
 use super::conversation::Conversation;
 use super::pair::Waiting;
 use super::stream::State;
-use super::{Closed, Said, Stamp, Step, Totals, Verdict};
-use crate::model::{Direction, Nanos, Outcome};
+use super::{Closed, Said, Settings, Stamp, Step, Totals, Verdict};
+use crate::model::{Direction, Nanos, Outcome, Side};
 
 impl Conversation {
     pub(super) fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<Said>) {
@@ -50,7 +50,7 @@ impl Conversation {
     }
 
     /// The connection ended, one way or both. `totals` say where the streams stood.
-    pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, out: &mut Vec<Said>) {
+    pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, settings: &Settings, out: &mut Vec<Said>) {
         if self.verdict == Verdict::Ignore {
             return;
         }
@@ -66,6 +66,10 @@ impl Conversation {
             self.catch_up(Direction::Tx, totals.tx, totals.last_tx, out);
         }
         let replies = requests.flip();
+        // Who sends requests can send no more: one that was begun stays a piece.
+        if how == Closed::Both || (how == Closed::Local) == (requests == Direction::Tx) {
+            self.cut_off(requests, at, settings, out);
+        }
         // Who sends replies can send no more.
         let over = match how {
             Closed::Local => replies == Direction::Tx,
@@ -97,6 +101,33 @@ impl Conversation {
         }
         if how == Closed::Both {
             self.verdict = Verdict::Ignore;
+        }
+    }
+
+    /// A request whose head will never be whole is reported when its first line is.
+    fn cut_off(&mut self, requests: Direction, at: Stamp, settings: &Settings, out: &mut Vec<Said>) {
+        let stream = self.stream(requests);
+        if stream.state != State::Start || stream.buffer.is_empty() {
+            return;
+        }
+        let piece = std::mem::take(&mut stream.buffer);
+        let (first, arrived, pos) = stream.start.unwrap_or((at, 0, stream.pos));
+        let last = stream.last;
+        stream.restart();
+        let Some(parser) = &mut self.parser else { return };
+        let Step::Head { message, .. } = parser.request(&piece, true, settings) else { return };
+        if message.version.is_empty() {
+            return;
+        }
+        let (exchange, dropped) = self.pair.begin(message.asked);
+        if let Some(dropped) = dropped {
+            give_up(&dropped, at, out);
+        }
+        let side = if requests == Direction::Rx { Side::Server } else { Side::Client };
+        out.push(Said::Begun { exchange, request: message, first, arrived, head_at: last, pos, side });
+        if let Some(waiting) = self.pair.newest() {
+            waiting.bytes = piece.len() as u64;
+            waiting.done = true;
         }
     }
 

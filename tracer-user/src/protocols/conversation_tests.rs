@@ -176,7 +176,7 @@ fn upgrades_and_tunnels_are_reported_and_left() {
 fn replies_that_end_by_close() {
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\nabc"), tx("def")]);
-    conversation.closed(Closed::Local, Stamp { nanos: 99, pid: 1, tid: 1 }, None, &mut said);
+    conversation.closed(Closed::Local, Stamp { nanos: 99, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
     // The duration is to the last byte, not to the close.
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/25/6 @3"]);
 }
@@ -186,13 +186,37 @@ fn clients_that_go_away() {
     let mut conversation = Conversation::new(false);
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n";
     let mut said = play(&mut conversation, &[rx(GET), tx(head), tx("1234567890")]);
-    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &mut said);
+    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 aborted 28/49/10 @3"]);
 
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[rx(GET)]);
-    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &mut said);
+    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
     assert_eq!(summary(&said), ["GET /a @1 aborted 28/0/0 @9"]);
+}
+
+#[test]
+fn requests_that_stay_pieces() {
+    let end = |piece: &str, how| {
+        let mut conversation = Conversation::new(false);
+        let mut said = play(&mut conversation, &[rx(piece)]);
+        let at = Stamp { nanos: 9, pid: 1, tid: 1 };
+        conversation.closed(how, at, None, &Settings::default(), &mut said);
+        (conversation, said)
+    };
+    let (_, said) = end("GET /a HTTP/1.1\r\nHost", Closed::Both);
+    assert_eq!(summary(&said), ["GET /a @1 aborted 21/0/0 @9"]);
+    // Its target may be longer than what came.
+    assert!(summary(&end("GET /a", Closed::Both).1).is_empty());
+    // The client said that nothing more will come; the server may still refuse.
+    let (mut conversation, mut said) = end("GET /a HTTP/1.1\r\nHost", Closed::Remote);
+    assert_eq!(summary(&said), ["GET /a @1"]);
+    let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    let at = Stamp { nanos: 10, pid: 1, tid: 1 };
+    let chunk =
+        Chunk { dir: Direction::Tx, pos: 0, len: refusal.len() as u64, head: refusal, tail: b"", at, arrived: 0 };
+    conversation.bytes(&chunk, &Settings::default(), &mut said);
+    assert_eq!(summary(&said), ["GET /a @1 -> 400 @10 complete 21/47/0 @10"]);
 }
 
 #[test]
@@ -201,7 +225,13 @@ fn suppressed_operations_are_caught_up_with() {
     let mut said = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\n")]);
     assert_eq!(conversation.want().tx_skip, u64::MAX);
     let totals = Totals { rx: 28, tx: 1019, last_rx: 1, last_tx: 7 };
-    conversation.closed(Closed::Local, Stamp { nanos: 99, pid: 1, tid: 1 }, Some(totals), &mut said);
+    conversation.closed(
+        Closed::Local,
+        Stamp { nanos: 99, pid: 1, tid: 1 },
+        Some(totals),
+        &Settings::default(),
+        &mut said,
+    );
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
 }
 
@@ -387,7 +417,7 @@ proptest! {
             pos[which] += bytes.len() as u64;
             let _ = conversation.want();
         }
-        conversation.closed(Closed::Both, Stamp::default(), None, &mut said);
+        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
         let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
         let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
         if conversation.want().verdict != Verdict::Ignore || begun > 0 {

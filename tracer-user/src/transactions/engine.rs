@@ -16,6 +16,10 @@ use crate::decode::Record;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Verdict};
 
+/// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
+/// loopback even that of the operation that provoked it. Nanoseconds.
+const LINGER: Nanos = 20_000_000;
+
 /// Bounds and times of the engine.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -99,6 +103,8 @@ pub struct Engine {
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
+    /// Connections that are closed, by the time they are forgotten; at most one entry for each.
+    closing: VecDeque<(Nanos, State)>,
     pub(super) said: Vec<Said>,
     /// Processes that have read a request: entry ports. Others begin what they ask for.
     pub(super) serving: FxHashSet<u32>,
@@ -126,6 +132,7 @@ impl Engine {
             class_costs: Vec::new(),
             overhead: Vec::new(),
             asks: Vec::new(),
+            closing: VecDeque::new(),
             said: Vec::new(),
             serving: FxHashSet::default(),
             empty: Arc::from(""),
@@ -172,6 +179,7 @@ impl Engine {
 
     /// Takes one record, in the order of the ring.
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
+        self.bury(self.now, out);
         match record {
             Record::Op { op, head, tail } => self.op(op, head, tail, out),
             Record::Open(open) => self.open(open, out),
@@ -256,7 +264,7 @@ impl Engine {
             }
         }
         let touched = if header.flags & OP_EOF != 0 {
-            connection.conversation.closed(Closed::Remote, at, None, &mut said);
+            connection.conversation.closed(Closed::Remote, at, None, &self.settings, &mut said);
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
@@ -340,11 +348,21 @@ impl Engine {
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(state), out);
             }
-            tcp_state::CLOSE => {
-                self.close(state.cookie, Closed::Both, state.header.nanos, Some(state), out);
-                self.drop_connection(state.cookie, state.header.nanos);
+            tcp_state::CLOSE if self.connections.contains_key(&state.cookie) => {
+                self.closing.push_back((self.now + LINGER, *state));
             }
             _ => {}
+        }
+    }
+
+    /// Ends the connections that closed, once nothing can come of them any more.
+    pub(super) fn bury(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        while let Some((due, state)) = self.closing.front().copied()
+            && due <= now
+        {
+            self.closing.pop_front();
+            self.close(state.cookie, Closed::Both, state.header.nanos, Some(&state), out);
+            self.drop_connection(state.cookie, state.header.nanos);
         }
     }
 
@@ -370,7 +388,7 @@ impl Engine {
             last_rx: state.last_rx,
             last_tx: state.last_tx,
         });
-        connection.conversation.closed(how, at, totals, &mut said);
+        connection.conversation.closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
         }
@@ -444,6 +462,7 @@ impl Engine {
     /// About once a second, and at the end with `finish`: finishes what cannot end otherwise, forgets what is old.
     pub fn expire(&mut self, finish: bool, out: &mut Vec<Output>) {
         let now = self.now;
+        self.bury(if finish { Nanos::MAX } else { now }, out);
         let idle = if finish { 0 } else { self.limits.idle };
         let old: Vec<u64> = self
             .connections

@@ -14,6 +14,7 @@ const DEPTH: u32 = 64;
 impl Engine {
     /// Gives out the units whose grace time ended by `now`.
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.bury(now, out);
         loop {
             // Two queues, each in the order of time.
             let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
