@@ -49,6 +49,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_TASK_PID", "task_struct", "pid"),
     need("OFF_TASK_TGID", "task_struct", "tgid"),
     need("OFF_TASK_FLAGS", "task_struct", "flags"),
+    need("OFF_TASK_EXEC", "task_struct", "se.sum_exec_runtime"),
     need("OFF_TASK_COMM", "task_struct", "comm"),
     need("OFF_TASK_FILES", "task_struct", "files"),
     need("OFF_FILES_FDT", "files_struct", "fdt"),

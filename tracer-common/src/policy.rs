@@ -55,17 +55,36 @@ wire! {
     }
 }
 
+/// What runs on a CPU is not known.
+pub const RUNS_UNKNOWN: u64 = 0;
+/// Nothing runs.
+pub const RUNS_IDLE: u64 = 1;
+/// A kernel thread runs.
+pub const RUNS_KERNEL: u64 = 2;
+/// A thread of user space runs.
+pub const RUNS_USER: u64 = 3;
+
 wire! {
     /// Where the time of one CPU went, nanoseconds since tracing began; an element of a per-CPU array map.
+    ///
+    /// What ran is charged what the scheduler charges it (`sum_exec_runtime`, the source of `getrusage` and cgroups),
+    /// which is more than the time between two switches: the end of an interrupt that wakes a thread is that thread's.
+    /// Idle time is what is left, so that the sum is the time that passed.
     pub struct CpuBooks {
         /// When the running thread was switched in. Set once by user space, so that the first slice counts.
         pub switch_in: u64,
+        /// Kernel address of the running task: a switch that was not seen shows.
+        pub task: u64,
+        /// What the scheduler had charged it until then.
+        pub exec_in: u64,
+        /// What runs: [`RUNS_UNKNOWN`] until the first switch, then one of the constants beside it.
+        pub runs: u64,
         /// User-space threads.
         pub user: u64,
         /// Kernel threads.
         pub kernel: u64,
-        /// Idle.
-        pub idle: u64,
+        /// Idle; what a virtual machine's host took is counted here too. Can be below zero for a moment.
+        pub idle: i64,
         /// Context switches.
         pub switches: u64,
     }

@@ -66,7 +66,7 @@ macro_rules! integer {
         }
     })+ };
 }
-integer!(u8, u16, u32, u64);
+integer!(u8, u16, u32, u64, i64);
 
 impl<const N: usize> Field for [u8; N] {
     #[inline]

@@ -35,6 +35,7 @@ offsets! {
     OFF_TASK_PID,
     OFF_TASK_TGID,
     OFF_TASK_FLAGS,
+    OFF_TASK_EXEC,
     OFF_TASK_COMM,
     OFF_TASK_FILES,
     OFF_FILES_FDT,

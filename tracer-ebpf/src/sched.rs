@@ -13,7 +13,7 @@ use tracer_common::{
     event::{Books, Header, Kind, TICK_DEAD, TICK_RUNNING, Tick},
     limits::{TICK_CPU_NANOS, TICK_NANOS},
     lost::Lost,
-    policy::CpuBooks,
+    policy::{CpuBooks, RUNS_IDLE, RUNS_KERNEL, RUNS_USER},
 };
 
 use crate::{
@@ -37,7 +37,8 @@ fn slice(now: u64) -> u64 {
     if since == 0 { 0 } else { now.saturating_sub(since) }
 }
 
-/// The running thread's books at `now`, its running slice included.
+/// The running thread's books at `now`, its running slice included as far as it was seen: the scheduler's own figure
+/// is added when the slice ends.
 #[inline(always)]
 pub(crate) fn books(thread: &Thread, now: u64) -> Books {
     Books { cpu: thread.cpu + slice(now), ..stored(thread) }
@@ -70,40 +71,72 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: this CPU's element; interrupts are off in the scheduler.
     let cpu = unsafe { &mut *cpu };
     let ran = if cpu.switch_in == 0 { 0 } else { now.saturating_sub(cpu.switch_in) };
-    cpu.switch_in = now;
     cpu.switches += 1;
 
     let prev = Task(ctx.arg(1));
-    if prev.tid() == 0 {
-        cpu.idle += ran;
-    } else if prev.is_kernel() {
-        cpu.kernel += ran;
-    } else {
-        cpu.user += ran;
-        leave(prev, ran, now, preempt & 1 != 0, state);
+    // Otherwise it runs since before tracing began, or since a switch that was not reported: some kernels do not report
+    // those of some tasks. Then it is charged what was seen, and the rest when it is seen next.
+    let known = cpu.task == prev.0 as u64;
+    match if known { cpu.runs } else { kind(prev) } {
+        RUNS_IDLE => cpu.idle += ran as i64,
+        RUNS_KERNEL => {
+            let used = if known { prev.exec().saturating_sub(cpu.exec_in) } else { ran };
+            cpu.kernel += used;
+            cpu.idle += ran.wrapping_sub(used) as i64;
+        }
+        _ => {
+            let exec = prev.exec();
+            let used = leave(prev, exec, if known { cpu.exec_in } else { exec.saturating_sub(ran) }, now, preempt, state);
+            cpu.user += used;
+            cpu.idle += ran.wrapping_sub(used) as i64;
+        }
     }
-    let next = THREADS.get(Task(ctx.arg(2)).0, false);
-    if !next.is_null() {
-        // SAFETY: not null; `next` is about to run here and nowhere else.
-        enter(unsafe { &mut *next }, now);
+
+    let next = Task(ctx.arg(2));
+    cpu.switch_in = now;
+    cpu.task = next.0 as u64;
+    cpu.runs = kind(next);
+    if cpu.runs == RUNS_IDLE {
+        return 0;
+    }
+    cpu.exec_in = next.exec();
+    if cpu.runs == RUNS_USER {
+        let missed = enter(next, cpu.exec_in, now);
+        cpu.user += missed;
+        cpu.idle -= missed as i64;
     }
     0
 }
 
 #[inline(always)]
-fn leave(prev: Task, ran: u64, now: u64, preempt: bool, state: u32) {
+fn kind(task: Task) -> u64 {
+    if task.tid() == 0 {
+        RUNS_IDLE
+    } else if task.is_kernel() {
+        RUNS_KERNEL
+    } else {
+        RUNS_USER
+    }
+}
+
+/// `prev` ends a slice; `exec` is what the scheduler charged it so far, and `since` what it had when it was seen last, if
+/// it is new here. Returns what it used, nanoseconds.
+#[inline(always)]
+fn leave(prev: Task, exec: u64, since: u64, now: u64, preempt: u8, state: u32) -> u64 {
     let thread = THREADS.get(prev.0, true);
     if thread.is_null() {
         emit::count(Lost::ThreadStorage);
-        return;
+        return exec.saturating_sub(since);
     }
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     let thread = unsafe { &mut *thread };
-    thread.cpu += ran;
+    let used = exec.saturating_sub(if thread.exec == 0 { since } else { thread.exec });
+    thread.exec = exec;
+    thread.cpu += used;
     thread.switches += 1;
     thread.off = now;
     thread.woken = 0;
-    thread.off_kind = if preempt || state == 0 {
+    thread.off_kind = if preempt & 1 != 0 || state == 0 {
         OFF_PREEMPTED
     } else {
         match arch::wait(Regs::of(prev).nr()) {
@@ -125,10 +158,30 @@ fn leave(prev: Task, ran: u64, now: u64, preempt: bool, state: u32) {
     if dead || due(thread, thread.cpu, now) {
         tick(prev, thread, stored(thread), now, if dead { TICK_DEAD } else { 0 });
     }
+    used
 }
 
+/// `next` begins a slice. Returns what it used where its switch was not seen, nanoseconds.
 #[inline(always)]
-fn enter(thread: &mut Thread, now: u64) {
+fn enter(next: Task, exec: u64, now: u64) -> u64 {
+    let thread = THREADS.get(next.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return 0;
+    }
+    // SAFETY: not null; `next` is about to run here and nowhere else.
+    let thread = unsafe { &mut *thread };
+    let missed = if thread.exec == 0 { 0 } else { exec.saturating_sub(thread.exec) };
+    // A thread that never ran has used nothing; zero means that it was not seen.
+    thread.exec = if exec == 0 { 1 } else { exec };
+    thread.cpu += missed;
+    waited(thread, now);
+    missed
+}
+
+/// Where the thread was since it was switched out.
+#[inline(always)]
+fn waited(thread: &mut Thread, now: u64) {
     if thread.off == 0 {
         return;
     }

@@ -64,6 +64,8 @@ local_storage!(
 /// What is kept per thread. Times in nanoseconds.
 #[repr(C)]
 pub(crate) struct Thread {
+    /// What the scheduler charged it when it was switched last, nanoseconds; 0 = not seen yet.
+    pub(crate) exec: u64,
     /// CPU of completed slices.
     pub(crate) cpu: u64,
     pub(crate) runq: u64,

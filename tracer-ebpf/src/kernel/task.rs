@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_probe_read_kern
 
 use super::load;
 use crate::offsets::{
-    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_FILES, OFF_TASK_FLAGS,
+    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES, OFF_TASK_FLAGS,
     OFF_TASK_PID, OFF_TASK_TGID,
 };
 
@@ -45,6 +45,13 @@ impl Task {
     pub(crate) fn is_kernel(self) -> bool {
         // SAFETY: offset of `flags` (unsigned int).
         unsafe { load::<u32>(self.0, OFF_TASK_FLAGS.load()) & PF_KTHREAD != 0 }
+    }
+
+    /// CPU time used so far as the scheduler counts it, nanoseconds; exact only when the task was just switched.
+    #[inline(always)]
+    pub(crate) fn exec(self) -> u64 {
+        // SAFETY: offset of `se.sum_exec_runtime` (a u64).
+        unsafe { load(self.0, OFF_TASK_EXEC.load()) }
     }
 
     /// `comm`.

@@ -320,7 +320,6 @@ impl Agent {
         let cpus = self.kernel.cpu_books();
         let charged = pipeline.charged();
         let seconds = |nanos: u64| nanos as f64 / 1e9;
-        log::info!("books: user {} kernel {} idle {} charged {charged:?}", cpus.user, cpus.kernel, cpus.idle);
         let system = match (stat::read(), self.at_start) {
             (Some(now), Some(start)) => now.busy_s - start.busy_s,
             _ => 0.0,
@@ -330,7 +329,7 @@ impl Agent {
             overhead: seconds(charged.overhead),
             kernel: seconds(cpus.kernel),
             unreported: seconds(cpus.user.saturating_sub(charged.requests + charged.overhead)),
-            idle: seconds(cpus.idle),
+            idle: seconds(cpus.idle.max(0) as u64),
             system_busy: system,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Ebpf, EbpfLoader};
-use tracer_common::policy::CpuBooks;
+use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 
 use super::btf::{Btf, BtfError};
 use super::object::OBJECT;
@@ -204,21 +204,34 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     Ok((Kernel { ebpf, policy, attached, sampler, since, lost, cpus }, rings))
 }
 
+/// Most of a running slice that is counted before it ends, nanoseconds. A thread that runs longer is reported by the
+/// sampler; a slice that seems longer may have ended by a switch that was not reported.
+const SLICE: u64 = 20_000_000;
+
 impl Kernel {
     /// Losses counted in the kernel so far, in the order of `tracer_common::lost::Lost::ALL`.
     pub fn lost(&self) -> Vec<u64> {
         (0..self.lost.len()).map(|i| self.lost.get(&i, 0).map_or(0, |cpus| cpus.iter().sum())).collect()
     }
 
-    /// CPU time by kind so far, summed over CPUs; running slices are not included.
+    /// CPU time by kind so far, summed over CPUs, with the slices that run now.
     pub fn cpu_books(&self) -> CpuBooks {
         let mut sum = CpuBooks::default();
         if let Ok(cpus) = self.cpus.get(&0, 0) {
+            let now = monotonic();
             for Pod(cpu) in cpus.iter() {
                 sum.user += cpu.user;
                 sum.kernel += cpu.kernel;
                 sum.idle += cpu.idle;
                 sum.switches += cpu.switches;
+                let runs = now.saturating_sub(cpu.switch_in);
+                let counted = if cpu.runs == RUNS_KERNEL || cpu.runs == RUNS_USER { runs.min(SLICE) } else { 0 };
+                if cpu.runs == RUNS_KERNEL {
+                    sum.kernel += counted
+                } else {
+                    sum.user += counted
+                }
+                sum.idle += (runs - counted) as i64;
             }
         }
         sum

@@ -8,7 +8,7 @@ use tracer_common::event::{Op, Sample, Tick};
 
 use super::engine::{Engine, Output, read_group};
 use super::live::Slot;
-use super::thread::{Delta, PENDING_SAMPLES, Pending, Target};
+use super::thread::{PENDING_SAMPLES, Pending, Target};
 use crate::model::{Cost, Direction, Nanos, Owner, ServiceId, Side, StackSample};
 
 /// A thread that does socket I/O is charged by its operations; its ticks only count after this long without one.
@@ -32,8 +32,7 @@ impl Engine {
         let Some(thread) = self.thread(header.tid, header.tgid) else { return };
         let holder = thread.holder();
         let known = thread.known;
-        let delta = Delta::between(&thread.books, &op.books);
-        thread.books = op.books;
+        let delta = thread.advance(&op.books);
         thread.known = true;
         thread.last_op = header.nanos;
         thread.charged_at = header.nanos;
@@ -82,11 +81,10 @@ impl Engine {
         if thread.last_op != 0 && !dead && !quiet {
             return;
         }
-        let delta = Delta::between(&thread.books, &tick.books);
+        let delta = thread.advance(&tick.books);
         let holder = thread.holder();
         let last = thread.last;
         let fresh = header.nanos.saturating_sub(thread.last_op) <= QUIET;
-        thread.books = tick.books;
         thread.known = true;
         thread.charged_at = header.nanos;
         if let Some(slot) = holder {

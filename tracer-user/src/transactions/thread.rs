@@ -128,6 +128,15 @@ impl Thread {
         }
     }
 
+    /// Takes over `books`; what passed since the last ones. The books of a running slice can be ahead of what the
+    /// scheduler says when it ends: what was charged once is not charged again.
+    pub fn advance(&mut self, books: &Books) -> Delta {
+        let delta = Delta::between(&self.books, books);
+        let cpu = books.cpu.max(self.books.cpu);
+        self.books = Books { cpu, ..*books };
+        delta
+    }
+
     /// The one request this thread holds, when it runs one at a time.
     pub fn holder(&self) -> Option<Slot> {
         if self.multiplexer { None } else { self.open.first().copied() }

@@ -1,0 +1,103 @@
+//! CPU per class against `RUSAGE_THREAD` inside the handler, and the host's books against the system's.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::workload::{Server, compile};
+use tracer_tests::{begin, http, load, say, scratch, wait};
+
+/// Seconds of load.
+const LOAD: u64 = 30;
+const ROUTES: [&str; 3] = ["/light", "/medium", "/heavy"];
+
+fn truth(server: &Server) -> Value {
+    let reply = http::get(server.address, "/truth").expect("the server's own books");
+    serde_json::from_slice(&reply.body).expect("JSON")
+}
+
+#[test]
+fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
+    let Some(_turn) = begin("cpu", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let storm = compile(dir.path(), "storm");
+    let agent = Agent::start(dir.path(), &[]);
+
+    let before = agent.metrics();
+    let mut children =
+        Process::start("storm", Command::new(storm).arg(LOAD.to_string()), &dir.path().join("storm.log"));
+    let (good, bad) = load::until(server.address, 3, &ROUTES, Instant::now() + Duration::from_secs(LOAD));
+    assert_eq!(bad, 0, "of {good} requests");
+    assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.said());
+    let storms: f64 = children.said().trim().strip_prefix("STORM ").expect("a count").parse().expect("a number");
+    let truth = truth(&server);
+
+    // The books of a request are complete when its thread waits for the next one.
+    let name = "tracer_work_cpu_seconds_total";
+    let port = server.address.port();
+    let service = wait("every request to be counted", Duration::from_secs(20), || {
+        let classes = agent.json("/api/v1/classes");
+        let of = classes["classes"].as_array()?.iter().find(|class| {
+            class["side"] == "server" && ROUTES.iter().any(|route| class["request_class"] == format!("GET {route}"))
+        })?;
+        let service = of["service_name"].as_str()?.to_owned();
+        let sum: u64 = classes["classes"]
+            .as_array()?
+            .iter()
+            .filter(|c| c["side"] == "server")
+            .filter_map(|c| {
+                ROUTES.iter().any(|route| c["request_class"] == format!("GET {route}")).then(|| c["count"].as_u64())?
+            })
+            .sum();
+        (sum >= good).then_some(service)
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    let after = agent.metrics();
+
+    say(&format!("cpu per class, server on port {port}, {good} requests, {storms} processes beside them"));
+    for route in ROUTES {
+        let class = format!("GET {route}");
+        let labels = [("service_name", service.as_str()), ("request_class", class.as_str())];
+        let traced = after.sum(name, &labels) - before.sum(name, &labels);
+        let of = |field: &str| truth[route][field].as_f64().expect("a number");
+        let (handler, whole, count) = (of("handler_ns") / 1e9, of("whole_ns") / 1e9, of("count"));
+        let requests = after.sum("tracer_work_total", &labels);
+        say(&format!(
+            "  {route:8} {requests:6.0} of {count:6.0} requests, handler {handler:8.4} s, thread {whole:8.4} s, traced {traced:8.4} s \
+             (handler {:+.2} %, thread {:+.2} %)",
+            100.0 * (traced / handler - 1.0),
+            100.0 * (traced / whole - 1.0),
+        ));
+        assert!((requests - count).abs() < 0.5, "{route}");
+        // Between reading the request and having sent the reply the thread used `whole`; sending and receiving are
+        // the kernel's share, and what the thread does from then until it waits again belongs to the request as well.
+        let share = (whole - handler) + count * 60e-6;
+        assert!(traced > handler * 0.97 && traced < handler * 1.03 + share, "{route}: {traced} s for {handler} s");
+    }
+
+    let kinds = |m: &tracer_tests::metrics::Metrics, kind| m.sum("tracer_host_cpu_seconds_total", &[("kind", kind)]);
+    let delta = |kind| kinds(&after, kind) - kinds(&before, kind);
+    let unreported = |m: &tracer_tests::metrics::Metrics| m.sum("tracer_host_cpu_unreported_seconds", &[]);
+    let attributed = delta("requests") + delta("overhead") + delta("kernel") + unreported(&after) - unreported(&before);
+    let busy_name = "tracer_host_cpu_busy_seconds_total";
+    let busy = after.sum(busy_name, &[]) - before.sum(busy_name, &[]);
+    let ratio = attributed / busy;
+    say(&format!(
+        "host: requests {:.3} s, overhead {:.3} s, kernel {:.3} s, system says {busy:.3} s: capture ratio {ratio:.4} \
+         (since the start {:.4})",
+        delta("requests"),
+        delta("overhead"),
+        delta("kernel"),
+        after.sum("tracer_capture_ratio", &[]),
+    ));
+    let labels = [("service_name", "storm"), ("kind", "overhead")];
+    let stormed = after.sum("tracer_service_cpu_seconds_total", &labels);
+    say(&format!("storm: {stormed:.3} s traced for {storms} processes that used a millisecond each"));
+    assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
+    assert!(stormed > storms * 0.001, "{stormed} s for {storms} processes");
+    assert!(after.sum("tracer_events_lost_total", &[("reason", "ring_full_thread")]) < 0.5, "{:?}", after.lost());
+    agent.stop();
+}
