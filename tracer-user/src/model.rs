@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// How sure an attribution is (DESIGN: attribution by evidence).
+/// How sure an attribution is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grade {
     /// The entity read the request itself and runs one at a time.

@@ -1,4 +1,4 @@
-//! The API of DESIGN §9.
+//! The JSON API, the probes and the profiles.
 
 use std::sync::Arc;
 

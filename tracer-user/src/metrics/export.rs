@@ -1,4 +1,4 @@
-//! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist, else DESIGN §9.
+//! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist.
 //!
 //! `tracer_work_*` counts work that services answer for: server units only. Calls they make have
 //! `http_client_request_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through

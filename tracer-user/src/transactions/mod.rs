@@ -3,7 +3,7 @@
 //! [`engine::Engine`] takes records in the order of the ring and gives finished units, charges and samples. Pure:
 //! time comes with the records, ids from a seed, so a recorded file gives the same result as the live run.
 //!
-//! The rules are DESIGN §4's: a thread that reads a request while another it read is unanswered is a *multiplexer*,
+//! A thread that reads a request while another it read is unanswered is a *multiplexer*,
 //! and its identity says nothing from then on; on such a thread a *callback group* runs from one read to the next
 //! read or poll, and a call is linked only where both sides of it agree.
 
