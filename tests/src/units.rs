@@ -37,7 +37,7 @@ pub struct Unit {
     pub method: String,
     /// Path.
     pub path: String,
-    /// Bytes of the reply's body.
+    /// Bytes of the reply's body; `u64::MAX` where the agent says that it does not know.
     pub body: u64,
     /// How it ended.
     pub outcome: String,
@@ -81,7 +81,7 @@ pub fn unit(line: &str) -> Unit {
         grade: text("grade"),
         method: attribute_text("http.request.method"),
         path: attribute_text("url.path"),
-        body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or_default(),
+        body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or(u64::MAX),
         outcome: attribute_text("tracer.outcome"),
         port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
     }

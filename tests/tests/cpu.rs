@@ -33,7 +33,12 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     assert_eq!(bad, 0, "of {good} requests");
     assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.said());
     let storms: f64 = children.said().trim().strip_prefix("STORM ").expect("a count").parse().expect("a number");
-    let truth = truth(&server);
+    // A server's books of a request are written after its reply.
+    let truth = wait("the server's own books", Duration::from_secs(10), || {
+        let truth = truth(&server);
+        let counted: u64 = ROUTES.iter().filter_map(|route| truth[*route]["count"].as_u64()).sum();
+        (counted == good).then_some(truth)
+    });
 
     // The books of a request are complete when its thread waits for the next one.
     let name = "tracer_work_cpu_seconds_total";

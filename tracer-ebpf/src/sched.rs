@@ -86,7 +86,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         }
         _ => {
             let exec = prev.exec();
-            let used = leave(prev, exec, if known { cpu.exec_in } else { exec.saturating_sub(ran) }, now, preempt, state);
+            let used =
+                leave(prev, exec, if known { cpu.exec_in } else { exec.saturating_sub(ran) }, now, preempt, state);
             cpu.user += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
         }

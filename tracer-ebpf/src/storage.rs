@@ -127,7 +127,8 @@ pub(crate) struct Sock {
     pub(crate) flags: u32,
     pub(crate) head_rx: u16,
     pub(crate) head_tx: u16,
-    pub(crate) pad: u32,
+    /// [`Sock::run`] of the other direction when it turned.
+    pub(crate) run_before: u32,
 }
 
 /// [`Sock::flags`]: its opening was reported.

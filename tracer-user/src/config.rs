@@ -1,4 +1,4 @@
-//! Configuration in two stages: [`File`] is what was written, [`Config`] what it means, checked.
+//! Configuration in two stages: `File` is what was written, [`Config`] what it means, checked.
 
 use std::net::SocketAddr;
 use std::ops::Range;

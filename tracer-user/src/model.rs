@@ -234,8 +234,9 @@ pub struct Unit {
     pub request_bytes: u64,
     /// Bytes of the reply, head and body.
     pub reply_bytes: u64,
-    /// Bytes of the reply after its head, as carried on the connection (chunk framing included).
-    pub reply_body_bytes: u64,
+    /// Bytes of the reply after its head, as carried on the connection (chunk framing included); `None` when
+    /// the head was longer than what was captured.
+    pub reply_body_bytes: Option<u64>,
     /// Status code, when a reply was seen.
     pub status: Option<u16>,
     /// Whether it counts as failed (5xx on a server, 4xx and 5xx on a client, aborted).

@@ -46,6 +46,8 @@ pub trait Introduce {
 pub trait UnitWriter {
     /// One finished unit.
     fn unit(&mut self, names: &Names, unit: &Unit);
+    /// About once a second: whoever reads along wants what there is.
+    fn flush(&mut self);
 }
 
 /// Everything between records and answers.
@@ -343,6 +345,9 @@ impl Pipeline {
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);
         self.expire(false);
+        if let Some(writer) = &mut self.writer {
+            writer.flush();
+        }
     }
 
     /// The end: everything that is open is reported as it stands.

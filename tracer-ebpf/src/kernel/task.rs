@@ -6,8 +6,8 @@ use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_probe_read_kern
 
 use super::load;
 use crate::offsets::{
-    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES, OFF_TASK_FLAGS,
-    OFF_TASK_PID, OFF_TASK_TGID,
+    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES,
+    OFF_TASK_FLAGS, OFF_TASK_PID, OFF_TASK_TGID,
 };
 
 /// `PF_KTHREAD` (`include/linux/sched.h`).

@@ -124,7 +124,12 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
         return;
     }
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
-    sock.run = if turned { 0 } else { sock.run + 1 };
+    if turned {
+        sock.run_before = sock.run;
+        sock.run = 0;
+    } else {
+        sock.run += 1;
+    }
     sock.ops += 1;
     policy::refresh(sock);
     let (pos, arrived, skip) = if TX {
@@ -230,6 +235,9 @@ fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
     let asked = if TX { sock.head_tx } else { sock.head_rx };
     let cap = if asked != 0 {
         asked
+    } else if sock.run_before > 0 {
+        // Several operations the other way may have been several requests, and this one several replies.
+        HEAD_MAX as u16
     } else if sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
         HEAD_UNKNOWN
     } else if (sock.flags & SOCK_PASSIVE != 0) == TX {

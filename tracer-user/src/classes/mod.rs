@@ -36,7 +36,7 @@ impl Default for ClassConfig {
 }
 
 impl ClassConfig {
-    /// Headers the rules look at, lower case, in the order of [`rules::HeaderMatch::index`].
+    /// Headers the rules look at, lower case, in the order of the index the rules use.
     pub fn header_names(&self) -> Vec<Box<str>> {
         let mut names: Vec<Box<str>> = Vec::new();
         for rule in &self.rules {

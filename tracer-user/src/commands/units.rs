@@ -34,18 +34,28 @@ impl UnitWriter for Lines {
         }
         let line = serde_json::to_string(&show(names, unit, self.wall_offset, &self.host)).unwrap_or_default();
         if let Err(error) = writeln!(self.out, "{line}") {
-            self.failed = true;
-            log::error!("{}: {error}: no more units are written, tracing goes on", self.path);
+            self.fail(&error);
         }
+    }
+
+    fn flush(&mut self) {
+        if !self.failed
+            && let Err(error) = self.out.flush()
+        {
+            self.fail(&error);
+        }
+    }
+}
+
+impl Lines {
+    fn fail(&mut self, error: &std::io::Error) {
+        self.failed = true;
+        log::error!("{}: {error}: no more units are written, tracing goes on", self.path);
     }
 }
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        if let Err(error) = self.out.flush()
-            && !self.failed
-        {
-            log::error!("{}: {error}", self.path);
-        }
+        self.flush();
     }
 }

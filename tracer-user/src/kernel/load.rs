@@ -114,6 +114,9 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         return Err(LoadError::NoObject);
     }
     let kernel_btf = Btf::of_kernel()?;
+    if !privileged() {
+        return Err(LoadError::Privileges);
+    }
     let members = offsets::resolve(&kernel_btf).map_err(LoadError::Members)?;
     for probe in PROBES.iter().filter(|probe| probe.mandatory) {
         if !kernel_btf.has_tracepoint(probe.tracepoint) {
@@ -124,7 +127,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     drop(kernel_btf); // some 50 MB with its index: not needed while running
 
     // aya keeps its own copy while programs are loaded; some tens of megabytes, dropped at the end of this function.
-    let btf = aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &error))?;
+    let btf =
+        aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &chain(&error)))?;
     let tgid = std::process::id();
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&btf)).allow_unsupported_maps();
@@ -134,7 +138,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         // A member no program reads was optimised out of the object.
         loader.override_global(global, offset, false);
     }
-    let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the BPF object could not be loaded", &error))?;
+    let mut ebpf =
+        loader.load(OBJECT).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
     if options.log_level > 0
         && let Err(error) = aya_log::EbpfLogger::init(&mut ebpf)
     {
@@ -188,9 +193,9 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         .program_mut(SAMPLER)
         .and_then(|program| program.try_into().ok())
         .ok_or_else(|| refused("the BPF object has no sampler", &"rebuild it"))?;
-    program.load().map_err(|error| refused("the sampling program was refused", &error))?;
+    program.load().map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
     let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
-    let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &error))?;
+    let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz)?;
     drop(btf);
     release_memory();
@@ -226,11 +231,7 @@ impl Kernel {
                 sum.switches += cpu.switches;
                 let runs = now.saturating_sub(cpu.switch_in);
                 let counted = if cpu.runs == RUNS_KERNEL || cpu.runs == RUNS_USER { runs.min(SLICE) } else { 0 };
-                if cpu.runs == RUNS_KERNEL {
-                    sum.kernel += counted
-                } else {
-                    sum.user += counted
-                }
+                *(if cpu.runs == RUNS_KERNEL { &mut sum.kernel } else { &mut sum.user }) += counted;
                 sum.idle += (runs - counted) as i64;
             }
         }
@@ -272,11 +273,11 @@ fn release_memory() {
 }
 
 fn seed(cpus: &mut PerCpuArray<MapData, Pod<CpuBooks>>) -> Result<(), LoadError> {
-    let n = aya::util::nr_cpus().map_err(|(_, error)| refused("the number of CPUs is not known", &error))?;
+    let n = aya::util::nr_cpus().map_err(|(_, error)| refused("the number of CPUs is not known", &chain(&error)))?;
     let now = CpuBooks { switch_in: monotonic(), ..CpuBooks::default() };
     let values = PerCpuValues::try_from(vec![Pod(now); n])
-        .map_err(|error| refused("the per-CPU books could not be prepared", &error))?;
-    cpus.set(0, values, 0).map_err(|error| refused("the per-CPU books could not be seeded", &error))
+        .map_err(|error| refused("the per-CPU books could not be prepared", &chain(&error)))?;
+    cpus.set(0, values, 0).map_err(|error| refused("the per-CPU books could not be seeded", &chain(&error)))
 }
 
 fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, LoadError> {
@@ -284,14 +285,24 @@ fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, LoadError> {
 }
 
 fn take_array<T: aya::Pod>(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, T>, LoadError> {
-    PerCpuArray::try_from(take(ebpf, name)?).map_err(|error| refused(&format!("map {name}"), &error))
+    PerCpuArray::try_from(take(ebpf, name)?).map_err(|error| refused(&format!("map {name}"), &chain(&error)))
 }
 
 fn ring(name: &str, map: Map) -> Result<RingBuf<MapData>, LoadError> {
-    RingBuf::try_from(map).map_err(|error| refused(&format!("ring {name}"), &error))
+    RingBuf::try_from(map).map_err(|error| refused(&format!("ring {name}"), &chain(&error)))
 }
 
 /// An error with everything that led to it.
+/// Whether this process may load tracing programs (capabilities(7)); `true` where that cannot be read.
+fn privileged() -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_none_or(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -28,7 +28,7 @@ pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         end: start + duration,
         request_bytes: 1,
         reply_bytes: 1,
-        reply_body_bytes: 0,
+        reply_body_bytes: Some(0),
         status: Some(if error { 500 } else { 200 }),
         error,
         outcome: Outcome::Complete,

@@ -138,13 +138,19 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
             shared
         };
         if !wanted.user.is_empty() {
-            let process = Process { map_files: true, perf_map: true, ..Process::new(Pid::from(wanted.pid)) };
-            frames
-                .extend(name(&symbolizer, &Source::Process(process), &wanted.user, "").iter().map(|name| intern(name)));
+            let process = |debug_syms| {
+                let pid = Pid::from(wanted.pid);
+                Source::Process(Process { map_files: true, perf_map: true, debug_syms, ..Process::new(pid) })
+            };
+            // Debug information that cannot be read must not hide the symbols that can.
+            let found = name(&symbolizer, &process(true), &wanted.user, "")
+                .or_else(|| name(&symbolizer, &process(false), &wanted.user, ""));
+            frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")).iter().map(|name| intern(name)));
         }
         if !wanted.kernel.is_empty() {
             let kernel = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
-            frames.extend(name(&symbolizer, &kernel, &wanted.kernel, "_[k]").iter().map(|name| intern(name)));
+            let found = name(&symbolizer, &kernel, &wanted.kernel, "_[k]");
+            frames.extend(found.unwrap_or_else(|| unknown(&wanted.kernel, "_[k]")).iter().map(|name| intern(name)));
         }
         if frames.is_empty() {
             frames.push(intern("[no stack]"));
@@ -155,17 +161,24 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
     }
 }
 
-/// Names of `addresses` (innermost first), outermost first.
-fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &str) -> Vec<String> {
+fn unknown(addresses: &[u64], mark: &str) -> Vec<String> {
+    addresses.iter().map(|_| format!("[unknown]{mark}")).collect()
+}
+
+/// Names of `addresses` (innermost first), outermost first; `None` when the source cannot be read.
+fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &str) -> Option<Vec<String>> {
     // All but the innermost are return addresses: the call is the instruction before.
     let calls: Vec<u64> = addresses
         .iter()
         .enumerate()
         .map(|(i, address)| if i == 0 { *address } else { address.saturating_sub(1) })
         .collect();
-    let found = symbolizer.symbolize(source, Input::AbsAddr(&calls));
-    let Ok(found) = found else {
-        return addresses.iter().map(|_| format!("[unknown]{mark}")).collect();
+    let found = match symbolizer.symbolize(source, Input::AbsAddr(&calls)) {
+        Ok(found) => found,
+        Err(error) => {
+            log::debug!("no names from {source:?}: {error:#}");
+            return None;
+        }
     };
     let mut out = Vec::new();
     for symbol in found.iter().rev() {
@@ -180,5 +193,5 @@ fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &
             Symbolized::Unknown(_) => out.push(format!("[unknown]{mark}")),
         }
     }
-    out
+    Some(out)
 }

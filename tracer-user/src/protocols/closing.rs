@@ -31,7 +31,8 @@ impl Conversation {
     pub(super) fn reply_ended(&mut self, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
         let Some(dir) = self.requests else { return };
         let stream = self.stream(dir.flip());
-        let (bytes, head) = (stream.bytes, stream.head_bytes);
+        let (bytes, body) = (stream.bytes, stream.bytes.saturating_sub(stream.head_bytes));
+        let body = (!stream.head_cut).then_some(body);
         stream.restart();
         if std::mem::take(&mut self.orphan) {
             return;
@@ -44,7 +45,7 @@ impl Conversation {
                 at,
                 request_bytes: if waiting.done { waiting.bytes } else { unfinished },
                 reply_bytes: bytes,
-                reply_body_bytes: bytes.saturating_sub(head),
+                reply_body_bytes: body,
             });
         }
     }
@@ -87,17 +88,18 @@ impl Conversation {
             State::UntilTurn | State::ChunkedLost if how != Closed::Both => {
                 self.reply_ended(Outcome::Complete, last, out);
             }
-            State::UntilClose | State::UntilTurn | State::ChunkedLost | State::Body(_) | State::Chunked(_)
-                if started =>
-            {
+            // Where it should have ended is not known.
+            State::UntilTurn | State::ChunkedLost if started => self.reply_ended(Outcome::Unfinished, last, out),
+            State::UntilClose | State::Body(_) | State::Chunked(_) if started => {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
             }
             _ => {}
         }
+        // Nothing of these replies was seen: there were none, or they were in bytes that were not captured.
+        let outcome = if state == State::Lost { Outcome::Unfinished } else { Outcome::Aborted };
         while self.pair.oldest().is_some() {
-            // Nothing of these replies was seen.
             self.stream(replies).restart();
-            self.reply_ended(Outcome::Aborted, at, out);
+            self.reply_ended(outcome, at, out);
         }
         if how == Closed::Both {
             self.verdict = Verdict::Ignore;
@@ -194,6 +196,6 @@ pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
         at,
         request_bytes: waiting.bytes,
         reply_bytes: 0,
-        reply_body_bytes: 0,
+        reply_body_bytes: Some(0),
     });
 }

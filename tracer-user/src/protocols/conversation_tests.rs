@@ -65,6 +65,7 @@ fn summary(said: &[Said]) -> Vec<String> {
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let line = lines.iter_mut().find(|(number, _)| number == exchange).unwrap();
                 let outcome = outcome.name();
+                let reply_body_bytes = reply_body_bytes.map_or_else(|| "?".into(), |bytes| bytes.to_string());
                 line.1 += &format!(" {outcome} {request_bytes}/{reply_bytes}/{reply_body_bytes} @{}", at.nanos);
             }
             Said::Unpaired { status } => lines.push((u64::MAX, format!("unpaired {status}"))),

@@ -250,7 +250,7 @@ pub enum Said {
         /// Bytes of the reply.
         reply_bytes: u64,
         /// Bytes of the reply after its head.
-        reply_body_bytes: u64,
+        reply_body_bytes: Option<u64>,
     },
     /// A reply whose request was not seen.
     Unpaired {

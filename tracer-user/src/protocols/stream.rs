@@ -100,6 +100,8 @@ pub(super) struct Stream {
     /// Bytes of the current message, and of its head.
     pub(super) bytes: u64,
     pub(super) head_bytes: u64,
+    /// Its head was longer than what was captured: where the body began is not known.
+    pub(super) head_cut: bool,
     /// Bytes to ask for from the front of operations; 0 = the default is enough.
     pub(super) head_wanted: u16,
 }
@@ -114,6 +116,7 @@ impl Stream {
             last: Stamp::default(),
             bytes: 0,
             head_bytes: 0,
+            head_cut: false,
             head_wanted: 0,
         }
     }
@@ -125,6 +128,7 @@ impl Stream {
         self.start = None;
         self.bytes = 0;
         self.head_bytes = 0;
+        self.head_cut = false;
     }
 
     /// Notes the operation that carries a message's first byte.
@@ -136,6 +140,7 @@ impl Stream {
 
     /// The state a body is read in.
     pub(super) fn enter(&mut self, body: Body) {
+        self.head_cut = body == Body::UntilTurn;
         self.state = match body {
             Body::Length(n) => State::Body(n),
             Body::Chunked => State::Chunked(Chunked::BEGIN),

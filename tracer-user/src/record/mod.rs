@@ -156,7 +156,7 @@ impl<R: Read> Reader<R> {
     pub fn new(path: String, input: R) -> Result<Self, RecordError> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
-        if reader.array("a record file's beginning")? != *MAGIC {
+        if reader.array("the beginning of a file written by `tracer record`")? != *MAGIC {
             return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 1)"));
         }
         if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {

@@ -118,7 +118,9 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     set("network.protocol.version", json!(unit.version));
     set("http.request.size", json!(unit.request_bytes));
     set("http.response.size", json!(unit.reply_bytes));
-    set("http.response.body.size", json!(unit.reply_body_bytes));
+    if let Some(bytes) = unit.reply_body_bytes {
+        set("http.response.body.size", json!(bytes));
+    }
     set("thread.id", json!(unit.tid));
     set("tracer.outcome", json!(unit.outcome.name()));
     if let Some(class) = names.class(unit.class).filter(|class| !class.route.is_empty()) {

@@ -71,7 +71,7 @@ impl Engine {
             end: 0,
             request_bytes: 0,
             reply_bytes: 0,
-            reply_body_bytes: 0,
+            reply_body_bytes: Some(0),
             status: None,
             outcome: None,
             cost: Cost::default(),

@@ -88,7 +88,7 @@ pub struct Live {
     /// Reply bytes.
     pub reply_bytes: u64,
     /// Reply bytes after the head.
-    pub reply_body_bytes: u64,
+    pub reply_body_bytes: Option<u64>,
     /// Status, when there was a reply.
     pub status: Option<u16>,
     /// How it ended.

@@ -1,1 +1,279 @@
-//! t
+//! The engine by script: operations of threads on sockets, with the books of the thread, and what must come of them.
+
+use std::collections::HashMap;
+
+use tracer_common::event::{Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, TICK_DEAD, Tick, tcp_state};
+
+use super::engine::{Engine, Limits, Output, Verdicts};
+use super::live::Live;
+use crate::decode::Record;
+use crate::model::{ClassId, Grade, Nanos, Outcome, ServiceId};
+use crate::protocols::Settings;
+
+const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+/// A host on which one process (1) runs threads.
+struct Host {
+    engine: Engine,
+    out: Vec<Output>,
+    positions: HashMap<(u64, bool), u64>,
+    books: HashMap<u32, Books>,
+    nanos: Nanos,
+}
+
+impl Host {
+    fn new(limits: Limits) -> Self {
+        let mut engine = Engine::new(Settings::default(), limits, 7);
+        for tgid in 1..4 {
+            engine.process(tgid, ServiceId(tgid));
+        }
+        Self { engine, out: Vec::new(), positions: HashMap::new(), books: HashMap::new(), nanos: 1_000 }
+    }
+
+    /// The thread has used this much more CPU.
+    fn works(&mut self, tid: u32, cpu: u64) -> &mut Self {
+        self.books.entry(tid).or_default().cpu += cpu;
+        self.nanos += cpu;
+        self
+    }
+
+    /// The thread waited for work, in `poll` or in a read that blocks.
+    fn waits(&mut self, tid: u32, poll: bool) -> &mut Self {
+        self.nanos += 1_000;
+        let (nanos, books) = (self.nanos, self.books.entry(tid).or_default());
+        books.idle_cpu = books.cpu;
+        books.idle_end = nanos;
+        books.idles += 1;
+        books.polls += u32::from(poll);
+        self
+    }
+
+    fn opens(&mut self, cookie: u64, ends: (u32, u32)) -> &mut Self {
+        let header = Header { kind: Kind::Open as u8, nanos: self.nanos, tgid: 1, tid: 1, ..Header::default() };
+        let (isn_local, isn_remote) = ends;
+        let open = Open { header, cookie, family: FAMILY_INET, isn_local, isn_remote, ..Open::default() };
+        self.engine.record(&Record::Open(open), &mut self.out);
+        self
+    }
+
+    /// A thread of process `tgid` sends or receives `text` on a socket; `seq` numbers its first byte (0: not TCP).
+    fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: &str) -> &mut Self {
+        let books = self.books.entry(tid).or_default();
+        books.reads += u32::from(!sends);
+        let books = *books;
+        let flags = if sends { OP_TX } else { 0 };
+        let header = Header { kind: Kind::Op as u8, flags, nanos: self.nanos, tgid, tid, ..Header::default() };
+        let pos = self.positions.entry((cookie, sends)).or_default();
+        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, books, ..Op::default() };
+        *pos += text.len() as u64;
+        self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
+        self.nanos += 10;
+        self
+    }
+
+    fn reads(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+        self.moves(1, tid, cookie, false, 0, text)
+    }
+
+    fn sends(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+        self.moves(1, tid, cookie, true, 0, text)
+    }
+
+    fn state(&mut self, cookie: u64, new: u8) -> &mut Self {
+        let header = Header { kind: Kind::State as u8, nanos: self.nanos, tgid: 1, ..Header::default() };
+        self.engine.record(&Record::State(State { header, cookie, new, ..State::default() }), &mut self.out);
+        self
+    }
+
+    fn ends(&mut self, tid: u32) -> &mut Self {
+        let books = *self.books.entry(tid).or_default();
+        let header =
+            Header { kind: Kind::Tick as u8, flags: TICK_DEAD, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
+        self.engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut self.out);
+        self
+    }
+
+    /// Everything that is finished in the end, in the order of the units' beginnings.
+    fn finish(&mut self) -> Vec<(Box<Live>, Verdicts)> {
+        self.engine.expire(true, &mut self.out);
+        let mut units: Vec<(Box<Live>, Verdicts)> = std::mem::take(&mut self.out)
+            .into_iter()
+            .filter_map(|output| match output {
+                Output::Finished(live, verdicts) => Some((live, verdicts)),
+                Output::Begun(_) | Output::Sample(_) => None,
+            })
+            .collect();
+        units.sort_by_key(|(live, _)| (live.start, live.cookie));
+        units
+    }
+
+    fn overhead(&mut self) -> u64 {
+        self.engine.take_costs().1.iter().map(|(_, cost)| cost.cpu).sum()
+    }
+}
+
+#[test]
+fn work_between_waits_belongs_to_the_request() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
+    // After the reply, until it waits: still the request's. After that: nobody's, until the next is read.
+    host.works(5, 30).waits(5, false).works(5, 7).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
+    let units = host.finish();
+    assert_eq!(units.iter().map(|(live, _)| live.cost.cpu).collect::<Vec<_>>(), [130, 207]);
+    assert!(units.iter().all(|(live, v)| v.grade == Grade::Certain && live.outcome == Some(Outcome::Complete)));
+    assert_eq!(host.overhead(), 0);
+}
+
+#[test]
+fn books_that_run_ahead_are_not_charged_twice() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
+    // A running slice was estimated 20 too high; the scheduler's figure follows when it ends.
+    host.books.entry(5).or_default().cpu -= 20;
+    host.waits(5, false).reads(5, 1, GET).works(5, 50).sends(5, 1, OK);
+    let total: u64 = host.finish().iter().map(|(live, _)| live.cost.cpu).sum();
+    assert_eq!(total + host.overhead(), 130);
+}
+
+#[test]
+fn a_call_of_a_thread_with_one_request_is_certain() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).opens(2, (0, 0)).reads(5, 1, GET).works(5, 10);
+    host.sends(5, 2, "GET /down HTTP/1.1\r\n\r\n").works(5, 5).waits(5, false).reads(5, 2, OK).works(5, 20);
+    host.sends(5, 1, OK);
+    let units = host.finish();
+    let [(request, _), (call, verdicts)] = &units[..] else { panic!("{} units", units.len()) };
+    assert_eq!((verdicts.parent, verdicts.grade), (Some(request.id), Grade::Certain));
+    assert_eq!((verdicts.trace, request.cost.cpu), (request.trace, 35));
+    assert_eq!(request.downstream(), call.end - call.start);
+}
+
+/// An event loop with two requests, each of which makes a call; the calls' replies come back in the other order.
+fn event_loop(host: &mut Host, swapped: bool) {
+    host.opens(1, (0, 0)).opens(2, (0, 0)).opens(11, (0, 0)).opens(12, (0, 0));
+    host.reads(9, 1, "GET /1 HTTP/1.1\r\n\r\n").works(9, 10).sends(9, 11, "GET /d1 HTTP/1.1\r\n\r\n").waits(9, true);
+    host.reads(9, 2, "GET /2 HTTP/1.1\r\n\r\n").works(9, 20).sends(9, 12, "GET /d2 HTTP/1.1\r\n\r\n").waits(9, true);
+    let (first, second) = if swapped { (1, 2) } else { (2, 1) };
+    host.reads(9, 12, OK).works(9, 3).sends(9, first, OK).waits(9, true);
+    host.reads(9, 11, OK).works(9, 4).sends(9, second, OK).waits(9, true);
+}
+
+#[test]
+fn calls_of_an_event_loop_are_confirmed_by_both_sides() {
+    let mut host = Host::new(Limits::default());
+    event_loop(&mut host, false);
+    // The first pair of requests only shows that this thread runs several at once; from the second on it is known.
+    event_loop(&mut host, false);
+    let units = host.finish();
+    for (path, parent) in [("/d1", "/1"), ("/d2", "/2")] {
+        let calls: Vec<_> = units.iter().filter(|(live, _)| &*live.request.path == path).collect();
+        assert_eq!(calls.len(), 2);
+        let (_, verdicts) = calls[1];
+        let above = units.iter().find(|(live, _)| Some(live.id) == verdicts.parent).expect("a parent");
+        assert_eq!((&*above.0.request.path, verdicts.grade), (parent, Grade::Confirmed));
+    }
+}
+
+#[test]
+fn sides_that_disagree_are_not_confirmed() {
+    let mut host = Host::new(Limits::default());
+    event_loop(&mut host, false);
+    event_loop(&mut host, true);
+    let units = host.finish();
+    let sure: Vec<_> = units
+        .iter()
+        .filter(|(live, v)| live.request.path.starts_with("/d") && v.grade == Grade::Confirmed)
+        .map(|(live, _)| live.start)
+        .collect();
+    let second_half = units[units.len() / 2].0.start;
+    assert!(sure.iter().all(|start| *start < second_half), "{sure:?}");
+}
+
+#[test]
+fn both_ends_on_one_host_are_one_transaction() {
+    for caller_first in [true, false] {
+        let mut host = Host::new(Limits::default());
+        // The accepting end's initial sequence number is 700 to both.
+        host.opens(1, (600, 700)).opens(2, (700, 600));
+        let call = |host: &mut Host| {
+            host.moves(1, 5, 1, true, 601, GET);
+        };
+        let serve = |host: &mut Host| {
+            host.moves(2, 6, 2, false, 601, GET);
+        };
+        if caller_first {
+            call(&mut host);
+            serve(&mut host);
+        } else {
+            serve(&mut host);
+            call(&mut host);
+        }
+        host.moves(2, 6, 2, true, 701, OK).moves(1, 5, 1, false, 701, OK);
+        let mut units = host.finish();
+        units.sort_by_key(|(live, _)| live.cookie);
+        let [(call, above), (request, below)] = &units[..] else { panic!("{} units", units.len()) };
+        assert_eq!((below.parent, below.trace), (Some(call.id), above.trace), "{caller_first}");
+        assert_eq!((call.service, request.service), (ServiceId(1), ServiceId(2)));
+    }
+}
+
+#[test]
+fn an_incoming_traceparent_names_the_transaction() {
+    let mut host = Host::new(Limits::default());
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let text = format!("GET /a HTTP/1.1\r\ntraceparent: 00-{id}-00f067aa0ba902b7-01\r\n\r\n");
+    host.opens(1, (0, 0)).reads(5, 1, &text).sends(5, 1, OK);
+    let units = host.finish();
+    assert_eq!(units[0].1.trace.to_string(), id);
+    assert_eq!(units[0].1.parent.map(|parent| parent.to_string()).as_deref(), Some("00f067aa0ba902b7"));
+}
+
+#[test]
+fn a_reset_that_overtakes_an_operation_ends_nothing_early() {
+    let mut host = Host::new(Limits::default());
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1234";
+    host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, head).state(1, tcp_state::CLOSE).sends(5, 1, "56789");
+    let units = host.finish();
+    assert_eq!(units.len(), 1);
+    assert_eq!((units[0].0.outcome, units[0].0.reply_body_bytes), (Some(Outcome::Complete), Some(9)));
+    assert_eq!(host.engine.counters.unpaired, 0);
+}
+
+#[test]
+fn a_thread_that_ends_leaves_its_last_work_to_its_request() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 10).sends(5, 1, OK).works(5, 40).ends(5);
+    assert_eq!(host.finish()[0].0.cost.cpu, 50);
+}
+
+#[test]
+fn what_is_too_much_is_reported_early_and_once() {
+    let limits = Limits { units: 4, connections: 6, threads: 3, ..Limits::default() };
+    let mut host = Host::new(limits);
+    for cookie in 1..=40 {
+        let tid = 50 + cookie as u32 % 5;
+        host.opens(cookie, (0, 0)).reads(tid, cookie, GET);
+        let (units, connections, threads) = host.engine.levels();
+        assert!(units <= 4 && connections <= 6 && threads <= 3, "{units} {connections} {threads}");
+    }
+    let begun = host.out.iter().filter(|output| matches!(output, Output::Begun(_))).count();
+    assert_eq!((begun, host.finish().len()), (40, 40));
+    let counters = host.engine.counters;
+    assert!(counters.units_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
+}
+
+#[test]
+fn costs_go_to_the_class_once() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100);
+    let Some(Output::Begun(slot)) = host.out.first() else { panic!("nothing begun") };
+    host.engine.classify(*slot, ClassId(3));
+    host.sends(5, 1, OK);
+    let (classes, _) = host.engine.take_costs();
+    assert_eq!(classes.iter().map(|(class, cost)| (*class, cost.cpu)).collect::<Vec<_>>(), [(3, 100)]);
+    // Reported in the meantime: what follows is the class's all the same.
+    let units = host.finish();
+    host.engine.settle(&units[0].0, ClassId(3));
+    assert!(host.engine.take_costs().0.is_empty());
+}

@@ -1,0 +1,77 @@
+//! Every pair of socket operations, on TCP over IPv4 and IPv6 and on UNIX sockets: each exchange exactly once at each end.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::units::Tail;
+use tracer_tests::workload::compile;
+use tracer_tests::{begin, say, scratch};
+
+fn family(name: &str, least: usize) {
+    let Some(_turn) = begin(&format!("matrix_{name}"), &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "matrix");
+    let agent = Agent::start(dir.path(), &[]);
+    let mut command = Command::new(&program);
+    command.arg(name).arg(dir.path().join("socket"));
+    let mut process = Process::start("matrix", &mut command, &dir.path().join("matrix.log"));
+    assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.said());
+    let said = process.said();
+    let exchanges: Vec<(&str, u64)> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("EXCHANGE "))
+        .filter_map(|rest| {
+            let mut words = rest.split(' ');
+            let path = words.next()?;
+            Some((path, words.nth(1)?.parse().ok()?))
+        })
+        .collect();
+    assert!(exchanges.len() >= least, "{} exchanges:\n{said}", exchanges.len());
+
+    let ours = |path: &str| path.starts_with(&format!("/{name}/"));
+    let mut tail = Tail::new(&agent.transactions);
+    tail.until(2 * exchanges.len(), Duration::from_secs(10), |unit| ours(&unit.path));
+    let lost = agent.metrics().lost();
+    let file = agent.transactions.clone();
+    agent.stop();
+    let units = tracer_tests::units::read(&file);
+    let mut seen: HashMap<(&str, bool), Vec<u64>> = HashMap::new();
+    for unit in units.iter().filter(|unit| ours(&unit.path)) {
+        let whole = unit.method == "POST" && unit.status == Some(200) && unit.outcome == "complete";
+        seen.entry((unit.path.as_str(), unit.server)).or_default().push(if whole { unit.body } else { u64::MAX });
+    }
+    let mut wrong = Vec::new();
+    for (path, body) in &exchanges {
+        for server in [true, false] {
+            let have = seen.remove(&(*path, server)).unwrap_or_default();
+            if have != [*body] {
+                let end = if server { "server" } else { "client" };
+                wrong.push(format!("{end} {path}: {body} bytes expected, units with {have:?}"));
+            }
+        }
+    }
+    wrong.extend(seen.iter().map(|(key, have)| format!("{key:?}: never exchanged, units with {have:?}")));
+    say(&format!("matrix {name}: {} exchanges, {} ends wrong, lost {lost:?}", exchanges.len(), wrong.len()));
+    for line in &wrong {
+        say(&format!("  {line}"));
+    }
+    assert!(wrong.is_empty(), "{} of {} ends are wrong", wrong.len(), 2 * exchanges.len());
+}
+
+#[test]
+fn tcp_over_ipv4() {
+    family("tcp4", 48);
+}
+
+#[test]
+fn tcp_over_ipv6() {
+    family("tcp6", 48);
+}
+
+#[test]
+fn unix_sockets() {
+    family("unix", 35);
+}
