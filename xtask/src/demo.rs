@@ -1,7 +1,5 @@
 //! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent says about it.
 
-mod http;
-mod leash;
 mod report;
 mod shop;
 
@@ -16,9 +14,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
+use crate::http;
+use crate::leash::Leash;
 use crate::shell::{self, Root};
 use crate::{build, build_ebpf, setup};
-use leash::Leash;
 
 /// Where the agent listens when nobody else does.
 const CONSOLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);

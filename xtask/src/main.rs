@@ -1,14 +1,17 @@
-//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|fuzz|tidy`.
+//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
 
+mod bench;
 mod build;
 mod build_ebpf;
 mod check;
 mod ci;
 mod demo;
 mod fuzz;
+mod http;
+mod leash;
 mod packages;
 mod setup;
 mod shell;
@@ -47,6 +50,8 @@ enum Task {
     Ci(test::Options),
     /// Trace a small web shop under load on this machine and print what is seen.
     Demo(demo::Options),
+    /// Measure what tracing costs on this machine.
+    Bench(bench::Options),
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(way, &options),
         Task::Ci(options) => ci::run(way, &options),
         Task::Demo(options) => demo::run(way, &options),
+        Task::Bench(options) => bench::run(way, &options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Tidy => tidy::run(),
     };

@@ -10,6 +10,8 @@ const KIND_UNION: u32 = 5;
 const KIND_TYPEDEF: u32 = 8;
 /// Depth of nested anonymous members and modifiers that is followed; real kernels need fewer than ten.
 const DEPTH: u32 = 32;
+/// Most members looked at for one path; the largest structs of a kernel have some hundreds.
+const STEPS: u32 = 100_000;
 
 /// Why BTF could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -127,13 +129,15 @@ impl Btf {
     }
 
     /// Bit offset and type of member `name` of struct or union `id`, looking through anonymous members.
-    fn member(&self, id: usize, name: &[u8], depth: u32) -> Option<(u64, usize)> {
+    fn member(&self, id: usize, name: &[u8], depth: u32, steps: &mut u32) -> Option<(u64, usize)> {
         let at = *self.types.get(self.strip(id)?)?;
         let info = self.word(at + 4);
         if depth == 0 || !matches!((info >> 24) & 31, KIND_STRUCT | KIND_UNION) {
             return None;
         }
         for i in 0..(info & 0xffff) as usize {
+            // Anonymous members that hold each other would multiply.
+            *steps = steps.checked_sub(1)?;
             let entry = at + 12 + 12 * i;
             let member_name = self.string(self.word(entry));
             let member_type = self.word(entry + 4) as usize;
@@ -145,7 +149,7 @@ impl Btf {
                 return Some((u64::from(bits), member_type));
             }
             if member_name.is_empty()
-                && let Some((inner, found)) = self.member(member_type, name, depth - 1)
+                && let Some((inner, found)) = self.member(member_type, name, depth - 1, steps)
             {
                 return Some((u64::from(bits) + inner, found));
             }
@@ -157,8 +161,9 @@ impl Btf {
     pub fn offset(&self, of: &str, path: &str) -> Option<u64> {
         let mut id = self.find(KIND_STRUCT, of)?;
         let mut bits = 0;
+        let mut steps = STEPS;
         for name in path.split('.') {
-            let (more, next) = self.member(id, name.as_bytes(), DEPTH)?;
+            let (more, next) = self.member(id, name.as_bytes(), DEPTH, &mut steps)?;
             bits += more;
             id = next;
         }
@@ -215,6 +220,21 @@ mod tests {
         assert!(btf.has_tracepoint("x"));
         assert!(!btf.has_tracepoint("y"));
         assert_eq!(btf.offset("absent", "a"), None);
+    }
+
+    #[test]
+    fn anonymous_members_that_hold_each_other_end() {
+        let mut types: Vec<u32> = vec![1, 4 << 24 | 60, 4];
+        // 60 anonymous members, each the struct itself.
+        types.extend((0..60).flat_map(|_| [0, 1, 0]));
+        let body: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut bytes = u32::from(MAGIC).to_ne_bytes().to_vec();
+        for word in [24u32, 0, body.len() as u32, body.len() as u32, 3] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(body);
+        bytes.extend(b"\0s\0");
+        assert_eq!(Btf::parse(bytes).unwrap().offset("s", "absent"), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::http;
+use crate::http;
 use crate::shell::print;
 
 /// Rows printed; the console has the rest.

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::leash::Leash;
-use super::{free_address, http, stopped};
+use super::{free_address, stopped};
+use crate::http;
+use crate::leash::Leash;
 use crate::shell::{self, Root};
 
 const NGINX: &str = include_str!("../../../demo/nginx.conf");

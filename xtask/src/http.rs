@@ -13,15 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// Status code.
-    pub(super) status: u16,
+    pub(crate) status: u16,
     /// Body, as text.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// Asks for `path`.
-pub(super) fn get(address: SocketAddr, path: &str) -> Result<Reply> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Reply> {
     let what = || format!("GET http://{address}{path}");
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(what)?;
     stream.set_read_timeout(Some(PATIENCE)).with_context(what)?;
@@ -41,7 +41,7 @@ fn parse(bytes: &[u8]) -> Option<Reply> {
 }
 
 /// A value as part of a query.
-pub(super) fn encode(value: &str) -> String {
+pub(crate) fn encode(value: &str) -> String {
     let mut encoded = String::new();
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -37,7 +37,7 @@ exit $code
 "#;
 
 /// A process on a leash; dropping it ends the process and waits until it has ended.
-pub(super) struct Leash {
+pub(crate) struct Leash {
     name: String,
     child: Child,
     /// Our end of the pipe; the process lives as long as it is open.
@@ -46,7 +46,7 @@ pub(super) struct Leash {
 
 impl Leash {
     /// Starts `program`; what it prints goes to `log`.
-    pub(super) fn start(
+    pub(crate) fn start(
         root: Root,
         program: &Path,
         args: &[impl AsRef<OsStr>],
@@ -74,12 +74,12 @@ impl Leash {
     }
 
     /// How the process ended, if it has.
-    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))
     }
 
     /// Ends the process (SIGTERM) and waits for it.
-    pub(super) fn end(mut self) -> Result<ExitStatus> {
+    pub(crate) fn end(mut self) -> Result<ExitStatus> {
         self.held = None;
         self.child.wait().with_context(|| format!("cannot wait for {}", self.name))
     }
