@@ -21,7 +21,7 @@ use crate::http;
 use crate::leash::Leash;
 use crate::shell::{self, Root};
 use crate::{build, build_ebpf, setup};
-use load::{Nginx, Wrk};
+use load::{Cores, Nginx, Wrk};
 use report::{Report, median};
 
 /// `cargo xtask bench`.
@@ -53,8 +53,10 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let mut report = Report::new();
 
     let nginx = Nginx::start(dir.path(), 1)?;
-    control(&mut report, &nginx, dir.path(), options.pairs)?;
-    throughput(&mut report, &tracer, &nginx, dir.path(), options.pairs)?;
+    for cores in [Cores::One, Cores::Two] {
+        control(&mut report, &nginx, dir.path(), cores, options.pairs)?;
+        throughput(&mut report, &tracer, &nginx, dir.path(), cores, options.pairs)?;
+    }
     bpf_time(&mut report, &tracer, &nginx, dir.path())?;
     agent_cost(&mut report, &tracer, &nginx, dir.path())?;
     drop(nginx);
@@ -73,19 +75,19 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 }
 
 /// Pairs of runs that do not differ: the noise.
-fn control(report: &mut Report, nginx: &Nginx, dir: &Path, pairs: u32) -> Result<()> {
+fn control(report: &mut Report, nginx: &Nginx, dir: &Path, cores: Cores, pairs: u32) -> Result<()> {
     shell::progress(format!("control: {pairs} pairs without an agent"));
     let mut ratios = Vec::new();
     for _ in 0..pairs {
-        let first = Wrk::run(nginx.address, dir, 16, RUN)?.rate;
-        let second = Wrk::run(nginx.address, dir, 16, RUN)?.rate;
+        let first = Wrk::run(nginx.address, dir, cores, 16, RUN)?.rate;
+        let second = Wrk::run(nginx.address, dir, cores, 16, RUN)?.rate;
         ratios.push(second / first);
     }
-    report.ratios("nginx static, 16 connections: throughput, control (no agent in either)", &ratios);
+    report.ratios(&format!("throughput, control without any agent, {}", cores.name()), &ratios);
     Ok(())
 }
 
-fn throughput(report: &mut Report, tracer: &Path, nginx: &Nginx, dir: &Path, pairs: u32) -> Result<()> {
+fn throughput(report: &mut Report, tracer: &Path, nginx: &Nginx, dir: &Path, cores: Cores, pairs: u32) -> Result<()> {
     shell::progress(format!("throughput: {pairs} pairs with and without the agent"));
     let (mut ratios, mut rates) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
@@ -94,17 +96,17 @@ fn throughput(report: &mut Report, tracer: &Path, nginx: &Nginx, dir: &Path, pai
         for half in 0..2 {
             if (pair + half) % 2 == 0 {
                 let agent = Agent::start(tracer, dir, &["--service", "nginx"])?;
-                with = Wrk::run(nginx.address, dir, 16, RUN)?.rate;
+                with = Wrk::run(nginx.address, dir, cores, 16, RUN)?.rate;
                 agent.end()?;
             } else {
-                without = Wrk::run(nginx.address, dir, 16, RUN)?.rate;
+                without = Wrk::run(nginx.address, dir, cores, 16, RUN)?.rate;
             }
         }
         ratios.push(with / without);
         rates.push(without);
     }
-    report.ratios("nginx static, 16 connections: throughput with / without, the server traced", &ratios);
-    report.add("the same without the agent", median(&mut rates), "requests/s");
+    report.ratios(&format!("throughput with / without, the server traced, {}", cores.name()), &ratios);
+    report.note(format!("{:.0} requests/s without", median(&mut rates)));
     Ok(())
 }
 
@@ -113,9 +115,9 @@ fn bpf_time(report: &mut Report, tracer: &Path, nginx: &Nginx, dir: &Path) -> Re
     shell::progress("BPF time per request");
     let _statistics = Statistics::on()?;
     let agent = Agent::start(tracer, dir, &["--service", "nginx"])?;
-    Wrk::run(nginx.address, dir, 16, RUN)?;
+    Wrk::run(nginx.address, dir, Cores::Two, 16, RUN)?;
     let before = agent.settled()?;
-    let load = Wrk::run(nginx.address, dir, 16, RUN * 5)?;
+    let load = Wrk::run(nginx.address, dir, Cores::Two, 16, RUN * 5)?;
     let after = agent.settled()?;
     agent.end()?;
     let mut total = 0.0;
@@ -144,7 +146,7 @@ fn agent_cost(report: &mut Report, tracer: &Path, nginx: &Nginx, dir: &Path) -> 
     let agent = Agent::start(tracer, dir, &["--service", "nginx"])?;
     let start_peak = agent.memory("VmHWM")?;
     let before = agent.settled()?;
-    let load = Wrk::run(nginx.address, dir, 16, RUN * 10)?;
+    let load = Wrk::run(nginx.address, dir, Cores::Two, 16, RUN * 10)?;
     let after = agent.settled()?;
     let cpu = after.sum("process_cpu_seconds_total") - before.sum("process_cpu_seconds_total");
     report.add("agent CPU per million requests (server side traced)", cpu / load.requests * 1e6, "s");
@@ -159,7 +161,7 @@ fn saturation(report: &mut Report, tracer: &Path, dir: &Path) -> Result<()> {
     shell::progress("saturation: 256 connections, everything traced");
     let nginx = Nginx::start(dir, 2)?;
     let agent = Agent::start(tracer, dir, &[])?;
-    let load = Wrk::run(nginx.address, dir, 256, RUN * 8)?;
+    let load = Wrk::run(nginx.address, dir, Cores::All, 256, RUN * 8)?;
     let metrics = agent.settled()?;
     report.add("saturation, 256 connections, both ends traced: load", load.rate, "requests/s");
     report.add("saturation: events lost", metrics.sum("tracer_events_lost_total"), "");

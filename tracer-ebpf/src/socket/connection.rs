@@ -7,6 +7,7 @@ use aya_ebpf::{
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
+use aya_log_ebpf::debug;
 use tracer_common::{
     event::{
         Books, Header, Kind, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State, tcp_state,
@@ -117,7 +118,9 @@ pub(super) fn open(
 /// hook: tp_btf inet_sock_set_state(sk, oldstate, newstate). First seen: 5.10. Emits [`State`].
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub(crate) fn state(ctx: BtfTracePointContext) -> i32 {
-    changed(SockPtr(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    let (sk, old, new) = (SockPtr(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    changed(sk, old, new);
+    debug!(&ctx, "socket {} from state {} to {}", sk.cookie(), old, new);
     0
 }
 

@@ -286,6 +286,7 @@ impl Agent {
     /// Once a second: expiry, the host's books, losses, own cost.
     fn tick(&mut self, pipeline: &mut Pipeline) {
         let now = monotonic();
+        self.kernel.forward_log();
         if let Some(recorder) = &mut self.recorder {
             recorder.frame(Kind::Tick, &now.to_ne_bytes());
         }

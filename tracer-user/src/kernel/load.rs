@@ -82,6 +82,7 @@ pub struct Kernel {
     pub sampler: Sampler,
     /// What the system said was used when the books were opened.
     pub since: Option<crate::host::stat::HostCpu>,
+    logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     lost: PerCpuArray<MapData, u64>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
 }
@@ -140,10 +141,12 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     }
     let mut ebpf =
         loader.load(OBJECT).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
-    if options.log_level > 0
-        && let Err(error) = aya_log::EbpfLogger::init(&mut ebpf)
-    {
-        log::warn!("the log of the BPF programs is not available: {error}");
+    let mut logger = None;
+    if options.log_level > 0 {
+        match aya_log::EbpfLogger::init(&mut ebpf) {
+            Ok(made) => logger = Some(made),
+            Err(error) => log::warn!("the log of the BPF programs is not available: {error}"),
+        }
     }
 
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
@@ -206,7 +209,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         missing: None,
         without: "no stacks",
     });
-    Ok((Kernel { ebpf, policy, attached, sampler, since, lost, cpus }, rings))
+    Ok((Kernel { ebpf, policy, attached, sampler, since, logger, lost, cpus }, rings))
 }
 
 /// Most of a running slice that is counted before it ends, nanoseconds. A thread that runs longer is reported by the
@@ -236,6 +239,13 @@ impl Kernel {
             }
         }
         sum
+    }
+
+    /// Passes on what the programs logged, where they were asked to.
+    pub fn forward_log(&mut self) {
+        if let Some(logger) = &mut self.logger {
+            logger.flush();
+        }
     }
 
     /// Runs and run time of every program, nanoseconds; run time is 0 while kernel statistics are off.

@@ -69,6 +69,27 @@ fn pids_of(base: &Path) -> Result<Vec<String>> {
     Ok(children.split_whitespace().map(str::to_owned).chain([master.clone()]).collect())
 }
 
+/// Where the load runs; the server is on the first core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// On the server's core: throughput is then what CPU both use, and nobody waits to be woken on another core.
+    One,
+    /// On the last core.
+    Two,
+    /// Anywhere, as a usual process.
+    All,
+}
+
+impl Cores {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::One => "nginx and its load on one core",
+            Self::Two => "nginx and its load on a core each",
+            Self::All => "not pinned",
+        }
+    }
+}
+
 /// What one run of wrk achieved.
 pub(super) struct Wrk {
     pub(super) requests: f64,
@@ -76,17 +97,17 @@ pub(super) struct Wrk {
 }
 
 impl Wrk {
-    /// Loads `address` for a while; on the last core, in real time, unless it is to fill the machine.
-    pub(super) fn run(address: SocketAddr, dir: &Path, connections: u32, time: Duration) -> Result<Self> {
+    /// Loads `address` for a while, in real time where it is pinned.
+    pub(super) fn run(address: SocketAddr, dir: &Path, cores: Cores, connections: u32, time: Duration) -> Result<Self> {
         let url = format!("http://{address}/");
         let seconds = format!("-d{}", time.as_secs().max(1));
         let mut command = Command::new("chrt");
-        if connections <= 64 {
-            let last = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) - 1;
-            command.args(["-r", "1", "taskset", "-c", &last.to_string()]);
-        } else {
-            command.args(["-o", "0"]);
-        }
+        let last = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) - 1;
+        match cores {
+            Cores::One => command.args(["-r", "1", "taskset", "-c", "0"]),
+            Cores::Two => command.args(["-r", "1", "taskset", "-c", &last.to_string()]),
+            Cores::All => command.args(["-o", "0"]),
+        };
         command.args(["wrk", "-t1", &format!("-c{connections}"), &seconds, &url]).current_dir(dir);
         let text = shell::output(&mut command)?;
         let number = |line: Option<&str>| line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
