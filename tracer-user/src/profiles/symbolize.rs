@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Kernel, Process, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Arc<str>]>;
@@ -180,8 +180,13 @@ fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &
             return None;
         }
     };
+    // Code without frame pointers leaves the frame register with anything; what it led to is no stack.
+    let sound = found.iter().position(|symbol| matches!(symbol, Symbolized::Unknown(Reason::Unmapped)));
     let mut out = Vec::new();
-    for symbol in found.iter().rev() {
+    if sound.is_some() {
+        out.push(format!("[callers unknown]{mark}"));
+    }
+    for symbol in found.iter().take(sound.unwrap_or(found.len())).rev() {
         match symbol {
             Symbolized::Sym(symbol) => {
                 out.push(format!("{}{mark}", symbol.name));
