@@ -37,7 +37,8 @@ pub fn say(line: &str) {
 pub fn begin(name: &str, programs: &[&str]) -> Option<Turn> {
     // SAFETY: takes nothing, cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
-    let missing = programs.iter().find(|program| find(program).is_none());
+    let needed = |program: &&&str| **program != "cc" || workload::prebuilt().is_none();
+    let missing = programs.iter().filter(needed).find(|program| find(program).is_none());
     let reason = if !root {
         Some("needs root".to_owned())
     } else if let Some(program) = missing {
@@ -52,6 +53,11 @@ pub fn begin(name: &str, programs: &[&str]) -> Option<Turn> {
         return None;
     }
     Some(Turn { _lock: lock() })
+}
+
+/// How much of the usual load a test is to make: less in an emulated guest (`TRACER_TEST_SCALE`).
+pub fn scale() -> f64 {
+    std::env::var("TRACER_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1.0)
 }
 
 fn lock() -> File {

@@ -10,13 +10,24 @@ use crate::process::Process;
 /// How long a program may take until it listens.
 const START: Duration = Duration::from_secs(30);
 
+/// Where workloads are that were compiled before: in guests, which have no compiler (`TRACER_WORKLOADS`).
+pub fn prebuilt() -> Option<PathBuf> {
+    std::env::var_os("TRACER_WORKLOADS").map(PathBuf::from)
+}
+
 /// Path of a source.
 pub fn source(name: &str) -> PathBuf {
+    if let Some(dir) = prebuilt() {
+        return dir.join(name);
+    }
     Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name)
 }
 
 /// Compiles `NAME.c` into `dir`, with frame pointers.
 pub fn compile(dir: &Path, name: &str) -> PathBuf {
+    if let Some(dir) = prebuilt() {
+        return dir.join(format!("{name}.bin"));
+    }
     let program = dir.join(name);
     let mut command = Command::new("cc");
     command.args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wall", "-pthread", "-o"]);

@@ -9,20 +9,24 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::units::{self, Tail};
 use tracer_tests::workload::{Server, source, wait_for_listener};
-use tracer_tests::{Numbers, begin, find, free_port, say, scratch};
+use tracer_tests::{Numbers, begin, find, free_port, say, scale, scratch};
 
 const CONNECTIONS: u64 = 64;
-const EACH: u64 = 160;
+
+/// Requests of each connection.
+fn each() -> u64 {
+    (160.0 * scale()).ceil() as u64
+}
 
 fn plans(prefix: &str) -> Vec<Vec<Request>> {
     let mut numbers = Numbers::new(3);
     (0..CONNECTIONS)
         .map(|c| {
             let mut one = |r| Request {
-                pause: Duration::from_micros(numbers.below(20_000)),
+                pause: Duration::from_micros(numbers.below(20_000)).div_f64(scale()),
                 ..Request::get(format!("{prefix}/c{c}r{r}/d{}", numbers.below(8_000)))
             };
-            (0..EACH).map(&mut one).collect()
+            (0..each()).map(&mut one).collect()
         })
         .collect()
 }
@@ -44,7 +48,7 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
         let loaded = load::run(nginx.address, plans(prefix));
         assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     }
-    let sent = (2 * CONNECTIONS * EACH) as usize;
+    let sent = (2 * CONNECTIONS * each()) as usize;
     // Load, nginx's request, nginx's call, the origin's request.
     let mut tail = Tail::new(&agent.transactions);
     tail.until(4 * sent, Duration::from_secs(20), |_| true);
@@ -56,7 +60,7 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
         let calls = || all.iter().filter(|u| u.service == "nginx" && !u.server && u.path.starts_with(prefix));
         let tallies = units::parents(&all, calls());
         let (total, right, wrong, sure) = units::report_parents(&format!("nginx {prefix} (lost {lost:?})"), &tallies);
-        assert_eq!(total, CONNECTIONS * EACH, "calls of {prefix}");
+        assert_eq!(total, CONNECTIONS * each(), "calls of {prefix}");
         assert!(right * 1000 >= total * 999, "{right} of {total} right");
         assert_eq!(sure, 0, "{wrong} wrong, {sure} of them certain or confirmed");
         // One transaction holds all four units.

@@ -1,4 +1,4 @@
-//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|tidy`.
+//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|vm|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
@@ -18,6 +18,7 @@ mod shell;
 mod tally;
 mod test;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,8 @@ enum Task {
     Bench(bench::Options),
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
+    /// Run the agent and its truth tests on other kernels, in emulated guests.
+    Vm(vm::Options),
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
     Tidy,
 }
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Vm(options) => vm::run(way, &options),
         Task::Tidy => tidy::run(),
     };
     match done {

@@ -96,7 +96,7 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
 }
 
 /// Builds the kernel tests and returns the programs.
-fn programs() -> Result<Vec<PathBuf>> {
+pub(crate) fn programs() -> Result<Vec<PathBuf>> {
     let mut command = shell::cargo();
     command.args(["test", "--locked", "--package", "tracer-tests", "--no-run"]);
     command.args(["--message-format", "json-render-diagnostics"]).stderr(std::process::Stdio::inherit());

@@ -8,8 +8,9 @@ use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
 use super::{load, task::peek};
 use crate::offsets::{
     OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR,
-    OFF_SK_SHUTDOWN, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_TCP_BYTES_ACKED,
-    OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
+    OFF_SK_SHUTDOWN, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_SK,
+    OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA,
+    OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -32,6 +33,14 @@ pub(crate) enum What {
 pub(crate) struct SockPtr(pub(crate) *mut c_void);
 
 impl SockPtr {
+    /// The socket below a `struct socket`, unless it is being released.
+    #[inline(always)]
+    pub(crate) fn of_socket(socket: *mut c_void) -> Option<Self> {
+        // SAFETY: offset of the pointer `sk`.
+        let sk: *mut c_void = unsafe { load(socket, OFF_SOCKET_SK.load()) };
+        (!sk.is_null()).then_some(Self(sk))
+    }
+
     #[inline(always)]
     pub(crate) fn family(self) -> u16 {
         // SAFETY: offset of an unsigned short.

@@ -223,14 +223,20 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
 /// It makes the record: else a connection's first request had no arrival time.
 #[btf_tracepoint(function = "sk_data_ready")]
 pub(crate) fn arrived(ctx: BtfTracePointContext) -> i32 {
-    let sk = SockPtr(ctx.arg(0));
+    readable(SockPtr(ctx.arg(0)));
+    0
+}
+
+/// Bytes arrived on `sk`, or it can be accepted from.
+#[inline(always)]
+pub(super) fn readable(sk: SockPtr) {
     if policy::control().is_none() || !matches!(sk.what(), What::Tcp | What::UnixStream) || sk.is_listening() {
-        return 0;
+        return;
     }
     let sock = SOCKS.get(sk.0, true);
     if sock.is_null() {
         emit::count(Lost::SocketStorage);
-        return 0;
+        return;
     }
     // SAFETY: not null; a race with the reader costs one arrival time.
     let sock = unsafe { &mut *sock };
@@ -238,5 +244,4 @@ pub(crate) fn arrived(ctx: BtfTracePointContext) -> i32 {
         // SAFETY: no argument.
         sock.arrived = unsafe { bpf_ktime_get_ns() };
     }
-    0
 }

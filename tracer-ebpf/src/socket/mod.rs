@@ -2,6 +2,7 @@
 
 mod connection;
 mod consumed;
+mod functions;
 mod payload;
 mod uring;
 

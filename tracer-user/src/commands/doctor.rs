@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Failure;
 use crate::kernel::btf::Btf;
 use crate::kernel::load::{self, Options};
-use crate::kernel::probes::PROBES;
+use crate::kernel::probes::plan;
 use crate::kernel::{offsets, selftest};
 
 /// One line of the report.
@@ -34,13 +34,14 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
                 possible = false;
                 lines.push(line("struct members", "missing", missing.join(", ")));
             }
-            for probe in PROBES.iter().filter(|probe| !btf.has_tracepoint(probe.tracepoint)) {
-                possible &= !probe.mandatory;
-                let state = if probe.mandatory { "missing" } else { "degraded" };
+            for plan in plan(&btf).iter().filter(|plan| plan.hook.is_none()) {
+                possible &= !plan.probe.mandatory;
+                let state = if plan.probe.mandatory { "missing" } else { "degraded" };
+                let names: Vec<&str> = plan.probe.hooks.iter().map(|hook| hook.name()).collect();
                 lines.push(line(
-                    format!("tracepoint {}", probe.tracepoint),
+                    format!("hook {}", names.join(" or ")),
                     state,
-                    format!("not in this kernel: {}", probe.without),
+                    format!("not in this kernel: {}", plan.probe.without),
                 ));
             }
         }

@@ -8,6 +8,9 @@ const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_TYPEDEF: u32 = 8;
+const KIND_POINTER: u32 = 2;
+const KIND_FUNCTION: u32 = 12;
+const KIND_PROTOTYPE: u32 = 13;
 /// Depth of nested anonymous members and modifiers that is followed; real kernels need fewer than ten.
 const DEPTH: u32 = 32;
 /// Most members looked at for one path; the largest structs of a kernel have some hundreds.
@@ -43,7 +46,7 @@ pub struct Btf {
     /// Byte offset of each type, by id; id 0 is void.
     types: Vec<usize>,
     strings: usize,
-    /// Structs and typedefs by kind and name.
+    /// Structs, typedefs and functions by kind and name.
     named: HashMap<(u32, Vec<u8>), usize>,
 }
 
@@ -81,7 +84,7 @@ impl Btf {
             let info = word(at + 4)?;
             let count = (info & 0xffff) as usize;
             let kind = (info >> 24) & 31;
-            if matches!(kind, KIND_STRUCT | KIND_TYPEDEF) {
+            if matches!(kind, KIND_STRUCT | KIND_TYPEDEF | KIND_FUNCTION) {
                 names.push((kind, word(at)?, types.len()));
             }
             types.push(at);
@@ -174,6 +177,26 @@ impl Btf {
     pub fn has_tracepoint(&self, name: &str) -> bool {
         self.find(KIND_TYPEDEF, &format!("btf_trace_{name}")).is_some()
     }
+
+    /// Arguments of the tracepoint `name` as its programs see them.
+    pub fn tracepoint_arguments(&self, name: &str) -> Option<u32> {
+        let at = |id: usize| self.types.get(id).copied();
+        let kind = |at: usize| (self.word(at + 4) >> 24) & 31;
+        let mut at_type = at(self.find(KIND_TYPEDEF, &format!("btf_trace_{name}"))?)?;
+        for expected in [KIND_POINTER, KIND_PROTOTYPE] {
+            at_type = at(self.word(at_type + 8) as usize)?;
+            if kind(at_type) != expected {
+                return None;
+            }
+        }
+        // The first one is the tracepoint's own.
+        (self.word(at_type + 4) & 0xffff).checked_sub(1)
+    }
+
+    /// Whether the kernel has a function of this name that programs can hang on.
+    pub fn has_function(&self, name: &str) -> bool {
+        self.find(KIND_FUNCTION, name).is_some()
+    }
 }
 
 #[cfg(test)]
@@ -224,7 +247,7 @@ mod tests {
 
     #[test]
     fn anonymous_members_that_hold_each_other_end() {
-        let mut types: Vec<u32> = vec![1, 4 << 24 | 60, 4];
+        let mut types: Vec<u32> = vec![1, 4 << 24 | 0x3c, 4];
         // 60 anonymous members, each the struct itself.
         types.extend((0..60).flat_map(|_| [0, 1, 0]));
         let body: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
-use aya::programs::{BtfTracePoint, PerfEvent};
+use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 
@@ -11,7 +11,7 @@ use super::btf::{Btf, BtfError};
 use super::object::OBJECT;
 use super::offsets;
 use super::policy::Policy;
-use super::probes::{PROBES, SAMPLER};
+use super::probes::{Hook, Plan, SAMPLER, plan};
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 
@@ -33,10 +33,10 @@ pub enum LoadError {
     #[error("this kernel's structs lack what tracing needs: {}", .0.join(", "))]
     Members(Vec<String>),
     /// Hooks the kernel lacks.
-    #[error("this kernel lacks the mandatory tracepoint {tracepoint} ({without}); it is in kernels from 6.3 on")]
-    Tracepoint {
-        /// Its name.
-        tracepoint: &'static str,
+    #[error("this kernel lacks the mandatory hook {hook} and what could stand in for it: {without}")]
+    Hook {
+        /// The tracepoint's or function's name.
+        hook: &'static str,
         /// What is lost.
         without: &'static str,
     },
@@ -119,12 +119,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         return Err(LoadError::Privileges);
     }
     let members = offsets::resolve(&kernel_btf).map_err(LoadError::Members)?;
-    for probe in PROBES.iter().filter(|probe| probe.mandatory) {
-        if !kernel_btf.has_tracepoint(probe.tracepoint) {
-            return Err(LoadError::Tracepoint { tracepoint: probe.tracepoint, without: probe.without });
-        }
+    let plan = plan(&kernel_btf);
+    if let Some(Plan { probe, .. }) = plan.iter().find(|plan| plan.hook.is_none() && plan.probe.mandatory) {
+        let hook = probe.hooks.first().map_or(probe.program, |hook| hook.name());
+        return Err(LoadError::Hook { hook, without: probe.without });
     }
-    let present: Vec<bool> = PROBES.iter().map(|probe| kernel_btf.has_tracepoint(probe.tracepoint)).collect();
     drop(kernel_btf); // some 50 MB with its index: not needed while running
 
     // aya keeps its own copy while programs are loaded; some tens of megabytes, dropped at the end of this function.
@@ -163,28 +162,24 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
 
     let mut attached = Vec::new();
     let mut since = None;
-    for (probe, present) in PROBES.iter().zip(present) {
-        let mut entry = Attached {
-            program: probe.program,
-            hook: probe.tracepoint,
-            verified: None,
-            missing: None,
-            without: probe.without,
-        };
-        if !present {
-            entry.missing = Some("the kernel has no such tracepoint".into());
+    for Plan { probe, hook } in plan {
+        let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
+        let mut entry =
+            Attached { program: probe.program, hook: name, verified: None, missing: None, without: probe.without };
+        let Some(hook) = hook else {
+            entry.missing = Some("the kernel has no such hook".into());
             attached.push(entry);
             continue;
-        }
+        };
         if probe.program == "switch" {
             // From here on every slice counts: the one that runs now began now.
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        match attach(&mut ebpf, probe.program, probe.tracepoint, &btf) {
+        match attach(&mut ebpf, probe.program, hook, &btf) {
             Ok(verified) => entry.verified = verified,
             Err(why) if probe.mandatory => {
-                let what = format!("the program for {} was refused", probe.tracepoint);
+                let what = format!("the program for {name} was refused");
                 return Err(LoadError::Refused { what, why, hint: "" });
             }
             Err(why) => entry.missing = Some(why),
@@ -254,15 +249,30 @@ impl Kernel {
     }
 }
 
-fn attach(ebpf: &mut Ebpf, name: &str, tracepoint: &str, btf: &aya::Btf) -> Result<Option<u32>, String> {
-    let program: &mut BtfTracePoint = ebpf
-        .program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or_else(|| format!("the BPF object has no program {name}"))?;
-    program.load(tracepoint, btf).map_err(|error| chain(&error))?;
-    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
-    program.attach().map_err(|error| chain(&error))?;
-    Ok(verified)
+fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf) -> Result<Option<u32>, String> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
+    let wrong = || format!("the BPF object's program {name} is of another kind");
+    let info = match hook {
+        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) => {
+            let program: &mut BtfTracePoint = program.try_into().map_err(|_| wrong())?;
+            program.load(at, btf).map_err(|error| chain(&error))?;
+            program.attach().map_err(|error| chain(&error))?;
+            program.info()
+        }
+        Hook::Entry(at) => {
+            let program: &mut FEntry = program.try_into().map_err(|_| wrong())?;
+            program.load(at, btf).map_err(|error| chain(&error))?;
+            program.attach().map_err(|error| chain(&error))?;
+            program.info()
+        }
+        Hook::Exit(at) => {
+            let program: &mut FExit = program.try_into().map_err(|_| wrong())?;
+            program.load(at, btf).map_err(|error| chain(&error))?;
+            program.attach().map_err(|error| chain(&error))?;
+            program.info()
+        }
+    };
+    Ok(info.ok().and_then(|info| info.verified_instruction_count()))
 }
 
 /// `CLOCK_MONOTONIC` now, nanoseconds: the clock of every record.

@@ -1,42 +1,153 @@
-//! The programs of the object, what each hangs on and what follows when it cannot.
+//! The programs of the object, what each hangs on, and what follows when it cannot.
+//!
+//! What the kernel offers decides, by its BTF; its version number is never looked at.
 
-/// One BTF tracepoint program.
+use super::btf::Btf;
+
+/// What a program hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A tracepoint, by BTF.
+    Tracepoint(&'static str),
+    /// A tracepoint with so many arguments: its arguments changed over time.
+    TracepointOf(&'static str, u32),
+    /// The beginning of a kernel function.
+    Entry(&'static str),
+    /// The end of a kernel function.
+    Exit(&'static str),
+}
+
+impl Hook {
+    /// The tracepoint's or function's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tracepoint(name) | Self::TracepointOf(name, _) | Self::Entry(name) | Self::Exit(name) => name,
+        }
+    }
+
+    /// Whether the kernel has it.
+    pub fn exists(self, btf: &Btf) -> bool {
+        match self {
+            Self::Tracepoint(name) => btf.has_tracepoint(name),
+            Self::TracepointOf(name, arguments) => btf.tracepoint_arguments(name) == Some(arguments),
+            Self::Entry(name) | Self::Exit(name) => btf.has_function(name),
+        }
+    }
+}
+
+/// One program.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// Function in the object.
     pub program: &'static str,
-    /// Tracepoint.
-    pub tracepoint: &'static str,
+    /// Where it can hang; the first that the kernel has is taken.
+    pub hooks: &'static [Hook],
+    /// It does part of this program's work, where the kernel has no hook for that one.
+    pub instead_of: Option<&'static str>,
     /// Whether tracing is refused without it.
     pub mandatory: bool,
     /// What is lost without it.
     pub without: &'static str,
 }
 
-/// Every tracepoint program, in the order they are attached: time keeping first, so that the first socket operation
-/// already has books.
+const fn at(program: &'static str, hooks: &'static [Hook], mandatory: bool, without: &'static str) -> Probe {
+    Probe { program, hooks, instead_of: None, mandatory, without }
+}
+
+const fn instead(
+    of: &'static str,
+    program: &'static str,
+    hooks: &'static [Hook],
+    mandatory: bool,
+    without: &'static str,
+) -> Probe {
+    Probe { program, hooks, instead_of: Some(of), mandatory, without }
+}
+
+/// Every program but the sampler, in the order they are attached: time keeping first, so that the first socket
+/// operation already has books.
 pub const PROBES: &[Probe] = &[
-    Probe { program: "switch", tracepoint: "sched_switch", mandatory: true, without: "no CPU or waiting times" },
-    Probe { program: "waking", tracepoint: "sched_waking", mandatory: true, without: "no run-queue times" },
-    Probe { program: "fork", tracepoint: "sched_process_fork", mandatory: true, without: "new processes unnamed" },
-    Probe { program: "exec", tracepoint: "sched_process_exec", mandatory: true, without: "new programs unnamed" },
-    Probe { program: "state", tracepoint: "inet_sock_set_state", mandatory: true, without: "connections have no end" },
-    Probe { program: "arrived", tracepoint: "sk_data_ready", mandatory: false, without: "no socket queue times" },
-    Probe {
-        program: "consumed",
-        tracepoint: "tcp_rcv_space_adjust",
-        mandatory: false,
-        without: "bodies received by splice are noticed late",
-    },
-    Probe {
-        program: "submit",
-        tracepoint: "io_uring_submit_req",
-        mandatory: false,
-        without: "io_uring requests are seen without their bytes",
-    },
-    Probe { program: "tx", tracepoint: "sock_send_length", mandatory: true, without: "nothing sent is seen" },
-    Probe { program: "rx", tracepoint: "sock_recv_length", mandatory: true, without: "nothing received is seen" },
+    at("switch", &[Hook::Tracepoint("sched_switch")], true, "no CPU or waiting times"),
+    at("waking", &[Hook::Tracepoint("sched_waking")], true, "no run-queue times"),
+    at("fork", &[Hook::Tracepoint("sched_process_fork")], true, "new processes unnamed"),
+    at("exec", &[Hook::Tracepoint("sched_process_exec")], true, "new programs unnamed"),
+    at("state", &[Hook::Tracepoint("inet_sock_set_state")], true, "connections have no end"),
+    at("arrived", &[Hook::Tracepoint("sk_data_ready")], false, "no socket queue times"),
+    instead("arrived", "arrived_entry", &[Hook::Entry("sock_def_readable")], false, "no socket queue times"),
+    at("consumed", &[Hook::Tracepoint("tcp_rcv_space_adjust")], false, "bodies received by splice are noticed late"),
+    at(
+        "submit",
+        &[Hook::Tracepoint("io_uring_submit_req"), Hook::TracepointOf("io_uring_submit_sqe", 2)],
+        false,
+        "io_uring requests are seen without their bytes",
+    ),
+    at("tx", &[Hook::Tracepoint("sock_send_length")], true, "nothing sent is seen"),
+    instead("tx", "inet_sendmsg", &[Hook::Exit("inet_sendmsg")], true, "nothing sent by IPv4 is seen"),
+    instead("tx", "inet6_sendmsg", &[Hook::Exit("inet6_sendmsg")], false, "nothing sent by IPv6 is seen"),
+    instead("tx", "unix_sendmsg", &[Hook::Exit("unix_stream_sendmsg")], true, "nothing sent by UNIX sockets is seen"),
+    instead("tx", "inet_sendpage", &[Hook::Exit("inet_sendpage")], false, "none: sendfile is seen as sendmsg"),
+    instead("tx", "unix_sendpage", &[Hook::Exit("unix_stream_sendpage")], false, "none: sendfile is seen as sendmsg"),
+    at("rx", &[Hook::Tracepoint("sock_recv_length")], true, "nothing received is seen"),
+    instead("rx", "inet_recvmsg", &[Hook::Exit("inet_recvmsg")], true, "nothing received by IPv4 is seen"),
+    instead("rx", "inet6_recvmsg", &[Hook::Exit("inet6_recvmsg")], false, "nothing received by IPv6 is seen"),
+    instead(
+        "rx",
+        "unix_recvmsg",
+        &[Hook::Exit("unix_stream_recvmsg")],
+        true,
+        "nothing received by UNIX sockets is seen",
+    ),
 ];
 
 /// The perf-event program.
 pub const SAMPLER: &str = "sample";
+
+/// A probe as this kernel allows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The probe.
+    pub probe: &'static Probe,
+    /// Its hook, where there is one.
+    pub hook: Option<Hook>,
+}
+
+/// What to attach on this kernel: alternatives only where the first choice is missing. A probe that is missing and
+/// whose work others do is left out.
+pub fn plan(btf: &Btf) -> Vec<Plan> {
+    let hook = |probe: &Probe| probe.hooks.iter().copied().find(|hook| hook.exists(btf));
+    let first = |program: &str| PROBES.iter().find(|p| p.program == program).is_some_and(|p| hook(p).is_some());
+    let replaced = |program: &str| {
+        let all = || PROBES.iter().filter(|p| p.instead_of == Some(program));
+        all().any(|p| hook(p).is_some()) && all().all(|p| !p.mandatory || hook(p).is_some())
+    };
+    let wanted = |probe: &&Probe| match probe.instead_of {
+        Some(of) => !first(of) && replaced(of),
+        None => hook(probe).is_some() || !replaced(probe.program),
+    };
+    PROBES.iter().filter(wanted).map(|probe| Plan { probe, hook: hook(probe) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_is_covered_one_way() {
+        let Ok(btf) = Btf::of_kernel() else {
+            println!("SKIPPED kernel::probes: this kernel offers no BTF");
+            return;
+        };
+        let plan = plan(&btf);
+        let has = |program: &str| plan.iter().any(|p| p.probe.program == program && p.hook.is_some());
+        assert!(has("tx") != has("inet_sendmsg"), "each operation is seen once: {plan:?}");
+        assert!(has("rx") != has("inet_recvmsg"), "{plan:?}");
+    }
+
+    #[test]
+    fn alternatives_name_a_program() {
+        for probe in PROBES {
+            assert!(!probe.hooks.is_empty());
+            assert!(probe.instead_of.is_none_or(|of| PROBES.iter().any(|p| p.program == of)), "{}", probe.program);
+        }
+    }
+}

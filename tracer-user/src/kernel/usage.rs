@@ -38,6 +38,8 @@ pub(super) fn of(ebpf: &Ebpf) -> BTreeMap<String, Usage> {
     for (name, program) in ebpf.programs() {
         let fd = match program {
             Program::BtfTracePoint(program) => program.fd(),
+            Program::FEntry(program) => program.fd(),
+            Program::FExit(program) => program.fd(),
             Program::PerfEvent(program) => program.fd(),
             _ => continue,
         };

@@ -1,0 +1,96 @@
+//! Socket I/O at the exits of the functions that do it: for kernels without `sock_send_length` and `sock_recv_length`.
+//!
+//! These are called through the protocol's table, so no compiler inlines them away, and none calls another: each
+//! operation passes exactly one. `…_sendpage` carries sendfile and splice, page by page, until 6.5; since then those are
+//! `…_sendmsg` too.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    macros::{fentry, fexit, map},
+    maps::PerCpuArray,
+    programs::{FEntryContext, FExitContext},
+};
+use tracer_common::lost::Lost;
+
+use super::{MSG_PEEK, connection, moved};
+use crate::{
+    emit,
+    kernel::sock::SockPtr,
+    scratch::{RX_SCRATCH, TX_SCRATCH},
+};
+
+/// Whether a program is at work on this CPU, for sends and for receives. Unlike tracepoints, these hooks do not keep
+/// the kernel from switching threads, and the areas below are shared.
+#[map]
+static AT_WORK: PerCpuArray<u32> = PerCpuArray::with_max_entries(2, 0);
+
+/// `socket` moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
+#[inline(always)]
+fn exit<const TX: bool>(socket: *mut c_void, moved_bytes: i64) {
+    if moved_bytes < 0 || (TX && moved_bytes == 0) {
+        return;
+    }
+    let Some(sk) = SockPtr::of_socket(socket) else { return };
+    let (Some(scratch), Some(at_work)) =
+        ((if TX { &TX_SCRATCH } else { &RX_SCRATCH }).get_ptr_mut(0), AT_WORK.get_ptr_mut(TX as u32))
+    else {
+        return;
+    };
+    // SAFETY: this CPU's element; whoever comes in between puts it back.
+    unsafe {
+        if at_work.read_volatile() != 0 {
+            emit::count(Lost::Preempted);
+            return;
+        }
+        at_work.write_volatile(1);
+    }
+    moved::<TX>(sk, moved_bytes as u32, scratch);
+    // SAFETY: as above.
+    unsafe { at_work.write_volatile(0) };
+}
+
+macro_rules! sends {
+    ($($name:ident $function:literal),+) => { $(
+        /// hook: fexit (socket, msg, size) → int. Emits [`tracer_common::event::Op`].
+        #[fexit(function = $function)]
+        pub(crate) fn $name(ctx: FExitContext) -> i32 {
+            exit::<true>(ctx.arg(0), ctx.arg::<i32>(3) as i64);
+            0
+        }
+    )+ };
+}
+sends!(inet_sendmsg "inet_sendmsg", inet6_sendmsg "inet6_sendmsg", unix_sendmsg "unix_stream_sendmsg");
+
+macro_rules! pages {
+    ($($name:ident $function:literal),+) => { $(
+        /// hook: fexit (socket, page, offset, size, flags) → ssize_t, until 6.5. Emits [`tracer_common::event::Op`].
+        #[fexit(function = $function)]
+        pub(crate) fn $name(ctx: FExitContext) -> i32 {
+            exit::<true>(ctx.arg(0), ctx.arg(5));
+            0
+        }
+    )+ };
+}
+pages!(inet_sendpage "inet_sendpage", unix_sendpage "unix_stream_sendpage");
+
+macro_rules! receives {
+    ($($name:ident $function:literal),+) => { $(
+        /// hook: fexit (socket, msg, size, flags) → int. Emits [`tracer_common::event::Op`].
+        #[fexit(function = $function)]
+        pub(crate) fn $name(ctx: FExitContext) -> i32 {
+            if ctx.arg::<i32>(3) & MSG_PEEK == 0 {
+                exit::<false>(ctx.arg(0), ctx.arg::<i32>(4) as i64);
+            }
+            0
+        }
+    )+ };
+}
+receives!(inet_recvmsg "inet_recvmsg", inet6_recvmsg "inet6_recvmsg", unix_recvmsg "unix_stream_recvmsg");
+
+/// hook: fentry sock_def_readable(sk), which `sk_data_ready` traces where it exists.
+#[fentry(function = "sock_def_readable")]
+pub(crate) fn arrived_entry(ctx: FEntryContext) -> i32 {
+    connection::readable(SockPtr(ctx.arg(0)));
+    0
+}

@@ -1,0 +1,133 @@
+//! One guest: boots a kernel under emulation, runs the tests in it, and reads what they said from its console.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::image::Qemu;
+
+/// What runs in the guest as its first process. Prints `GUEST …` lines between what the tests print.
+const INIT: &str = r#"#!/bin/busybox sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sys /sys
+busybox mount -t devtmpfs dev /dev 2>/dev/null
+busybox mkdir -p /dev/shm /dev/pts
+busybox mount -t tmpfs tmp /tmp && busybox chmod 1777 /tmp
+busybox mount -t tmpfs run /run
+busybox ip link set lo up
+busybox ip addr add ::1/128 dev lo 2>/dev/null
+echo "GUEST kernel $(busybox uname -r) $(busybox nproc) CPUs"
+export TRACER_BIN=/guest/tracer TRACER_WORKLOADS=/guest TRACER_TEST_SCALE=@scale@ RUST_BACKTRACE=0
+cd /tmp
+/guest/tracer doctor 2>&1 | busybox sed 's/^/DOCTOR /'
+for test in @tests@; do
+    name=${test%%:*}
+    filter=${test#*:}
+    echo "GUEST test $test"
+    busybox timeout 300 /guest/$name --test-threads=1 --nocapture $filter 2>&1
+    echo "GUEST exit $? $test"
+done
+echo "GUEST end"
+busybox sync
+busybox poweroff -f
+"#;
+
+/// What came of one boot.
+#[derive(Debug, Default)]
+pub(super) struct Boot {
+    /// The kernel's own version.
+    pub(super) version: String,
+    /// `tracer doctor`, line by line.
+    pub(super) doctor: Vec<String>,
+    /// Tests in order, and whether each passed.
+    pub(super) tests: Vec<(String, bool)>,
+    /// The guest reached its end.
+    pub(super) complete: bool,
+    /// The guest's kernel died.
+    pub(super) panicked: bool,
+    /// How long everything took.
+    pub(super) took: Duration,
+    /// Everything it printed.
+    pub(super) log: PathBuf,
+}
+
+/// The first process for these tests (`binary:filter`).
+pub(super) fn init(tests: &[String], scale: &str) -> String {
+    INIT.replace("@tests@", &tests.join(" ")).replace("@scale@", scale)
+}
+
+/// Boots `kernel` with `disk`; ends by itself, by the guest's panic, or after `limit`.
+pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, log: &Path, limit: Duration) -> Result<Boot> {
+    let mut command = qemu.command();
+    // One thread for both CPUs: quicker on a busy machine, and code that is patched is not run at the same time.
+    command.args(["-accel", "tcg,thread=single", "-cpu", "max", "-m", "1G", "-smp", "2"]);
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+    command.arg("-kernel").arg(kernel);
+    command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=1 root=/dev/nvme0n1 rw init=/guest/init"]);
+    command.arg("-drive").arg(format!("file={},if=none,id=d,format=raw", disk.display()));
+    command.args(["-device", "nvme,drive=d,serial=root"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let begin = Instant::now();
+    let mut child = command.spawn().context("cannot start QEMU")?;
+    let output = child.stdout.take().context("QEMU has no output")?;
+    let id = child.id();
+    // Reading ends with QEMU; QEMU ends with the guest or with its time.
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if ended.recv_timeout(limit).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout) {
+            // SAFETY: a plain system call; the child is ours and not yet waited for.
+            unsafe { libc::kill(id as i32, libc::SIGKILL) };
+        }
+    });
+    let mut boot = Boot { log: log.to_path_buf(), ..Boot::default() };
+    let mut text = String::new();
+    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        read(&mut boot, &line);
+        text.push_str(&format!("{:7.2} {line}\n", begin.elapsed().as_secs_f64()));
+    }
+    child.wait().context("cannot wait for QEMU")?;
+    let _ = done.send(());
+    let _ = watch.join();
+    boot.took = begin.elapsed();
+    fs::write(log, text).with_context(|| format!("cannot write {}", log.display()))?;
+    Ok(boot)
+}
+
+fn read(boot: &mut Boot, line: &str) {
+    if let Some(version) = line.strip_prefix("GUEST kernel ") {
+        version.split(' ').next().unwrap_or_default().clone_into(&mut boot.version);
+    } else if let Some(line) = line.strip_prefix("DOCTOR ") {
+        boot.doctor.push(line.to_owned());
+    } else if let Some(rest) = line.strip_prefix("GUEST exit ") {
+        if let Some((code, test)) = rest.split_once(' ') {
+            boot.tests.push((test.to_owned(), code == "0"));
+        }
+    } else if line.contains("Kernel panic") {
+        boot.panicked = true;
+    } else if line.starts_with("GUEST end") {
+        boot.complete = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_console_is_understood() {
+        let mut boot = Boot::default();
+        for line in
+            ["GUEST kernel 6.1.0-1 2 CPUs", "DOCTOR ok x", "test a ... ok", "GUEST exit 0 a:b", "GUEST exit 101 c:"]
+        {
+            read(&mut boot, line);
+        }
+        assert_eq!((boot.version.as_str(), boot.doctor.len(), boot.complete), ("6.1.0-1", 1, false));
+        assert_eq!(boot.tests, [("a:b".to_owned(), true), ("c:".to_owned(), false)]);
+    }
+}

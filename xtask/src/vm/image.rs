@@ -1,0 +1,96 @@
+//! QEMU and the guest's disk: both unpacked from packages, nothing installed on this machine.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::archive::Archive;
+use crate::shell;
+
+/// What the guest's tests run.
+const PROGRAMS: &[&str] =
+    &["busybox-static", "dash", "coreutils", "procps", "nginx-light", "python3", "gunicorn", "util-linux", "mount"];
+
+/// A QEMU that runs from where it was unpacked.
+pub(super) struct Qemu {
+    dir: PathBuf,
+}
+
+impl Qemu {
+    /// Unpacks it when it is not there.
+    pub(super) fn ready(base: &Path) -> Result<Self> {
+        let dir = base.join("qemu");
+        if !dir.join("ready").is_file() {
+            shell::progress("fetching QEMU (unpacked beside the build, not installed)");
+            let archive = Archive::open(base, "qemu", &["bookworm"], &["bookworm-security"])?;
+            archive.unpack(&archive.closure(&["qemu-system-x86"], true)?, &dir)?;
+            fs::write(dir.join("ready"), "").context("cannot write beside QEMU")?;
+        }
+        Ok(Self { dir })
+    }
+
+    /// QEMU's command.
+    pub(super) fn command(&self) -> Command {
+        let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|part| self.dir.join(part));
+        let path = std::env::join_paths(libraries).unwrap_or_default();
+        let mut command = Command::new(self.dir.join("usr/bin/qemu-system-x86_64"));
+        command.env("LD_LIBRARY_PATH", path).arg("-L").arg(self.dir.join("usr/share/qemu"));
+        command.arg("-L").arg(self.dir.join("usr/share/seabios"));
+        command
+    }
+}
+
+/// The guest's root, made when it is not there: an ext4 file system in a file.
+pub(super) fn root(base: &Path) -> Result<PathBuf> {
+    let image = base.join("root.img");
+    if image.is_file() {
+        return Ok(image);
+    }
+    shell::progress("making the guest's disk");
+    let tree = base.join("root.d");
+    let _ = fs::remove_dir_all(&tree);
+    let archive = Archive::open(base, "root", &["bookworm"], &["bookworm-security"])?;
+    archive.unpack(&archive.closure(PROGRAMS, false)?, &tree)?;
+    // What the packages' own scripts would have done, as far as the tests need it.
+    for (file, text) in [
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+        ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+        ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+        ("etc/nsswitch.conf", "hosts: files\n"),
+    ] {
+        let path = tree.join(file);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    for dir in ["proc", "sys", "dev", "tmp", "run", "root", "var/log/nginx", "var/lib/nginx", "guest"] {
+        fs::create_dir_all(tree.join(dir)).with_context(|| format!("cannot create {dir} in the image"))?;
+    }
+    fs::set_permissions(tree.join("tmp"), fs::Permissions::from_mode(0o1777)).context("permissions of tmp")?;
+    for useless in ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/share/perl"] {
+        let _ = fs::remove_dir_all(tree.join(useless));
+    }
+    shell::output(Command::new(shell::find("ldconfig").unwrap_or_else(|| "ldconfig".into())).arg("-r").arg(&tree))?;
+    let unfinished = base.join("root.img.part");
+    let _ = fs::remove_file(&unfinished);
+    let mut command = Command::new(shell::find("mke2fs").unwrap_or_else(|| "mke2fs".into()));
+    command.args(["-q", "-F", "-t", "ext4", "-O", "^orphan_file,^metadata_csum_seed,^has_journal", "-m", "0", "-d"]);
+    shell::output(command.arg(&tree).arg(&unfinished).arg("700M"))?;
+    fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))?;
+    fs::rename(&unfinished, &image).with_context(|| format!("cannot name {}", image.display()))?;
+    Ok(image)
+}
+
+/// A copy of `image` with `files` in it, each at its path there.
+pub(super) fn with_files(image: &Path, copy: &Path, files: &[(PathBuf, String)]) -> Result<()> {
+    shell::output(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(image).arg(copy))?;
+    let mut script = String::new();
+    for (from, to) in files {
+        script.push_str(&format!("write {} {to}\nset_inode_field {to} mode 0100755\n", from.display()));
+    }
+    let commands = copy.with_extension("commands");
+    fs::write(&commands, script).with_context(|| format!("cannot write {}", commands.display()))?;
+    let debugfs = shell::find("debugfs").unwrap_or_else(|| "debugfs".into());
+    shell::output(Command::new(debugfs).arg("-w").arg("-f").arg(&commands).arg(copy)).map(drop)
+}
