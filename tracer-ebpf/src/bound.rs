@@ -1,19 +1,22 @@
 //! Clamps the verifier can follow.
 
-/// Hides a value's history from the compiler, so that a comparison just before a use is not folded into an earlier
-/// one the verifier has forgotten ("R2 min value is negative" on 6.1, "unbounded memory access" on 6.12).
+/// `value`, at most `MAX`; compared and replaced in one register, where it is called.
+///
+/// In assembly, because a compiler may compare one copy of a value and use another: one it spilled before, of which 6.1
+/// knows no bound ("R2 min value is negative"), or fold the comparison into an earlier one that 6.12 has forgotten
+/// ("unbounded memory access").
 #[inline(always)]
-fn barrier(mut value: u64) -> u64 {
-    // A real instruction: line information of an empty one repeats an offset, which 6.18 refuses ("Invalid
-    // line_info").
-    // SAFETY: moves a register onto itself.
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) value, options(nomem, nostack, preserves_flags)) };
+pub(crate) fn at_most<const MAX: u64>(mut value: u64) -> u64 {
+    const { assert!(MAX < 1 << 31) };
+    // SAFETY: compares and sets one register; jumps nowhere else.
+    unsafe {
+        core::arch::asm!(
+            "if {value} <= {max} goto +1",
+            "{value} = {max}",
+            value = inout(reg) value,
+            max = const MAX,
+            options(nomem, nostack)
+        );
+    }
     value
-}
-
-/// `value`, at most `MAX`; emitted where it is called.
-#[inline(always)]
-pub(crate) fn at_most<const MAX: u64>(value: u64) -> u64 {
-    let value = barrier(value);
-    if value > MAX { MAX } else { value }
 }
