@@ -118,7 +118,7 @@ fn those_that_leave(case: &mut Case<'_>) {
     case.want("/edge/silent", "GET", None, "aborted", 0);
 }
 
-fn compare(units: &[Unit], want: &[Want], server: bool) -> Vec<String> {
+fn compare(units: &[Unit], want: &[Want], server: bool, unpaired: f64) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, method, status, outcome, body) in want {
         let found: Vec<&Unit> = units.iter().filter(|u| u.server == server && u.path == *path).collect();
@@ -128,6 +128,11 @@ fn compare(units: &[Unit], want: &[Want], server: bool) -> Vec<String> {
         let size = |u: &Unit| u.body == *body || (path == "/edge/bighead" && u.body == u64::MAX);
         let right =
             |u: &Unit| u.method == *method && u.status == *status && (u.outcome == *outcome || unknown(u)) && size(u);
+        // Where function exits stand in for tracepoints, a read that began before the agent has no end to be seen: the
+        // reply that follows is counted as one without a request.
+        if found.is_empty() && path == "/edge/old-0" && unpaired > 0.0 {
+            continue;
+        }
         if found.len() != 1 || !found.iter().all(|unit| right(unit)) {
             wrong.push(format!("{path} {method} {status:?} {outcome} {body} expected, found {found:?}"));
         }
@@ -161,8 +166,9 @@ fn every_way_to_ask_and_answer() {
     let file = agent.transactions.clone();
     agent.stop();
     let units = units::read(&file);
-    let mut wrong = compare(&units, &want, true);
-    wrong.extend(compare(&units, &want, false));
+    let unpaired = lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, n)| n).sum();
+    let mut wrong = compare(&units, &want, true, unpaired);
+    wrong.extend(compare(&units, &want, false, unpaired));
     let inside = units.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("inside a tunnel: {u:?}"));
     wrong.extend(inside);
     say(&format!("edges: {} exchanges seen from both ends, {} wrong, lost {lost:?}", want.len(), wrong.len()));

@@ -129,6 +129,9 @@ pub(crate) struct Sock {
     pub(crate) head_tx: u16,
     /// [`Sock::run`] of the other direction when it turned.
     pub(crate) run_before: u32,
+    /// `write_seq` after the last send, and the thread that sent.
+    pub(crate) tx_next: u32,
+    pub(crate) tx_tid: u32,
 }
 
 /// [`Sock::flags`]: its opening was reported.

@@ -97,6 +97,10 @@ pub(super) fn open(
                 if tx {
                     // A receive has set it already.
                     sock.rx_next = tcp.copied_seq();
+                } else {
+                    // Whoever receives first is likely to answer.
+                    sock.tx_next = tcp.write_seq();
+                    sock.tx_tid = task.tid();
                 }
                 // What was received and is not waiting, less what this operation took.
                 let waiting = tcp.rcv_nxt().wrapping_sub(tcp.copied_seq());

@@ -120,7 +120,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     }
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, bytes);
+    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
     if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
         return;
     }
@@ -135,8 +135,8 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     policy::refresh(sock);
     let (pos, arrived, skip) = if TX {
         sock.flags |= SOCK_SENDING;
-        let pos = sock.tx;
-        sock.tx += bytes as u64;
+        let pos = sock.tx + unseen as u64;
+        sock.tx = pos + bytes as u64;
         sock.last_tx = now;
         (pos, 0, sock.tx < sock.tx_skip)
     } else {
@@ -205,16 +205,23 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     }
 }
 
-/// Sequence number of the first byte, bytes consumed before it that no hook showed (splice, zero-copy receive), and
-/// whether unread bytes remain.
+/// Sequence number of the first byte, bytes before it that no hook showed (splice, zero-copy receive, an operation for
+/// which the kernel skipped the program), and whether unread bytes remain.
 #[inline(always)]
-fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, bytes: u32) -> (u32, u32, bool) {
+fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task, bytes: u32) -> (u32, u32, bool) {
     if what != What::Tcp {
         return (0, 0, false);
     }
     let Some(tcp) = sk.tcp() else { return (0, 0, false) };
     if TX {
-        return (tcp.write_seq().wrapping_sub(bytes), 0, false);
+        let next = tcp.write_seq();
+        let start = next.wrapping_sub(bytes);
+        let tid = task.tid();
+        // Only a thread that sent last, too: two that send at once see each other's bytes counted.
+        let unseen = if sock.tx_tid == tid { start.wrapping_sub(sock.tx_next) } else { 0 };
+        sock.tx_next = next;
+        sock.tx_tid = tid;
+        return (start, if unseen < 1 << 31 { unseen } else { 0 }, false);
     }
     let copied = tcp.copied_seq();
     let received = tcp.rcv_nxt();

@@ -23,6 +23,7 @@ use crate::host::stat::{self, HostCpu};
 use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
+use crate::kernel::probes::SAMPLER;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::model::HostBooks;
@@ -302,12 +303,16 @@ impl Agent {
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
+        let mut skipped = 0;
         for (program, usage) in self.kernel.usage() {
+            // A stack more or less is no event.
+            skipped += if program == SAMPLER { 0 } else { usage.missed };
             pipeline.metrics.set_bpf(&program, usage);
         }
+        pipeline.metrics.set_lost("hook_skipped", skipped);
         let hertz = self.kernel.sampler.hertz();
         pipeline.metrics.set_hertz(hertz);
-        self.health.lost = total;
+        self.health.lost = total + skipped;
         self.health.hertz = hertz;
         self.health.books = self.books(pipeline);
         pipeline.host_books(&self.health.books);

@@ -334,6 +334,14 @@ impl Conversation {
             return;
         }
         out.push(Said::Lost { dir: chunk.dir, bytes: lost });
+        if !is_request {
+            // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
+            // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
+            while self.pair.len() > 1 {
+                let Some(waiting) = self.pair.end() else { break };
+                give_up(&waiting, before, out);
+            }
+        }
         let stream = self.stream(chunk.dir);
         if matches!(stream.state, State::Start | State::Lost) {
             stream.restart();

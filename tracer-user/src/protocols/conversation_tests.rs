@@ -197,6 +197,32 @@ fn clients_that_go_away() {
 }
 
 #[test]
+fn a_reply_that_was_not_seen_does_not_shift_the_others() {
+    let mut conversation = Conversation::new(false);
+    let (settings, mut said) = (Settings::default(), Vec::new());
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let mut pos = (0, 0);
+    for (nanos, dir, text, seen) in [
+        (1, Direction::Rx, GET, true),
+        (2, Direction::Tx, ok, false),
+        (3, Direction::Rx, GET, true),
+        (4, Direction::Tx, "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", true),
+    ] {
+        let at = Stamp { nanos, pid: 1, tid: 1 };
+        let position = if dir == Direction::Rx { &mut pos.0 } else { &mut pos.1 };
+        let len = text.len() as u64;
+        if seen {
+            let chunk = Chunk { dir, pos: *position, len, head: text.as_bytes(), tail: b"", at, arrived: 0 };
+            conversation.bytes(&chunk, &settings, &mut said);
+        }
+        *position += len;
+    }
+    let lines = summary(&said);
+    assert!(lines[0].starts_with("GET /a @1 unfinished"), "{lines:?}");
+    assert!(lines[1].starts_with("GET /a @3 -> 404 @4 complete"), "{lines:?}");
+}
+
+#[test]
 fn requests_that_stay_pieces() {
     let end = |piece: &str, how| {
         let mut conversation = Conversation::new(false);

@@ -44,6 +44,11 @@ impl Pair {
         self.waiting.front()
     }
 
+    /// Requests that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// It was answered.
     pub(super) fn end(&mut self) -> Option<Waiting> {
         let ended = self.waiting.pop_front();
