@@ -20,7 +20,7 @@ use crate::build_ebpf::Way;
 use crate::http;
 use crate::leash::Leash;
 use crate::shell::{self, Root};
-use crate::{build, build_ebpf, setup};
+use crate::{build, build_ebpf, readme, setup};
 use load::{Cores, Nginx, Wrk};
 use report::{Report, median};
 
@@ -69,7 +69,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     fs::write(&json, report.json()).with_context(|| format!("cannot write {}", json.display()))?;
     shell::progress(format!("machine-readable: {}", json.display()));
     if options.readme {
-        report::into_readme(&shell::root().join("README.md"), &table)?;
+        readme::put("bench", &table)?;
     }
     Ok(())
 }

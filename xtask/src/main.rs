@@ -13,6 +13,7 @@ mod fuzz;
 mod http;
 mod leash;
 mod packages;
+mod readme;
 mod setup;
 mod shell;
 mod tally;

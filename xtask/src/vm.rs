@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
-use crate::{build, build_ebpf, shell, test};
+use crate::{build, build_ebpf, readme, shell, test};
 use guest::Boot;
 use kernels::{SOURCES, Source};
 
@@ -30,8 +30,14 @@ pub(crate) struct Options {
     /// Only the quick tests.
     #[arg(long)]
     smoke: bool,
+    /// Put the table into README.md.
+    #[arg(long)]
+    readme: bool,
 }
 
+/// Head of the table.
+const HEAD: &str =
+    "| kernel | version | programs | self-test | tests passed | seconds |\n| --- | --- | --- | --- | --- | ---: |\n";
 /// Kernels on which tracing is refused; there the refusal is what is tested.
 const REFUSED: &[&str] = &["5.10"];
 /// Most time for one guest.
@@ -80,10 +86,11 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         }
         rows.push(row(source, &package, &boot, verdict.is_ok()));
     }
-    shell::print(
-        "| kernel | version | programs | self-test | tests passed | seconds |\n| --- | --- | --- | --- | --- | ---: |",
-    );
-    rows.iter().for_each(shell::print);
+    let table = format!("{HEAD}{}", rows.join("\n"));
+    shell::print(&table);
+    if options.readme {
+        readme::put("vm", &table)?;
+    }
     if !failed.is_empty() {
         bail!("kernels that fell short: {}", failed.join(", "));
     }

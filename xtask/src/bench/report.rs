@@ -2,13 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result};
 use serde_json::json;
-
-const BEGIN: &str = "<!-- bench:begin -->";
-const END: &str = "<!-- bench:end -->";
 
 struct Row {
     what: String,
@@ -78,15 +73,6 @@ impl Report {
     }
 }
 
-/// Puts `table` between the marks of the README.
-pub(super) fn into_readme(readme: &Path, table: &str) -> Result<()> {
-    let text = fs::read_to_string(readme).with_context(|| format!("cannot read {}", readme.display()))?;
-    let (before, rest) = text.split_once(BEGIN).context("README.md has no mark where the table begins")?;
-    let (_, after) = rest.split_once(END).context("README.md has no mark where the table ends")?;
-    let whole = format!("{before}{BEGIN}\n{table}{END}{after}");
-    fs::write(readme, whole).with_context(|| format!("cannot write {}", readme.display()))
-}
-
 /// The middle one; sorts.
 pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -131,18 +117,5 @@ mod tests {
         let scrape = Scrape::parse("# x\na{p=\"q\"} 2\na{p=\"r\"} 3\nb 1\n");
         assert!((scrape.sum("a") - 5.0).abs() < 1e-9 && (scrape.one("a", "p", "r") - 3.0).abs() < 1e-9);
         assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_readme_has_room_for_the_table() {
-        let dir = tempfile::tempdir().expect("dir");
-        let copy = dir.path().join("README.md");
-        fs::copy(crate::shell::root().join("README.md"), &copy).expect("README");
-        let mut report = Report::new();
-        report.add("this", 1.5, "s");
-        report.ratios("that", &[1.0, 0.9]);
-        into_readme(&copy, &report.table()).expect("marks");
-        let text = fs::read_to_string(&copy).expect("README");
-        assert!(text.contains("| this | 1.500 s |") && text.contains("2 pairs, 0.900 to 1.000"), "{text}");
     }
 }
