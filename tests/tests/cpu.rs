@@ -27,8 +27,11 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     let agent = Agent::start(dir.path(), &[]);
 
     let before = agent.metrics();
-    let mut children =
-        Process::start("storm", Command::new(storm).arg(LOAD.to_string()), &dir.path().join("storm.log"));
+    let mut children = Process::start(
+        "storm",
+        Command::new(storm).arg(LOAD.to_string()).env("OTEL_SERVICE_NAME", "storm"),
+        &dir.path().join("storm.log"),
+    );
     let (good, bad) = load::until(server.address, 3, &ROUTES, Instant::now() + Duration::from_secs(LOAD));
     assert_eq!(bad, 0, "of {good} requests");
     assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.said());

@@ -41,7 +41,8 @@ fn each_class_burns_in_its_own_function() {
     {
         let ((inside, all), (wrong, _)) = (weights(text, own), weights(text, other));
         say(&format!("flame {class}: {own} {:.1} %, {other} {:.1} %", 100.0 * inside / all, 100.0 * wrong / all));
-        assert!(inside / all > 0.95, "{class}: {own} is {inside} of {all}\n{text}");
+        // An emulated guest spends more of its time in the kernel and in the C library.
+        assert!(inside / all > if scale() < 1.0 { 0.85 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
         assert!(wrong / all < 0.005, "{class}: {other} is {wrong} of {all}\n{text}");
     }
     // 7 ms of CPU against 3 ms, as often: the two functions share the service's CPU 70 to 30.

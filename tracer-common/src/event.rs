@@ -167,7 +167,8 @@ wire! {
         /// Position in the socket's stream of this direction of the first byte; counted since the socket was
         /// first seen.
         pub pos: u64,
-        /// Receives: when the first of the unread bytes arrived, or 0 when not known.
+        /// Receives: when the first of the unread bytes arrived, or 0 when not known. With [`OP_EOF`]: when the last byte
+        /// was received.
         pub arrived: u64,
         /// Bytes moved.
         pub bytes: u32,

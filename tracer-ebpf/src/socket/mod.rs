@@ -143,12 +143,17 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
         sock.flags &= !SOCK_SENDING;
         let pos = sock.rx + unseen as u64;
         sock.rx = pos + bytes as u64;
-        sock.last_rx = now;
-        let arrived = sock.arrived;
-        if !more {
-            sock.arrived = 0;
+        if bytes == 0 {
+            // The end is never skipped; it tells when the last byte before it was received.
+            (pos, sock.last_rx, false)
+        } else {
+            sock.last_rx = now;
+            let arrived = sock.arrived;
+            if !more {
+                sock.arrived = 0;
+            }
+            (pos, arrived, sock.rx < sock.rx_skip)
         }
-        (pos, arrived, sock.rx < sock.rx_skip)
     };
     if skip || sock.flags & SOCK_IGNORED != 0 {
         return;

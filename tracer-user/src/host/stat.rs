@@ -2,7 +2,7 @@
 //!
 //! `/proc/stat` is counted by the timer's tick on many kernels: work that begins and ends between two ticks shows too
 //! small or too large there. Where the root of a cpuacct hierarchy exists its sum of run times, in nanoseconds, is
-//! taken instead.
+//! taken instead; else that of `/proc/schedstat`.
 
 /// CPU time of the whole host since boot, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,7 +29,7 @@ pub fn parse(stat: &str, hertz: f64) -> Option<HostCpu> {
 pub fn read() -> Option<HostCpu> {
     // The interface counts in USER_HZ, which is 100 on every processor this builds for.
     let ticks = parse(&std::fs::read_to_string("/proc/stat").ok()?, 100.0)?;
-    Some(match cpuacct() {
+    Some(match cpuacct().or_else(schedstat) {
         Some(busy_s) => HostCpu { busy_s, exact: true, ..ticks },
         None => ticks,
     })
@@ -41,6 +41,19 @@ fn cpuacct() -> Option<f64> {
     let root = cpuacct_root(&mounts)?;
     let nanos: u64 = std::fs::read_to_string(format!("{root}/cpuacct.usage")).ok()?.trim().parse().ok()?;
     Some(nanos as f64 / 1e9)
+}
+
+/// The same from the scheduler's own statistics, where the kernel has them.
+fn schedstat() -> Option<f64> {
+    parse_schedstat(&std::fs::read_to_string("/proc/schedstat").ok()?)
+}
+
+/// Sums the run time of every CPU, seconds (`Documentation/scheduler/sched-stats.rst`, seventh field, nanoseconds).
+fn parse_schedstat(text: &str) -> Option<f64> {
+    let cpus = text.lines().filter(|line| line.starts_with("cpu"));
+    let times = cpus.map(|line| line.split_ascii_whitespace().nth(7)?.parse::<u64>().ok());
+    let sum = times.collect::<Option<Vec<u64>>>()?.into_iter().fold(0u64, u64::saturating_add);
+    (sum > 0).then_some(sum as f64 / 1e9)
 }
 
 fn cpuacct_root(mounts: &str) -> Option<&str> {
@@ -61,6 +74,14 @@ mod tests {
         let cpu = parse("cpu  100 20 30 400 50 6 7 8 9 0\ncpu0 1 2 3", 100.0).unwrap();
         assert!((cpu.busy_s - 1.71).abs() < 1e-9 && (cpu.idle_s - 4.5).abs() < 1e-9, "{cpu:?}");
         assert_eq!(parse("intr 1 2 3 4 5", 100.0), None);
+    }
+
+    #[test]
+    fn run_times_of_the_scheduler() {
+        let text = "version 17\ntimestamp 4295000000\ncpu0 0 0 10 2 5 1 1500000000 70 8\ndomain0 3 0\ncpu1 0 0 1 2 3 4 500000000 6 7\n";
+        assert_eq!(parse_schedstat(text), Some(2.0));
+        assert_eq!(parse_schedstat("version 15\ncpu0 0 0\n"), None);
+        assert_eq!(parse_schedstat(""), None);
     }
 
     #[test]

@@ -223,6 +223,16 @@ fn a_reply_that_was_not_seen_does_not_shift_the_others() {
 }
 
 #[test]
+fn the_end_of_a_reply_that_was_not_followed() {
+    let mut conversation = Conversation::new(false);
+    let mut said = play(&mut conversation, &[tx(GET), rx("HTTP/1.0 200 OK\r\n\r\n")]);
+    let totals = Totals { rx: 1019, tx: 0, last_rx: 7, last_tx: 0 };
+    let at = Stamp { nanos: 99, pid: 1, tid: 1 };
+    conversation.closed(Closed::Remote, at, Some(totals), &Settings::default(), &mut said);
+    assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
+}
+
+#[test]
 fn requests_that_stay_pieces() {
     let end = |piece: &str, how| {
         let mut conversation = Conversation::new(false);

@@ -14,7 +14,7 @@ use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
-use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Verdict};
+use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
 /// loopback even that of the operation that provoked it. Nanoseconds.
@@ -264,7 +264,9 @@ impl Engine {
             }
         }
         let touched = if header.flags & OP_EOF != 0 {
-            connection.conversation.closed(Closed::Remote, at, None, &self.settings, &mut said);
+            // What was received before it may not have been reported, because nobody asked.
+            let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
+            connection.conversation.closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
@@ -382,12 +384,8 @@ impl Engine {
             return;
         };
         let at = Stamp { nanos, pid: connection.tgid, tid: 0 };
-        let totals = state.map(|state| crate::protocols::Totals {
-            rx: state.rx,
-            tx: state.tx,
-            last_rx: state.last_rx,
-            last_tx: state.last_tx,
-        });
+        let totals =
+            state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
         connection.conversation.closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
