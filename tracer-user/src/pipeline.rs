@@ -8,10 +8,9 @@
 //! has no clock (time comes with records) and no locks; whoever drives it (`commands/run.rs`, `commands/replay.rs`)
 //! does the input and output.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
 use tracer_common::event::Kind;
 use tracer_common::policy::Ask;
 
@@ -50,6 +49,11 @@ pub trait UnitWriter {
     fn flush(&mut self);
 }
 
+/// How long a process whose first thread ended is remembered, nanoseconds.
+const FORGET: Nanos = 5_000_000_000;
+/// Most such processes; beyond it they are forgotten earlier.
+const LEAVING: usize = 65_536;
+
 /// Everything between records and answers.
 pub struct Pipeline {
     engine: Engine,
@@ -57,8 +61,10 @@ pub struct Pipeline {
     names: Names,
     rules: crate::host::services::NamingRules,
     services: HashMap<Arc<str>, ServiceId>,
-    /// Processes named after their thread only, for want of facts.
-    by_comm: FxHashSet<u32>,
+    /// Processes whose first thread ended, by the time they are forgotten: what they did last is still on its way.
+    leaving: VecDeque<(Nanos, u32)>,
+    /// Those that were forgotten since last asked.
+    gone: Vec<u32>,
     /// Numeric metrics, for `/metrics`.
     pub metrics: Metrics,
     /// Rolling figures per class.
@@ -102,7 +108,8 @@ impl Pipeline {
             names: Names::default(),
             rules: config.services.clone(),
             services: HashMap::new(),
-            by_comm: FxHashSet::default(),
+            leaving: VecDeque::new(),
+            gone: Vec::new(),
             metrics: Metrics::new(),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep),
@@ -185,7 +192,6 @@ impl Pipeline {
             Record::Exec(_) => {
                 // Another program: whoever it was is no longer known.
                 self.engine.forget_process(tgid);
-                self.by_comm.remove(&tgid);
                 self.profiles.process_gone(tgid);
                 return;
             }
@@ -193,12 +199,14 @@ impl Pipeline {
                 if fork.child_tgid != tgid {
                     // The id may have been another's; events of its end may have been lost.
                     self.engine.forget_process(fork.child_tgid);
-                    self.by_comm.remove(&fork.child_tgid);
                 }
                 return;
             }
             Record::Tick(tick) => {
                 let dead = header.flags & tracer_common::event::TICK_DEAD != 0;
+                if dead && header.tid == tgid {
+                    self.leaving.push_back((header.nanos + FORGET, tgid));
+                }
                 if !self.engine.knows(tgid) {
                     if dead {
                         // Gone already: a short life has a name, and that is enough to book it.
@@ -223,9 +231,25 @@ impl Pipeline {
             self.process(tgid, &facts);
         } else {
             let service = self.service(comm.unwrap_or("unknown"));
-            self.by_comm.insert(tgid);
             self.engine.process(tgid, service);
         }
+    }
+
+    /// Forgets the processes whose time has come. One that still runs is introduced again by its next record.
+    fn forget(&mut self, now: Nanos) {
+        while let Some((due, tgid)) = self.leaving.front().copied()
+            && (due <= now || self.leaving.len() > LEAVING)
+        {
+            self.leaving.pop_front();
+            self.engine.forget_process(tgid);
+            self.profiles.process_gone(tgid);
+            self.gone.push(tgid);
+        }
+    }
+
+    /// Processes forgotten since last asked.
+    pub fn take_gone(&mut self) -> std::vec::Drain<'_, u32> {
+        self.gone.drain(..)
     }
 
     /// Takes the facts of a process.
@@ -370,6 +394,7 @@ impl Pipeline {
             self.spend(Owner::Overhead(service), cost);
         }
         let now = self.engine.now;
+        self.forget(now);
         self.metrics.tick(now);
         self.stats.tick(now);
         self.store.tick(now);

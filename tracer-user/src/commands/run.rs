@@ -265,6 +265,11 @@ impl Agent {
                 log::warn!("{error}");
             }
         }
+        for pid in pipeline.take_gone() {
+            // Its id may come back as another's.
+            self.kernel.policy.forget_process(pid);
+            self.asked.remove(&pid);
+        }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);
         }

@@ -21,6 +21,8 @@ const PERIODS: usize = 120;
 const STACKS: usize = 50_000;
 /// Most pairs of owner and stack in one period.
 const PAIRS: usize = 100_000;
+/// Most process ids whose programs are told apart.
+const PROCESSES: usize = 65_536;
 
 /// A stack as first seen.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -38,7 +40,9 @@ type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
 pub struct Profiles {
     ids: HashMap<Arc<Stack>, u32>,
     stacks: Vec<Arc<Stack>>,
+    /// How many programs a process id has been; `base` for those not in it.
     generations: FxHashMap<u32, u32>,
+    base: u32,
     names: FxHashMap<u32, Arc<str>>,
     labels: Vec<Arc<str>>,
     periods: VecDeque<(Nanos, Counts)>,
@@ -83,6 +87,7 @@ impl Profiles {
             ids: HashMap::new(),
             stacks: Vec::new(),
             generations: FxHashMap::default(),
+            base: 0,
             names: FxHashMap::default(),
             labels: Vec::new(),
             periods: VecDeque::new(),
@@ -101,7 +106,12 @@ impl Profiles {
 
     /// The process ended or replaced its program: its addresses mean something else from now on.
     pub fn process_gone(&mut self, pid: u32) {
-        *self.generations.entry(pid).or_insert(0) += 1;
+        if self.generations.len() >= PROCESSES {
+            // Start over: stacks of processes that still run are counted apart from here on, under the same names.
+            self.base = self.base.wrapping_add(1 << 16);
+            self.generations.clear();
+        }
+        *self.generations.entry(pid).or_insert(self.base) += 1;
         self.names.remove(&pid);
         self.symbols.forget(pid);
     }
@@ -117,7 +127,7 @@ impl Profiles {
     }
 
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
-        let generation = self.generations.get(&sample.pid).copied().unwrap_or(0);
+        let generation = self.generations.get(&sample.pid).copied().unwrap_or(self.base);
         let stack = Stack {
             process: (sample.pid, generation),
             user: sample.user.as_slice().into(),
