@@ -42,14 +42,15 @@ fn each_class_burns_in_its_own_function() {
         let ((inside, all), (wrong, _)) = (weights(text, own), weights(text, other));
         say(&format!("flame {class}: {own} {:.1} %, {other} {:.1} %", 100.0 * inside / all, 100.0 * wrong / all));
         // An emulated guest spends more of its time in the kernel and in the C library.
-        assert!(inside / all > if scale() < 1.0 { 0.85 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
+        assert!(inside / all > if scale() < 1.0 { 0.75 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
         assert!(wrong / all < 0.005, "{class}: {other} is {wrong} of {all}\n{text}");
     }
     // 7 ms of CPU against 3 ms, as often: the two functions share the service's CPU 70 to 30.
     let whole = agent.text("/profile.folded?service=burn");
     let share = weights(&whole, "burn_alpha").0 / (weights(&whole, "burn_alpha").0 + weights(&whole, "burn_beta").0);
     say(&format!("flame: burn_alpha has {:.1} % of both, 70 % expected", 100.0 * share));
-    assert!((0.65..=0.75).contains(&share), "{share}");
+    let within = if scale() < 1.0 { 0.60..=0.80 } else { 0.65..=0.75 };
+    assert!(within.contains(&share), "{share}");
 
     let svg = agent.text("/flamegraph.svg?service=burn&class=GET%20%2Falpha");
     assert!(svg.contains("<svg") && svg.contains("burn_alpha") && !svg.contains("burn_beta"));
