@@ -51,7 +51,7 @@ pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
     let host = host()?;
     let built = shell::target_dir()?.join("fuzz");
     let mut command = shell::cargo();
-    command.current_dir(&dir).args(["build", "--release", "--target", &host, "--target-dir"]).arg(&built);
+    command.current_dir(&dir).args(["build", "--locked", "--release", "--target", &host, "--target-dir"]).arg(&built);
     // `--target`, so that build scripts and macros are left uninstrumented.
     command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
     shell::run(&mut command, "the compiler's own words are above")?;
