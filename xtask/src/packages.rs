@@ -13,6 +13,8 @@ pub(crate) enum Need {
     DebianEbpf,
     /// Compiling fuzz targets.
     Fuzz,
+    /// Unpacking kernels and making disks for guests.
+    Guests,
     /// Real programs the demo and the kernel tests trace.
     Programs,
 }
@@ -40,6 +42,11 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
     package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
     package("g++", "c++", Need::Fuzz, "libFuzzer is C++"),
+    package("zstd", "zstd", Need::Guests, "newer kernels are compressed by it"),
+    package("lz4", "lz4", Need::Guests, "older kernels are compressed by it"),
+    package("xz-utils", "xz", Need::Guests, "some kernels are compressed by it"),
+    package("e2fsprogs", "mke2fs", Need::Guests, "the guest's disk"),
+    package("binutils", "strip", Need::Guests, "test programs without their debug information"),
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
+use crate::packages::{self, Need};
 use crate::{build, build_ebpf, readme, shell, test};
 use guest::Boot;
 use kernels::{SOURCES, Source};
@@ -51,6 +52,7 @@ const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 
 /// Boots every kernel asked for, prints the table, fails when one fell short.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    packages::install(&[Need::Guests])?;
     build_ebpf::ready(way)?;
     build::tracer(way, true)?;
     let chosen: Vec<&Source> =
