@@ -75,6 +75,18 @@ fn an_agent_that_stands_still_loses_events_and_says_so() {
     let loaded = load.join().expect("load");
     assert!(loaded.broken().is_empty(), "traced programs noticed: {:?}", loaded.broken().first());
 
+    // The agent has caught up when it counts no further loss over two of its seconds.
+    let mut before = -1.0;
+    tracer_tests::wait("the agent to catch up", Duration::from_secs(30), || {
+        let now = agent.metrics().sum("tracer_events_lost_total", &[("reason", "ring_full_op")]);
+        let settled = (now - before).abs() < 0.5;
+        before = now;
+        if settled {
+            return Some(());
+        }
+        std::thread::sleep(Duration::from_millis(2200));
+        None
+    });
     // Afterwards everything is as it was.
     let again = self::plans("after", 4, (200.0 * scale()).ceil() as u64);
     let loaded = load::run(address, again.clone());
