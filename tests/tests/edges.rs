@@ -175,10 +175,7 @@ fn every_way_to_ask_and_answer() {
     for line in &wrong {
         say(&format!("  {line}"));
     }
-    // The kernel may refuse memory for a new socket, or skip a program; that is counted, and explains one end each.
-    let explains = |reason: &str| ["socket_storage_refused", "hook_skipped"].contains(&reason);
-    let explained: f64 = lost.iter().filter(|(reason, _)| explains(reason)).map(|(_, count)| count).sum();
-    assert!(wrong.len() as f64 <= explained, "{} ends are wrong, {explained} are explained", wrong.len());
+    assert!(wrong.is_empty());
 }
 
 #[test]
