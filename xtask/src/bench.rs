@@ -7,6 +7,7 @@
 
 mod load;
 mod report;
+mod soak;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -33,6 +34,9 @@ pub(crate) struct Options {
     /// Put the table into README.md.
     #[arg(long)]
     readme: bool,
+    /// Measure nothing; load everything for so long (90s, 60m, 2h) and see whether anything grows or goes missing.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60m", value_parser = soak::duration)]
+    soak: Option<Duration>,
 }
 
 /// Nanoseconds that kernel statistics add to each run of a program.
@@ -50,6 +54,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         bail!("run this as root: it sets priorities and reads kernel statistics of its own");
     }
     let dir = tempfile::Builder::new().prefix("tracer-bench-").tempdir().context("cannot create a directory")?;
+    if let Some(time) = options.soak {
+        return soak::run(&tracer, dir.path(), time);
+    }
     let mut report = Report::new();
 
     let nginx = Nginx::start(dir.path(), 1)?;

@@ -1,4 +1,4 @@
-//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|vm|tidy`.
+//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|faults|fuzz|vm|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
@@ -9,6 +9,7 @@ mod build_ebpf;
 mod check;
 mod ci;
 mod demo;
+mod faults;
 mod fuzz;
 mod http;
 mod leash;
@@ -54,6 +55,8 @@ enum Task {
     Demo(demo::Options),
     /// Measure what tracing costs on this machine.
     Bench(bench::Options),
+    /// Run the fault cases and print what became of requests, traced programs and the agent in each.
+    Faults(faults::Options),
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => ci::run(way, &options),
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
+        Task::Faults(options) => faults::run(way, &options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
         Task::Tidy => tidy::run(),

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{Books, OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -264,7 +266,7 @@ impl Engine {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
-        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
+        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
@@ -398,7 +400,7 @@ impl Engine {
             self.said = said;
             return;
         };
-        let at = Stamp { nanos, pid: connection.tgid, tid: 0 };
+        let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
         connection.conversation.closed(how, at, totals, &self.settings, &mut said);
