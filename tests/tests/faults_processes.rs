@@ -101,7 +101,7 @@ fn ends_that_nobody_reported_are_found_out() {
     let before = Vitals::of(agent.process().pid());
     let idle = level(&agent.metrics(), "threads");
     // The server has a thread for each connection; each is heard of.
-    let connections: Vec<_> = (0..faults::size(400, 4000))
+    let connections: Vec<_> = (0..faults::size(1000, 4000))
         .map(|_| {
             let mut connection = tracer_tests::http::Connection::open(server.address).expect("a connection");
             assert_eq!(connection.ask("GET", "/held").expect("a reply").status, 200);
@@ -133,10 +133,13 @@ fn ends_that_nobody_reported_are_found_out() {
     let lost = agent.metrics().sum("tracer_events_lost_total", &[("reason", "ring_full_thread")]);
     let kept = level(&agent.metrics(), "threads");
     assert!(lost >= count as f64 / 2.0, "{lost} records of threads were lost: nothing was tested");
+    // Other programs of this machine come and go meanwhile; they are few.
+    let most = count as f64 * 0.8;
+    assert!(kept >= idle + most, "{kept} kept, {idle} before: nothing was tested");
     let found = wait("the threads to be found gone", Duration::from_secs(60), || {
         let metrics = agent.metrics();
         let found = metrics.sum("tracer_events_lost_total", &[("reason", "thread_ends_unreported")]);
-        (level(&metrics, "threads") < idle + 50.0).then_some(found)
+        (level(&metrics, "threads") <= kept - most && found >= most).then_some(found)
     });
     let after = Vitals::of(agent.process().pid());
     agent.stop();
