@@ -33,6 +33,11 @@ pub fn say(line: &str) {
     println!("{line}");
 }
 
+/// Prints a figure that tables are made of (`cargo xtask vm`): what was measured, and the value as it is shown.
+pub fn figure(name: &str, value: &str) {
+    say(&format!("FIGURE {name}: {value}"));
+}
+
 /// Begins test `name`, which needs root, the agent's binary and `programs`; `None` when it cannot run here.
 pub fn begin(name: &str, programs: &[&str]) -> Option<Turn> {
     // SAFETY: takes nothing, cannot fail.
