@@ -89,14 +89,17 @@ impl Cross {
         command
     }
 
-    /// Builds the release binary with the eBPF object for arm64 inside; gives its path.
-    pub(crate) fn tracer(&self, way: Option<Way>) -> Result<PathBuf> {
+    /// Builds the agent with the eBPF object for arm64 inside; gives its path.
+    pub(crate) fn tracer(&self, way: Option<Way>, release: bool) -> Result<PathBuf> {
         let object = build_ebpf::compile(way, RUST)?;
         shell::progress("building tracer for arm64");
         let mut command = self.cargo("build");
-        command.args(["--package", "tracer-user", "--bin", "tracer", "--release"]).env("TRACER_EBPF_OBJECT", object);
+        command.args(["--package", "tracer-user", "--bin", "tracer"]).env("TRACER_EBPF_OBJECT", object);
+        if release {
+            command.arg("--release");
+        }
         shell::run(&mut command, "the compiler's own words are above")?;
-        Ok(self.target.join(TARGET).join("release/tracer"))
+        Ok(self.target.join(TARGET).join(if release { "release" } else { "debug" }).join("tracer"))
     }
 }
 

@@ -23,10 +23,10 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut report = Report { kernel: release.trim().to_owned(), ..Report::default() };
     let mut failure = None;
-    let mut counts_skips = false;
+    let mut of_types = Settings::default();
     match Btf::of_kernel() {
         Ok(btf) => {
-            counts_skips = btf.offset("bpf_prog_info", "recursion_misses").is_some();
+            of_types = Settings::of_types(&btf);
             report.features.extend(lacking(&btf));
         }
         Err(error) => report.features.push(Feature::less(
@@ -42,7 +42,7 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);
-                report.features = judge(&kernel.attached, &findings, &Settings::read(counts_skips, exact));
+                report.features = judge(&kernel.attached, &findings, &Settings::read(of_types, exact));
                 report.programs.clone_from(&kernel.attached);
             }
             Err(error) => {

@@ -5,6 +5,7 @@
 
 use std::fs;
 
+use super::btf::Btf;
 use super::load::Attached;
 use super::probes::SAMPLER;
 use super::selftest::Finding;
@@ -86,11 +87,13 @@ pub struct Settings {
     pub exact_cpu: bool,
     /// The kernel counts the runs of a program that it skipped.
     pub counts_skips: bool,
+    /// The kernel counts how long each thread waited for a CPU.
+    pub counts_run_delay: bool,
 }
 
 impl Settings {
-    /// Reads them. `counts_skips` comes from BTF, `exact_cpu` from what was read of the system's CPU time.
-    pub fn read(counts_skips: bool, exact_cpu: bool) -> Self {
+    /// Reads them from files, and adds what the kernel's types say ([`Settings::of_types`]).
+    pub fn read(of_types: Self, exact_cpu: bool) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
         Self {
@@ -99,7 +102,16 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
-            counts_skips,
+            ..of_types
+        }
+    }
+
+    /// What the kernel's types say.
+    pub fn of_types(btf: &Btf) -> Self {
+        Self {
+            counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
+            counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
+            ..Self::default()
         }
     }
 }
@@ -173,15 +185,22 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "",
         ),
     });
-    features.push(match (on("switch"), on("waking")) {
-        (Some(_), Some(_)) => {
-            Feature::full("waiting times", "run queue, blocked and on CPU, by the scheduler's tracepoints")
+    features.push(match on("switch") {
+        Some(_) if on("waking").is_some() || settings.counts_run_delay => {
+            Feature::full("waiting times", "on CPU, run queue and blocked, by the scheduler")
         }
-        _ => Feature::less(
+        Some(_) => Feature::less(
+            "waiting times",
+            State::Degraded,
+            "this kernel does not count how long a thread waits for a CPU",
+            "the time a request waits for a CPU is shown as blocked",
+            "a kernel with CONFIG_SCHED_INFO",
+        ),
+        None => Feature::less(
             "waiting times",
             State::Missing,
-            why(&["switch", "waking"]),
-            "a request's time is not split into running and waiting",
+            why(&["switch"]),
+            "a request's time is not split into running and waiting, and CPU is charged to nobody",
             "",
         ),
     });
@@ -333,7 +352,13 @@ mod tests {
     }
 
     fn settings() -> Settings {
-        Settings { kernel_symbols: true, exact_cpu: true, counts_skips: true, ..Settings::default() }
+        Settings {
+            kernel_symbols: true,
+            exact_cpu: true,
+            counts_skips: true,
+            counts_run_delay: true,
+            ..Settings::default()
+        }
     }
 
     fn state(features: &[Feature], name: &str) -> State {
@@ -378,6 +403,7 @@ mod tests {
             ("UDP sockets", State::Degraded),
             ("io_uring", State::Degraded),
             ("arrival times", State::Degraded),
+            ("waiting times", State::Missing),
             ("CPU accounting", State::Degraded),
             ("stacks", State::Missing),
             ("skip counters", State::Degraded),

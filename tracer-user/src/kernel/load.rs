@@ -73,6 +73,20 @@ pub struct Attached {
     pub without: &'static str,
 }
 
+impl LoadError {
+    /// On one line: of a verifier's log only what it ends with, which is why it refused.
+    pub fn brief(&self) -> String {
+        let text = self.to_string();
+        let Some((before, log)) = text.split_once("Verifier output:") else { return text.replace('\n', " ") };
+        let summary = |line: &&str| {
+            let sums = ["verification time", "stack depth", "processed ", ": "];
+            !line.trim().is_empty() && !sums.iter().any(|sum| line.starts_with(sum))
+        };
+        let reason = log.lines().rev().find(summary).unwrap_or_default();
+        format!("{} The verifier: {}", before.trim(), reason.trim())
+    }
+}
+
 /// What the kernel made of a program: what the verifier did with it, what the compiler made of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Built {
@@ -366,4 +380,23 @@ pub(super) fn refused(what: &str, why: &dyn std::fmt::Display) -> LoadError {
         ""
     };
     LoadError::Refused { what: what.into(), why, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_verifiers_log_the_reason_is_shown() {
+        let log = "Verifier output: 0: R1=ctx()\n1: (79) r2 = *(u64 *)(r0 +0)\naccess beyond the end of member nr\n\
+                   verification time 10 usec\nstack depth 168+0\nprocessed 477 insns (limit 1000000)\n: Permission denied";
+        let why = format!("refused with EACCES. {log}");
+        let error = LoadError::Refused { what: "the program for x".into(), why, hint: "" };
+        assert_eq!(
+            error.brief(),
+            "the program for x: refused with EACCES. The verifier: access beyond the end of member nr"
+        );
+        let plain = LoadError::Refused { what: "map X".into(), why: "EINVAL".into(), hint: "" };
+        assert_eq!(plain.brief(), "map X: EINVAL");
+    }
 }

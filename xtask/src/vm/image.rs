@@ -12,8 +12,19 @@ use super::machine::Machine;
 use crate::shell;
 
 /// What the guest's tests run.
-const PROGRAMS: &[&str] =
-    &["busybox-static", "dash", "coreutils", "procps", "nginx-light", "python3", "gunicorn", "util-linux", "mount"];
+const PROGRAMS: &[&str] = &[
+    "busybox-static",
+    "dash",
+    "coreutils",
+    "procps",
+    "nginx-light",
+    "python3",
+    "gunicorn",
+    "redis-server",
+    "redis-tools",
+    "util-linux",
+    "mount",
+];
 
 /// A QEMU that runs from where it was unpacked.
 pub(super) struct Qemu {
@@ -52,10 +63,11 @@ impl Qemu {
     }
 }
 
-/// The guest's root, made when it is not there: an ext4 file system in a file.
+/// The guest's root, made when it is not there or held other programs: an ext4 file system in a file.
 pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
-    let image = base.join("root.img");
-    if image.is_file() {
+    let (image, stamp) = (base.join("root.img"), base.join("root.programs"));
+    let wanted = PROGRAMS.join(" ");
+    if image.is_file() && fs::read_to_string(&stamp).is_ok_and(|had| had == wanted) {
         return Ok(image);
     }
     shell::progress("making the guest's disk");
@@ -89,6 +101,7 @@ pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
     shell::output(command.arg(&tree).arg(&unfinished).arg("700M"))?;
     fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))?;
     fs::rename(&unfinished, &image).with_context(|| format!("cannot name {}", image.display()))?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(image)
 }
 

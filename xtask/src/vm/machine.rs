@@ -76,8 +76,8 @@ impl Machine {
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::X86 => &["-cpu", "max"],
-            // Pointer authentication is emulated at a cost no test needs.
-            Self::Arm64 => &["-machine", "virt", "-cpu", "cortex-a72"],
+            // Not `max`: pointer authentication is emulated at a cost no test needs.
+            Self::Arm64 => &["-machine", "virt", "-cpu", "neoverse-n1"],
         }
     }
 
@@ -106,7 +106,7 @@ impl Machine {
             Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs()?, tools: "" }),
             Self::Arm64 => {
                 let cross = Cross::ready()?;
-                let tracer = cross.tracer(way)?;
+                let tracer = cross.tracer(way, true)?;
                 let tests = test::programs_of(cross.cargo("test"))?;
                 shell::progress("built for arm64");
                 Ok(Built { tracer, tests, tools: cross::TOOLS })

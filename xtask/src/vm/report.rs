@@ -127,6 +127,9 @@ fn features(outcomes: &[Outcome]) -> String {
             }
         }
     }
+    if names.is_empty() {
+        return String::new();
+    }
     let mut table = format!("| kernel | {} |\n| --- |{}\n", names.join(" | "), " --- |".repeat(names.len()));
     for outcome in outcomes {
         let cells = names.iter().map(|name| match feature(outcome, name) {
