@@ -80,7 +80,7 @@ impl Floor {
         Ok(Self { programs: programs?, _samplers: samplers })
     }
 
-    /// What they cost so far, the sampler left out: its cold start is no measure of the instrument.
+    /// What they cost so far, the sampler left out: its time is the cold start of an interrupt.
     pub(super) fn usage(&self) -> Result<Vec<Usage>> {
         self.programs.iter().map(|[program, _]| bpf::usage(program)).collect()
     }

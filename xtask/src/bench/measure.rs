@@ -11,9 +11,8 @@ use super::bpf;
 use super::cases::{Case, Workload};
 use super::floor::{Floor, Hooks};
 use super::peers::{PEERS, Peer};
-use super::results::{self, AGENT, Cost, FLOOR, NOTHING, Pair, Program, Sample, Slice};
+use super::results::{self, AGENT, Cost, FLOOR, NOTHING, Pair, Program, Sample, Slice, without_statistics};
 use super::sched::Urgency;
-use super::statistics::median;
 use crate::shell;
 
 /// What every measurement needs.
@@ -153,7 +152,7 @@ impl Bench<'_> {
     /// The agent's own cost, with kernel statistics on: nothing here says anything about throughput.
     fn cost(&self, case: &Case, workload: &mut dyn Workload) -> Result<Cost> {
         let _statistics = Statistics::on()?;
-        let mut cost = Cost { instrument_ns: self.instrument(workload)?, ..Cost::default() };
+        let mut cost = Cost { floor_ns: self.floor(workload)?, ..Cost::default() };
         let agent = Agent::start(self.tracer, self.dir, case.services)?;
         cost.start_peak_mb = agent.memory("VmHWM")?;
         cost.steady_mb = agent.memory("VmRSS")?;
@@ -199,27 +198,18 @@ impl Bench<'_> {
         Ok(cost)
     }
 
-    /// What statistics show for a program that does nothing: their own cost, some 40 ns a run.
-    fn instrument(&self, workload: &mut dyn Workload) -> Result<f64> {
+    /// Time of empty programs on the same hooks, nanoseconds an operation.
+    fn floor(&self, workload: &mut dyn Workload) -> Result<f64> {
         let floor = Floor::attach(self.hooks)?;
-        workload.run(RUN, Urgency::Usual)?;
-        let each: Vec<f64> = floor
-            .usage()?
-            .iter()
-            // A cold program is slower; those that ran rarely say nothing.
-            .filter(|usage| usage.runs >= 100)
-            .map(|usage| usage.nanos as f64 / usage.runs as f64)
-            .collect();
-        Ok(if each.is_empty() { USUAL_INSTRUMENT_NS } else { median(&each) })
+        let operations = workload.run(RUN, Urgency::Usual)?.operations;
+        let time: f64 = floor.usage()?.iter().map(|usage| without_statistics(usage.nanos, usage.runs)).sum();
+        Ok(time / operations as f64)
     }
 
     pub(super) fn say(&self, what: impl std::fmt::Display) {
         shell::progress(format!("[{:4} s] {what}", self.began.elapsed().as_secs()));
     }
 }
-
-/// Taken where too few runs were seen to measure it.
-const USUAL_INSTRUMENT_NS: f64 = 40.0;
 
 /// Throughput with and without of the newest pairs.
 fn brief(case: &results::Case) -> String {

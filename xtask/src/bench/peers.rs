@@ -29,6 +29,9 @@ tracepoint:syscalls:sys_exit_recvfrom /comm == "nginx" && args->ret > 0/ { @begi
 tracepoint:syscalls:sys_exit_sendfile64 /@begin[tid]/ { @us = hist((nsecs - @begin[tid]) / 1000); delete(@begin[tid]); }
 "#;
 
+const MOUNT: &str =
+    "[ -d /sys/kernel/debug/tracing ] || mount -t debugfs none /sys/kernel/debug; exec bpftrace -e \"$1\"";
+
 impl Peer {
     /// As results name it.
     pub(super) fn name(self) -> &'static str {
@@ -47,11 +50,15 @@ impl Peer {
         let (log, data) = (dir.join("log"), dir.join("perf.data").display().to_string());
         let server = server.to_string();
         let (program, args) = match self {
-            Self::Histogram => ("bpftrace", vec!["-e", SCRIPT]),
+            // Older ones look for tracepoints in debugfs alone, which is not always mounted: they get one of their own.
+            Self::Histogram => ("unshare", vec!["--mount", "sh", "-c", MOUNT, "bpftrace", SCRIPT]),
             Self::Trace => ("perf", vec!["trace", "-s", "-p", &server]),
             // Virtual machines often have no hardware counter: the same clock as the agent's.
             Self::Record => ("perf", vec!["record", "-e", "cpu-clock", "-F", "99", "-g", "-a", "-o", &data]),
         };
+        if self == Self::Histogram && shell::find("bpftrace").is_none() {
+            bail!("bpftrace is not installed");
+        }
         let found = shell::find(program).with_context(|| format!("{program} is not installed"))?;
         let mut leash = Leash::start(Root::Already, &found, &args, &[], &log)?;
         let until = Instant::now() + Duration::from_secs(10);
@@ -60,7 +67,7 @@ impl Peer {
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
             if leash.ended()?.is_some() || Instant::now() > until {
-                bail!("{program} does not run here: {}", words(&said));
+                bail!("{}", words(&said));
             }
             if Instant::now() > looks && (self != Self::Histogram || said.contains("READY")) {
                 return Ok(Running { peer: self, leash, log });

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::results::{AGENT, Case, FLOOR, NOTHING, Results, Sample};
+use super::results::{AGENT, Case, FLOOR, NOTHING, Results, STATISTICS_NS, Sample, without_statistics};
 use super::statistics::{median, range};
 
 /// All tables, in Markdown.
@@ -10,8 +10,8 @@ pub(super) fn all(results: &Results) -> String {
     let mut text = format!(
         "`cargo xtask bench` at {} on Linux {}, {} cores ({}), {:.0} minutes. Medians of {} pairs of runs of 1 s; in \
          brackets the least and the greatest. *Noise*: pairs without anything. *Floor*: {} empty programs on the agent's \
-         hooks. `a → b`: without → with the agent. BPF time is without what the kernel's statistics cost themselves \
-         ({} ns a run here).\n\n",
+         hooks. `a → b`: without → with the agent. *BPF time*: of all the agent's programs, less {STATISTICS_NS} ns a run for the \
+         kernel's statistics; in brackets that of the empty programs.\n\n",
         results.commit,
         results.kernel,
         results.cores,
@@ -19,7 +19,6 @@ pub(super) fn all(results: &Results) -> String {
         results.seconds / 60.0,
         results.cases.iter().map(|case| case.of(AGENT).count()).max().unwrap_or_default(),
         results.floor_programs,
-        spread(results.cases.iter().filter_map(|case| case.cost.as_ref()).map(|cost| cost.instrument_ns), 0),
     );
     main(&mut text, results);
     memory(&mut text, results);
@@ -108,9 +107,9 @@ fn bpf(case: &Case) -> String {
     let Some(cost) = &case.cost else { return "–".into() };
     let nanos = median(&cost.bpf_per_operation());
     if case.pairs.is_empty() {
-        return format!("{} µs a second", number(nanos / 1e3));
+        return format!("{} µs a second ({})", number(nanos / 1e3), number(cost.floor_ns / 1e3));
     }
-    format!("{} ns a {}", number(nanos), case.operation)
+    format!("{} ns a {} ({})", number(nanos), case.operation, number(cost.floor_ns))
 }
 
 fn agent_cpu(case: &Case) -> String {
@@ -189,7 +188,7 @@ fn programs(text: &mut String, results: &Results) {
             .iter()
             .filter(|program| program.runs >= 20)
             .map(|program| {
-                let own = (program.nanos as f64 / program.runs as f64 - cost.instrument_ns).max(0.0);
+                let own = without_statistics(program.nanos, program.runs) / program.runs as f64;
                 format!("{} {} ns × {}", program.name, number(own), number(program.runs as f64 / cost.operations()))
             })
             .collect();
@@ -254,7 +253,7 @@ mod tests {
                 bpf_runs: 2000,
             }],
             programs: vec![Program { name: "tx".into(), runs: 2000, nanos: 500_000 }],
-            instrument_ns: 40.0,
+            floor_ns: 30.0,
             lost: BTreeMap::from([("ring_full_op".to_owned(), 3.0)]),
             events: 3000.0,
             ..Cost::default()
@@ -273,7 +272,7 @@ mod tests {
         for wanted in [
             "| **0.900 (0.90–0.90)** of 50 000/s |",
             "| 20.0 → 25.0 |",
-            "| 420 ns a request | 2.00 s a million, 0.20 % of a core | ring full op: 3 |",
+            "| 420 ns a request (30.0) | 2.00 s a million, 0.20 % of a core | ring full op: 3 |",
             "| perf trace -s | 0.900",
             "| bpftrace | did not run here: not here |",
             "- **a16**: tx 210 ns × 2.00; 3.00 events an operation",
