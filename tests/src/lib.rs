@@ -7,6 +7,8 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod cgroup;
+pub mod faults;
 pub mod http;
 pub mod load;
 pub mod metrics;
@@ -14,6 +16,7 @@ pub mod nginx;
 pub mod process;
 pub mod stat;
 pub mod units;
+pub mod vitals;
 pub mod workload;
 
 use std::fs::File;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{Books, OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -170,6 +170,21 @@ impl Engine {
     /// Live units, connections and threads: fill levels.
     pub fn levels(&self) -> (usize, usize, usize) {
         (self.units.len(), self.connections.len(), self.threads.len())
+    }
+
+    /// Threads (thread, process) that reported nothing since `before`, and every process as (process, process): those
+    /// whose end may have been lost on its way.
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        let silent = self.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
+        let threads = silent.map(|(tid, thread)| (*tid, thread.tgid));
+        threads.chain(self.services.keys().map(|tgid| (*tgid, *tgid))).collect()
+    }
+
+    /// Books up to which a thread was charged, and when it was last heard of; `None` when it is not followed, or another
+    /// one has its id.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+        let thread = self.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
+        Some((thread.books, thread.charged_at.max(thread.last_op)))
     }
 
     /// Wishes for the kernel since last taken.
