@@ -99,11 +99,12 @@ impl Conversation {
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
         }
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
         if self.requests.is_none() && !self.detect(chunk, turned) {
             self.last_dir = Some(chunk.dir);
             let stream = self.stream(chunk.dir);
-            stream.pos = chunk.pos + chunk.len;
+            stream.pos = chunk.end();
             stream.last = chunk.at;
             return Touched::default();
         }
@@ -229,6 +230,7 @@ impl Conversation {
     /// Takes an operation of a known protocol.
     pub(super) fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
         let is_request = self.requests == Some(chunk.dir);
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let gap = chunk.pos.saturating_sub(self.stream(chunk.dir).pos);
         if gap > 0 {
             self.gap(chunk, gap, out);
@@ -276,7 +278,7 @@ impl Conversation {
             at += taken;
         }
         let stream = self.stream(chunk.dir);
-        stream.pos = chunk.pos + chunk.len;
+        stream.pos = chunk.end();
         stream.last = chunk.at;
         match touched.exchange {
             // A request that began here, and may be complete already.
