@@ -45,6 +45,9 @@ pub struct Conversation {
     pub(super) last_dir: Option<Direction>,
     /// The reply in progress belongs to no request that was seen.
     pub(super) orphan: bool,
+    /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
+    /// reply leaves no request waiting.
+    pub(super) unsure: bool,
 }
 
 impl Conversation {
@@ -63,6 +66,7 @@ impl Conversation {
             held: Vec::new(),
             last_dir: None,
             orphan: false,
+            unsure: false,
         }
     }
 
@@ -337,6 +341,7 @@ impl Conversation {
         }
         out.push(Said::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
+            self.unsure = true;
             // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
             // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
             while self.pair.len() > 1 {
@@ -452,8 +457,12 @@ impl Conversation {
                         stream.head_bytes = used as u64;
                         stream.bytes = used as u64;
                         stream.enter(body);
+                        self.unsure |= waiting.is_none();
+                        // Where several wait, one of them may have been answered before its record came.
+                        let sure = !self.unsure && self.pair.len() == 1;
                         if let Some(waiting) = waiting {
-                            out.push(Said::Replied { exchange: waiting.exchange, status: message.status, first });
+                            let (exchange, status) = (waiting.exchange, message.status);
+                            out.push(Said::Replied { exchange, status, first, sure });
                         } else {
                             self.orphan = true;
                             out.push(Said::Unpaired { status: message.status });

@@ -256,6 +256,8 @@ pub enum Said {
         status: u16,
         /// Operation that carried the first byte.
         first: Stamp,
+        /// Nothing was missing between this reply and the one before, so that it is this exchange's.
+        sure: bool,
     },
     /// The exchange is over.
     Done {

@@ -176,9 +176,13 @@ impl Engine {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }
         let Some(During { op, group, holder }) = op else { return none("no operation") };
-        let multiplexer = self.threads.get(&op.header.tid).is_some_and(Thread::several);
+        let thread = self.threads.get(&op.header.tid);
+        let multiplexer = thread.is_some_and(Thread::several);
         let (candidate, alone, evidence) = if let Some(slot) = holder {
-            (Some(slot), true, "same thread, one request at a time")
+            match thread.map_or(0, |thread| thread.open.len()) {
+                0 | 1 => (Some(slot), true, "same thread, one request at a time"),
+                _ => (Some(slot), false, "same thread, more than one request of a connection"),
+            }
         } else if let Some((slot, alone)) = opener {
             (Some(slot), alone == Some(op.header.tid) && !multiplexer, "connection opened in its group")
         } else if multiplexer {

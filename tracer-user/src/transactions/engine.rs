@@ -456,7 +456,10 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
-            Said::Replied { exchange, status, first } => self.replied(cookie, exchange, status, first, op),
+            Said::Replied { exchange, status, first, sure } => {
+                // What may be another request's answer is no evidence.
+                self.replied(cookie, exchange, status, first, op.filter(|_| sure));
+            }
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
                 if let Some(live) = self.units.get_mut(slot) {
@@ -487,7 +490,7 @@ impl Engine {
         match side {
             Side::Server => {
                 if let Some(thread) = self.threads.get_mut(&tid) {
-                    thread.answered(slot, outcome == Outcome::Complete);
+                    thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
             }
             Side::Client => {
@@ -562,7 +565,7 @@ impl Engine {
                 let (cookie, exchange, tid) = (live.cookie, live.exchange, live.tid);
                 self.take_exchange(cookie, exchange);
                 if let Some(thread) = self.threads.get_mut(&tid) {
-                    thread.answered(slot, false);
+                    thread.over(slot, false);
                 }
             }
             self.give_out(slot, out);

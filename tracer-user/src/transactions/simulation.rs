@@ -53,12 +53,20 @@ impl Sent {
         }
     }
 
-    pub(super) fn tid(&self) -> u32 {
+    /// For whoever reads why a property failed.
+    pub(super) fn line(&self) -> String {
         match self {
-            Self::Op(op, _) => op.header.tid,
-            Self::Open(open) => open.header.tid,
-            Self::State(state) => state.header.tid,
-            Self::Tick(tick) => tick.header.tid,
+            Self::Op(op, head) => {
+                let way = if op.header.flags & OP_TX != 0 { "sends" } else { "reads" };
+                let text = String::from_utf8_lossy(head);
+                let Books { reads, polls, .. } = op.books;
+                let (tid, nth, cookie) = (op.header.tid, op.nth, op.cookie);
+                let first = text.lines().next().unwrap_or_default();
+                format!("{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}: {first}\n", op.pos)
+            }
+            Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
+            Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
+            Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
         }
     }
 }
@@ -109,6 +117,7 @@ struct Job {
     calls: usize,
     link: Option<usize>,
     step: Step,
+    aborted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,14 +149,17 @@ pub(super) struct Host<'a> {
     free_links: Vec<usize>,
     free_ends: Vec<usize>,
     threads: HashMap<u32, Runs>,
+    /// Clients may go away in the middle of their request.
+    aborts: bool,
     pub(super) sent: Vec<Sent>,
     pub(super) truth: Truth,
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn new(choices: Choices<'a>) -> Self {
+    pub(super) fn new(choices: Choices<'a>, aborts: bool) -> Self {
         Self {
             choices,
+            aborts,
             nanos: 1_000_000,
             next: 0,
             ends: Vec::new(),
@@ -220,7 +232,7 @@ impl<'a> Host<'a> {
         if !wide {
             self.truth.serial.push(name.clone());
         }
-        Job { path: name.1, end, calls: self.choices.below(3), link: None, step: Step::Read }
+        Job { path: name.1, end, calls: self.choices.below(3), link: None, step: Step::Read, aborted: false }
     }
 
     /// The next steps of a request, up to where its thread waits.
@@ -268,6 +280,14 @@ impl<'a> Host<'a> {
     /// Sends the next call or the answer.
     fn acts(&mut self, tid: u32, wide: bool, job: &mut Job) {
         self.works(tid);
+        if self.aborts && !job.aborted && self.choices.once_in(10) {
+            job.aborted = true;
+            self.closes(0, job.end);
+        }
+        if job.step == Step::Answer && job.aborted {
+            job.step = Step::Done;
+            return;
+        }
         if job.step == Step::Answer {
             self.moves(FRONT, tid, job.end, true, &reply());
             if self.choices.once_in(4) {
@@ -375,10 +395,12 @@ impl<'a> Host<'a> {
     }
 
     fn closes(&mut self, tid: u32, end: usize) {
-        for new in [tcp_state::FIN_WAIT1, tcp_state::CLOSE] {
-            let header = Header { flags: STATE_OWN, ..self.header(Kind::State, FRONT, tid) };
+        // The far end's reset shows as the last state alone.
+        let states = [tcp_state::FIN_WAIT1, tcp_state::CLOSE];
+        for new in states.into_iter().skip(usize::from(tid == 0)) {
+            let header = Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, FRONT, tid) };
             let End { cookie, rx, tx, .. } = self.ends[end];
-            let books = self.threads.entry(tid).or_default().books;
+            let books = self.threads.get(&tid).map(|runs| runs.books).unwrap_or_default();
             let (last_rx, last_tx) = (self.nanos, self.nanos);
             self.sent.push(Sent::State(State {
                 header,

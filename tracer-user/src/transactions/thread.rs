@@ -10,8 +10,8 @@ use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
 /// Samples kept per thread until it is known whom its work was for.
 pub const PENDING_SAMPLES: usize = 128;
-/// Requests a thread must answer one at a time, after records of it were lost, before its identity counts again.
-const PROBATION: u8 = 32;
+/// Requests a thread must answer one at a time, after something of it was not seen, before its identity counts again.
+const PROBATION: u8 = 16;
 /// Charges remembered per thread for samples that come late.
 const HISTORY: usize = 16;
 
@@ -104,7 +104,7 @@ pub struct Thread {
     pub multiplexer: bool,
     /// Number of its last operation.
     nth: u32,
-    /// Requests it has yet to answer one at a time before its identity counts: records of it were lost.
+    /// Requests it has yet to answer one at a time before its identity counts: something of it was not seen.
     doubt: u8,
     /// When it ended, 0 while it lives.
     pub died: Nanos,
@@ -168,16 +168,19 @@ impl Thread {
         Some(std::mem::take(&mut self.open))
     }
 
-    /// It answered a request it held.
-    pub fn answered(&mut self, slot: Slot, whole: bool) {
-        let alone = self.open.as_slice() == [slot];
+    /// A request it read is over; `answered`: by its answer. Otherwise (the client has gone, the end was not seen) it
+    /// may go on with it, unseen, while it reads others.
+    pub fn over(&mut self, slot: Slot, answered: bool) {
+        let held = self.open.len();
         self.open.retain(|other| *other != slot);
-        if alone && whole {
+        if !answered && self.open.len() < held {
+            self.doubt = PROBATION;
+        } else if held == 1 && self.open.is_empty() {
             self.doubt = self.doubt.saturating_sub(1);
         }
     }
 
-    /// Whether its identity says nothing: it runs several requests at once, or records of it were lost.
+    /// Whether its identity says nothing: it runs several requests at once, or may do so unseen.
     pub fn several(&self) -> bool {
         self.multiplexer || self.doubt > 0
     }
