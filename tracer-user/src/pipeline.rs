@@ -449,6 +449,7 @@ impl Pipeline {
             ("connections_evicted", counters.connections_evicted),
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
+            ("processes_forgotten", counters.processes_forgotten),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),

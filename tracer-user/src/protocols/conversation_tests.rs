@@ -58,7 +58,7 @@ fn summary(said: &[Said]) -> Vec<String> {
             Said::Begun { exchange, request, first, .. } => {
                 lines.push((*exchange, format!("{} {} @{}", request.method, request.path, first.nanos)));
             }
-            Said::Replied { exchange, status, first } => {
+            Said::Replied { exchange, status, first, .. } => {
                 let line = lines.iter_mut().find(|(number, _)| number == exchange).unwrap();
                 line.1 += &format!(" -> {status} @{}", first.nanos);
             }
