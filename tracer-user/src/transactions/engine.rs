@@ -401,7 +401,9 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
-            Said::Replied { exchange, status, first } => self.replied(cookie, exchange, status, first, op),
+            Said::Replied { exchange, status, failure, first } => {
+                self.replied(cookie, exchange, (status, failure), first, op);
+            }
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
                 if let Some(live) = self.units.get_mut(slot) {
