@@ -14,6 +14,7 @@ pub mod load;
 pub mod metrics;
 pub mod nginx;
 pub mod process;
+pub mod redis;
 pub mod stat;
 pub mod units;
 pub mod vitals;

@@ -353,7 +353,8 @@ impl Pipeline {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
-            (_, None) => outcome != Outcome::Upgraded,
+            (_, None) => outcome != Outcome::Upgraded && !live.request.asked.silent,
+            (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
@@ -381,7 +382,8 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status,
+            status: live.status.filter(|status| *status != 0),
+            failure: live.failure,
             error: failed || outcome == Outcome::Aborted,
             outcome,
             cost: live.cost,

@@ -61,6 +61,9 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
     package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
+    package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
+    package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
+    package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -471,9 +471,9 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
-            Said::Replied { exchange, status, first, sure } => {
+            Said::Replied { exchange, status, failure, first, sure } => {
                 // What may be another request's answer is no evidence.
-                self.replied(cookie, exchange, status, first, op.filter(|_| sure));
+                self.replied(cookie, exchange, (status, failure), first, op.filter(|_| sure));
             }
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
