@@ -91,7 +91,7 @@ fn spliced(sk: SockPtr, nr: u64) {
             head: 0,
             tail: 0,
             syscall: nr as u32,
-            books: books(thread, now),
+            books: books(task, thread, now),
         };
         emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp);
     }

@@ -204,7 +204,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             head: head as u16,
             tail: tail as u16,
             syscall: nr as u32,
-            books: books(thread, now),
+            books: books(task, thread, now),
         };
         emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp);
     }
