@@ -22,6 +22,7 @@ use crate::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
+    socket::sent,
     storage::{THREADS, Thread},
 };
 
@@ -174,6 +175,9 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
             thread.polls += (wait == Wait::Poll) as u32;
             thread.waiting = 1;
         }
+    }
+    if thread.sent_cookie != 0 {
+        sent::flush(prev, thread, stored(prev, thread, exec, now));
     }
     let dead = state & TASK_DEAD != 0;
     if dead || due(thread, exec.saturating_sub(thread.base_exec), now) {

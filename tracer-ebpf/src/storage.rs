@@ -78,6 +78,11 @@ pub(crate) struct Thread {
     pub(crate) reported_at: u64,
     /// The array of the last `sendmmsg`/`recvmmsg`.
     pub(crate) mmsg: u64,
+    /// Bytes without payload it sent and has not reported: by which socket (0 = none), from where to where, and when.
+    pub(crate) sent_cookie: u64,
+    pub(crate) sent_pos: u64,
+    pub(crate) sent_end: u64,
+    pub(crate) sent_at: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,

@@ -16,6 +16,7 @@ use tracer_common::{
     policy::Control,
 };
 
+use super::sent;
 use crate::{
     emit,
     kernel::{
@@ -210,6 +211,8 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         } else {
             // SAFETY: not null; the current thread's own record.
             let thread = unsafe { &mut *thread };
+            // This record has the position and the time.
+            sent::told(thread, sock.cookie);
             let tgid = task.tgid();
             if new == SYN_SENT && !policy::process_traced(control, thread, tgid) {
                 return;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -246,6 +246,9 @@ impl Engine {
     }
 
     fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+        if op.sent_cookie != 0 {
+            self.op(&self.sent_before(op), &[], &[], out);
+        }
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
@@ -293,6 +296,21 @@ impl Engine {
         let unit = before.or_else(|| self.unit_of(cookie, touched));
         self.charge_op(op, dir, unit, out);
         self.wish(cookie);
+    }
+
+    /// What `op` says its thread had sent before it: an operation like any other, at which its books stood still.
+    fn sent_before(&self, op: &Op) -> Op {
+        let mut header = op.header;
+        header.flags = OP_TX | OP_NO_PAYLOAD;
+        header.nanos = op.sent_at;
+        Op {
+            header,
+            cookie: op.sent_cookie,
+            pos: op.sent_pos,
+            bytes: u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX),
+            books: self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books),
+            ..Op::default()
+        }
     }
 
     fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
