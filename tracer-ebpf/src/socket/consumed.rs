@@ -32,13 +32,13 @@ use crate::{
 pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
     let nr = Regs::of(Task::current()).nr();
     if arch::is_splice(nr) {
-        spliced(SockPtr(ctx.arg(0)), nr);
+        spliced(SockPtr(ctx.arg(0)));
     }
     0
 }
 
 #[inline(always)]
-fn spliced(sk: SockPtr, nr: u64) {
+fn spliced(sk: SockPtr) {
     let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false>(sk) else { return };
     if what != What::Tcp {
         return;
