@@ -176,6 +176,11 @@ impl Pipeline {
         Charged { requests: self.charged.0, overhead: self.charged.1 }
     }
 
+    /// Whether bytes left a socket by a way no attached hook shows, since last asked.
+    pub fn take_unseen(&mut self) -> bool {
+        std::mem::take(&mut self.engine.unseen)
+    }
+
     /// Wishes for the kernel since last taken.
     pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
         self.engine.take_asks()
@@ -353,7 +358,8 @@ impl Pipeline {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
-            (_, None) => outcome != Outcome::Upgraded,
+            (_, None) => outcome != Outcome::Upgraded && !live.request.asked.silent,
+            (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
@@ -381,7 +387,8 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status,
+            status: live.status.filter(|status| *status != 0),
+            failure: live.failure,
             error: failed || outcome == Outcome::Aborted,
             outcome,
             cost: live.cost,
@@ -449,6 +456,7 @@ impl Pipeline {
             ("connections_evicted", counters.connections_evicted),
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
+            ("processes_forgotten", counters.processes_forgotten),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),

@@ -8,12 +8,14 @@ mod build;
 mod build_ebpf;
 mod check;
 mod ci;
+mod cross;
 mod demo;
 mod faults;
 mod fuzz;
 mod http;
 mod leash;
 mod packages;
+mod programs;
 mod readme;
 mod setup;
 mod shell;
@@ -57,6 +59,12 @@ enum Task {
     Bench(bench::Options),
     /// Run the fault cases and print what became of requests, traced programs and the agent in each.
     Faults(faults::Options),
+    /// A server that sleeps 5 ms a request; part of `bench`.
+    #[command(hide = true)]
+    BenchSleeper {
+        /// Where it listens.
+        address: std::net::SocketAddr,
+    },
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
@@ -78,6 +86,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
         Task::Faults(options) => faults::run(way, &options),
+        Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
         Task::Tidy => tidy::run(),

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::service_name;
 use crate::host::stat::{self, HostCpu};
+use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
@@ -93,6 +94,7 @@ struct Agent {
 pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
+    let token = config.token_file.as_deref().map(Token::of).transpose()?;
     // Before anything touches the kernel: a port in use is said at once.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -119,7 +121,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         None => None,
     };
 
-    let (mut kernel, mut rings) = load::load(Options { hertz: config.hertz, log_level: options.bpf_log as u8 })?;
+    let (mut kernel, mut rings) =
+        load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
     let health = check(&mut kernel, &mut rings, host)?;
     let places = descriptors::connections()?;
@@ -139,7 +142,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
 
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
-    let shared = Shared { jobs, commands, registry: pipeline.metrics.registry(), listen };
+    let shared = Shared { jobs, commands, registry: pipeline.metrics.registry(), listen, token };
     let (ended, end) = oneshot::channel::<()>();
     let server = runtime.spawn(http::serve(listener, shared, places, async move {
         let _ = end.await;
@@ -193,6 +196,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
+    }
+    if let Some(file) = &options.token_file {
+        config.token_file = Some(file.clone());
     }
     if let Some(hertz) = options.hertz {
         config.hertz = hertz.min(crate::kernel::sampler::MAX_HERTZ);
@@ -298,6 +304,9 @@ impl Agent {
             // Its id may come back as another's.
             self.kernel.policy.forget_process(pid);
             self.asked.remove(&pid);
+        }
+        if pipeline.take_unseen() {
+            self.kernel.attach_deferred();
         }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);

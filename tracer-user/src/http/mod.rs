@@ -10,6 +10,7 @@ mod known;
 mod listen;
 mod markup;
 mod params;
+pub mod token;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -94,6 +95,8 @@ pub struct Shared {
     pub registry: Registry,
     /// Address served.
     pub listen: SocketAddr,
+    /// What changes need; without one nothing can be changed.
+    pub token: Option<token::Token>,
 }
 
 /// What handlers share, with what only they need.

@@ -265,6 +265,7 @@ impl Store {
                 start_ns: (unit.start as i64).saturating_add(self.wall_offset),
                 duration_s: seconds(unit.duration()),
                 status: unit.status,
+                failure: unit.failure,
                 error: unit.error,
                 units,
             })

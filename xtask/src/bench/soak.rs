@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::load::free_address;
-use crate::http;
+use super::agent::free_address;
+use crate::build_ebpf::{self, Way};
 use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::{build, http, setup};
 use load::{Load, PATH};
 
 /// Time between two samples.
@@ -57,7 +58,18 @@ struct Sample {
 }
 
 /// Runs the load for `time`, prints samples and the verdict; fails when something grows or a request is missing.
-pub(super) fn run(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
+pub(super) fn run(way: Option<Way>, time: Duration) -> Result<()> {
+    setup::programs()?;
+    build_ebpf::ready(way)?;
+    let tracer = build::tracer(way, true)?;
+    if Root::obtain("load eBPF programs")? != Root::Already {
+        bail!("run this as root: it starts programs that root must own");
+    }
+    let dir = tempfile::Builder::new().prefix("tracer-soak-").tempdir().context("cannot create a directory")?;
+    soak(&tracer, dir.path(), time)
+}
+
+fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
     let nginx = load::Nginx::start(dir)?;
     let mut agent = Agent::start(tracer, dir)?;
     let before = agent.reported()?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::super::load::free_address;
+use crate::bench::agent::free_address;
 use crate::http;
 use crate::leash::Leash;
 use crate::shell::{self, Root};
