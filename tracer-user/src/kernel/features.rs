@@ -89,6 +89,8 @@ pub struct Settings {
     pub counts_skips: bool,
     /// The kernel counts how long each thread waited for a CPU.
     pub counts_run_delay: bool,
+    /// Programs of tracepoints can be preempted.
+    pub preempts_programs: bool,
 }
 
 impl Settings {
@@ -111,6 +113,8 @@ impl Settings {
         Self {
             counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
             counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
+            // The guard tracepoints took from SRCU when they stopped to disable preemption came with this type.
+            preempts_programs: btf.has_typedef("class_srcu_fast_notrace_t"),
             ..Self::default()
         }
     }
@@ -229,6 +233,18 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "only what moved TCP's sequence numbers unseen is counted as skipped",
             "",
         )
+    });
+    features.push(if settings.preempts_programs {
+        Feature::less(
+            "no skipped runs",
+            State::Degraded,
+            "this kernel can preempt a program, and skips it until it ends for other threads on that CPU",
+            "an operation now and then is not seen when it happens: TCP's sequence numbers show it, hook_skipped counts \
+             it, and requests in such a gap end as unfinished",
+            "",
+        )
+    } else {
+        Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
@@ -407,6 +423,7 @@ mod tests {
             ("CPU accounting", State::Degraded),
             ("stacks", State::Missing),
             ("skip counters", State::Degraded),
+            ("no skipped runs", State::Degraded),
             ("compiled programs", State::Degraded),
             ("lockdown", State::Degraded),
             ("statistics", State::Degraded),

@@ -172,6 +172,7 @@ const TRUTHS: &[(&str, &[&str])] = &[
     ("socket operations: ends (tcp4 / tcp6 / unix)", &["ends tcp4", "ends tcp6", "ends unix"]),
     ("Redis: commands right", &["redis commands"]),
     ("chains whole", &["whole chains"]),
+    ("classes: requests counted, CPU against the threads' own", &["classes"]),
     ("capture ratio", &["capture ratio"]),
     ("flame graph: own function", &["flame alpha", "flame beta"]),
     ("left after TERM / INT / KILL", &["left after signal 15", "left after signal 2", "left after signal 9"]),
