@@ -7,13 +7,17 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod cgroup;
+pub mod faults;
 pub mod http;
 pub mod load;
 pub mod metrics;
 pub mod nginx;
 pub mod process;
+pub mod redis;
 pub mod stat;
 pub mod units;
+pub mod vitals;
 pub mod workload;
 
 use std::fs::File;

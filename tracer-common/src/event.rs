@@ -178,8 +178,9 @@ wire! {
         pub head: u16,
         /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
         pub tail: u16,
-        /// Descriptor or syscall number for diagnosis.
-        pub syscall: u32,
+        /// Which operation of its thread this is, from 1; those that could not be reported are counted too, those
+        /// nobody asked for are not. Wraps.
+        pub nth: u32,
         /// The thread's books at this moment.
         pub books: Books,
     }

@@ -94,7 +94,8 @@ pub(crate) struct Thread {
     /// Next message of the array in `mmsg`, and the length moved by the one before.
     pub(crate) mmsg_next: u32,
     pub(crate) mmsg_bytes: u32,
-    pub(crate) pad: u32,
+    /// Socket operations reported, or meant to be.
+    pub(crate) ops: u32,
 }
 
 /// [`Thread::off_kind`]: still runnable.

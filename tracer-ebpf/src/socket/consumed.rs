@@ -70,6 +70,7 @@ fn spliced(sk: SockPtr, nr: u64) {
     if sock.rx < sock.rx_skip {
         return;
     }
+    thread.ops = thread.ops.wrapping_add(1);
     let Some(scratch) = SPLICE_SCRATCH.get_ptr_mut(0) else { return };
     // SAFETY: a per-CPU area of this program.
     unsafe {
@@ -90,7 +91,7 @@ fn spliced(sk: SockPtr, nr: u64) {
             seq,
             head: 0,
             tail: 0,
-            syscall: nr as u32,
+            nth: thread.ops,
             books: books(thread, now),
         };
         emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp);

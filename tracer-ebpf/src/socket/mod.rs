@@ -97,6 +97,8 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
     let sock = SOCKS.get(sk.0, true);
     if sock.is_null() {
         emit::count(Lost::SocketStorage);
+        // Lost, and seen to be.
+        thread.ops = thread.ops.wrapping_add(1);
         return None;
     }
     // SAFETY: not null. Two threads on one socket race on counters; both hold a reference to it.
@@ -122,6 +124,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     let now = unsafe { bpf_ktime_get_ns() };
     let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
     if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
+        thread.ops = thread.ops.wrapping_add(1);
         return;
     }
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
@@ -158,6 +161,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     if skip || sock.flags & SOCK_IGNORED != 0 {
         return;
     }
+    thread.ops = thread.ops.wrapping_add(1);
 
     let regs = Regs::of(task);
     let nr = regs.nr();
@@ -203,7 +207,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             seq,
             head: head as u16,
             tail: tail as u16,
-            syscall: nr as u32,
+            nth: thread.ops,
             books: books(thread, now),
         };
         emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp);
