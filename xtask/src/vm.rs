@@ -63,7 +63,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Tests of a quick run, `binary:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4"];
 /// Tests of a full run, besides those.
-const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "doctor:"];
+const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
 /// Programs in C the tests want, compiled here.
 const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 

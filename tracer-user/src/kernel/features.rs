@@ -95,7 +95,7 @@ pub struct Settings {
 
 impl Settings {
     /// Reads them from files, and adds what the kernel's types say ([`Settings::of_types`]).
-    pub fn read(of_types: Self, exact_cpu: bool) -> Self {
+    pub fn read(of_types: &Self, exact_cpu: bool) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
         Self {
@@ -104,7 +104,7 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
-            ..of_types
+            ..of_types.clone()
         }
     }
 
@@ -404,6 +404,7 @@ mod tests {
     fn nothing_less_than_full_is_said_without_its_consequence() {
         let broken = ["tcp", "unix", "udp"].map(|family| Finding { family, fault: Some("seen 2 times".into()) });
         let settings = Settings {
+            preempts_programs: true,
             interpreted: true,
             statistics: true,
             lockdown: Some("confidentiality".into()),
