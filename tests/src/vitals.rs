@@ -24,12 +24,7 @@ impl Vitals {
             word.and_then(|word| word.parse::<f64>().ok()).unwrap_or_else(|| panic!("{path}: no {name}"))
         };
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-        Self {
-            rss: field("VmRSS") * 1024.0,
-            peak: field("VmHWM") * 1024.0,
-            fds,
-            threads: field("Threads") as usize,
-        }
+        Self { rss: field("VmRSS") * 1024.0, peak: field("VmHWM") * 1024.0, fds, threads: field("Threads") as usize }
     }
 }
 

@@ -18,7 +18,8 @@ impl Disk {
     fn new(dir: &Path, bytes: u64) -> Self {
         let at = dir.join("disk");
         std::fs::create_dir(&at).expect("a directory");
-        let done = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(&at).output();
+        let done =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(&at).output();
         let done = done.expect("mount");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         Self(at)
@@ -64,9 +65,15 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let counted = not_written(&agent, "units_not_written");
     let lost = faults::operations_lost(&agent.metrics());
     let records = not_written(&agent, "records_not_written");
-    assert!(written < 2 * sent && counted > 0.0 && records > 0.0, "the disk was never full: {written} {counted} {records}");
+    assert!(
+        written < 2 * sent && counted > 0.0 && records > 0.0,
+        "the disk was never full: {written} {counted} {records}"
+    );
     let before = Vitals::of(agent.process().pid());
-    assert!((written as f64 + counted - 2.0 * sent as f64).abs() < 0.5, "{written} written, {counted} counted, {sent} sent");
+    assert!(
+        (written as f64 + counted - 2.0 * sent as f64).abs() < 0.5,
+        "{written} written, {counted} counted, {sent} sent"
+    );
     let classes = agent.json("/api/v1/classes");
     let traced: u64 = classes["classes"].as_array().expect("classes").iter().filter_map(|c| c["count"].as_u64()).sum();
     assert_eq!(traced, 2 * sent as u64, "tracing went on: {classes}");

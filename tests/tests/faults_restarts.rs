@@ -85,7 +85,8 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
          {left} left; {written} units in their files",
         all.len()
     ));
-    let mut figures = Figures::of("killed (SIGKILL) at any moment", format!("{rounds} agents, {starting} while starting"));
+    let mut figures =
+        Figures::of("killed (SIGKILL) at any moment", format!("{rounds} agents, {starting} while starting"));
     figures.traced(good + bad, bad).attached(left).finish();
 }
 
@@ -125,7 +126,10 @@ fn agents_are_restarted_under_load() {
     let left = bpf::left(&all);
     let (good, bad) = load.end();
     let (first, last) = (vitals[0], vitals[vitals.len() - 1]);
-    say(&format!("restarts: {rounds} agents in turn, {} objects, {left} left; {good} good replies, {bad} bad", all.len()));
+    say(&format!(
+        "restarts: {rounds} agents in turn, {} objects, {left} left; {good} good replies, {bad} bad",
+        all.len()
+    ));
     let mut figures = Figures::of("restarted under load", format!("{rounds} times"));
     figures.traced(sent + good + bad, failed + bad).judged(&judged, lost).attached(left).growth(first, last).finish();
     // The hundredth is as the first was: what agents leave behind would show in the kernel, or here.

@@ -21,7 +21,9 @@ pub(super) fn moved(before: i64) -> Option<i64> {
     let by = now.abs_diff(before);
     if by >= STEP {
         let seconds = now.saturating_sub(before) as f64 / 1e9;
-        log::warn!("the wall clock was set by {seconds:+.3} s: times follow it from here on, durations are not affected");
+        log::warn!(
+            "the wall clock was set by {seconds:+.3} s: times follow it from here on, durations are not affected"
+        );
     }
     (by >= FOLLOWED).then_some(now)
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{Books, OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -290,6 +292,15 @@ impl Engine {
     }
 
     fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+        if op.sent_cookie != 0 {
+            self.moved(&self.sent_before(op), &[], &[], out);
+        }
+        self.follow(op);
+        self.moved(op, head, tail, out);
+    }
+
+    /// Bytes were sent or received.
+    fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
@@ -317,7 +328,6 @@ impl Engine {
             connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
-        self.follow(op);
         let thread = self.threads.get(&header.tid);
         let during = During {
             op,
@@ -350,6 +360,21 @@ impl Engine {
             if let Some(live) = self.units.get_mut(slot) {
                 live.alone = false;
             }
+        }
+    }
+
+    /// What `op` says its thread had sent before it: an operation like any other, at which its books stood still.
+    fn sent_before(&self, op: &Op) -> Op {
+        let mut header = op.header;
+        header.flags = OP_TX | OP_NO_PAYLOAD;
+        header.nanos = op.sent_at;
+        Op {
+            header,
+            cookie: op.sent_cookie,
+            pos: op.sent_pos,
+            bytes: u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX),
+            books: self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books),
+            ..Op::default()
         }
     }
 
