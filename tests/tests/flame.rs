@@ -46,9 +46,10 @@ fn each_class_burns_in_its_own_function() {
         );
         say(&format!("flame {class}: {own} {:.1} %, {other} {:.1} %", 100.0 * inside / all, 100.0 * wrong / all));
         // An emulated guest spends more of its time in the kernel and in the C library.
-        assert!(inside / all > if scale() < 1.0 { 0.75 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
-        // Of an operation that was skipped, the CPU until the next one can be charged to the request before.
-        let skipped = explained(&agent.metrics().lost()) / good as f64;
+        assert!(inside / all > if scale() < 1.0 { 0.65 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
+        // Of an operation that was skipped, the CPU until the next one can be charged to the request before: 7 ms of one
+        // class to the other's share of half as many requests of 3 ms.
+        let skipped = explained(&agent.metrics().lost()) * 7.0 / (good as f64 / 2.0 * 3.0);
         assert!(wrong / all < 0.005 + skipped, "{class}: {other} is {wrong} of {all}\n{text}");
     }
     // 7 ms of CPU against 3 ms, as often: the two functions share the service's CPU 70 to 30.
