@@ -45,6 +45,9 @@ pub(crate) struct Options {
     /// No tests: only load the programs, with their self-test.
     #[arg(long)]
     load: bool,
+    /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for the README.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
+    test: Vec<String>,
     /// More words for the guests' kernel command line.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -132,14 +135,14 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         }
         outcome = Outcome {
             tests: wanted.len(),
-            full: !options.smoke && !options.load,
+            full: !options.smoke && !options.load && options.test.is_empty(),
             retried,
             refused: REFUSED.contains(&source.name),
             good: verdict.is_ok(),
             build: build.clone(),
             ..outcome
         };
-        if !options.load {
+        if !options.load && options.test.is_empty() {
             outcome.keep(&results)?;
         }
         outcomes.push(outcome);
@@ -161,8 +164,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 /// Tests of a run, `binary:filter`.
 fn tests(options: &Options) -> Vec<String> {
     let all = |tests: &[&str]| tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>();
-    if options.load {
-        return Vec::new();
+    if options.load || !options.test.is_empty() {
+        return options.test.clone();
     }
     let mut tests = all(SMOKE);
     if !options.smoke {
@@ -324,17 +327,9 @@ mod tests {
     #[test]
     fn a_full_run_has_every_quick_test() {
         let of = |smoke| {
-            let (kernel, arch) = (Vec::new(), Machine::X86);
-            tests(&Options {
-                kernel,
-                arch,
-                append: String::new(),
-                full: false,
-                smoke,
-                load: false,
-                record: false,
-                readme: false,
-            })
+            let (kernel, test, append, arch) = (Vec::new(), Vec::new(), String::new(), Machine::X86);
+            let (full, load, record, readme) = (false, false, false, false);
+            tests(&Options { kernel, arch, full, smoke, load, test, append, record, readme })
         };
         for test in of(true) {
             assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");
