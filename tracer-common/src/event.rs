@@ -72,6 +72,8 @@ pub const OP_FAULT: u8 = 1 << 2;
 pub const OP_EOF: u8 = 1 << 3;
 /// [`Op`]: receive: unread bytes were left in the socket.
 pub const OP_MORE: u8 = 1 << 4;
+/// [`Op`]: receive: bytes before these left the socket by a way no attached hook shows (splice).
+pub const OP_UNSEEN: u8 = 1 << 5;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Tick`]: the thread is dead; these are its final books.

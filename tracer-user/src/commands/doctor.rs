@@ -38,7 +38,7 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match load::load(Options { hertz: 99, log_level: 0 }) {
+        match load::load(Options { hertz: 99, all: true, log_level: 0 }) {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);

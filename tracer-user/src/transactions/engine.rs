@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick,
+    tcp_state,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
@@ -132,6 +133,8 @@ pub struct Engine {
     pub now: Nanos,
     /// What could not be done.
     pub counters: Counters,
+    /// Bytes left a socket by a way no attached hook shows; whoever acts on it clears it.
+    pub unseen: bool,
 }
 
 impl Engine {
@@ -159,6 +162,7 @@ impl Engine {
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
+            unseen: false,
         }
     }
 
@@ -303,6 +307,7 @@ impl Engine {
     fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
+        self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
         let mut said = std::mem::take(&mut self.said);
