@@ -100,6 +100,7 @@ impl Bench<'_> {
                             let floor = Floor::attach(self.hooks)?;
                             let sample = workload.run(RUN, Urgency::Realtime)?;
                             drop(floor);
+                            settle();
                             Some(sample)
                         }
                         Variant::Agent => {
@@ -115,6 +116,7 @@ impl Bench<'_> {
                                     *result.lost_in_pairs.entry(reason).or_default() += count;
                                 }
                                 running.end()?;
+                                settle();
                             }
                             Some(sample)
                         }
@@ -146,6 +148,7 @@ impl Bench<'_> {
         let running = peer.start(self.dir, server)?;
         let sample = workload.run(RUN, Urgency::Realtime)?;
         running.end()?;
+        settle();
         Ok(sample)
     }
 
@@ -209,6 +212,25 @@ impl Bench<'_> {
     pub(super) fn say(&self, what: impl std::fmt::Display) {
         shell::progress(format!("[{:4} s] {what}", self.began.elapsed().as_secs()));
     }
+}
+
+/// Waits, though not for long, until the host is idle: the kernel goes on freeing what a program left.
+fn settle() {
+    for _ in 0..5 {
+        let before = idle_ticks();
+        std::thread::sleep(Duration::from_millis(60));
+        let cores = super::sched::cores() as u64;
+        // 6 ticks of 10 ms a core; one may be missing.
+        if idle_ticks().saturating_sub(before) + 1 >= 6 * cores {
+            return;
+        }
+    }
+}
+
+/// Idle time of all CPUs, in ticks of 10 ms.
+fn idle_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    stat.split_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 /// Throughput with and without of the newest pairs.
