@@ -72,6 +72,8 @@ pub const OP_FAULT: u8 = 1 << 2;
 pub const OP_EOF: u8 = 1 << 3;
 /// [`Op`]: receive: unread bytes were left in the socket.
 pub const OP_MORE: u8 = 1 << 4;
+/// [`Op`]: receive: bytes before these left the socket by a way no attached hook shows (splice).
+pub const OP_UNSEEN: u8 = 1 << 5;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Tick`]: the thread is dead; these are its final books.
@@ -178,10 +180,37 @@ wire! {
         pub head: u16,
         /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
         pub tail: u16,
-        /// Descriptor or syscall number for diagnosis.
-        pub syscall: u32,
+        /// Which operation of its thread this is, from 1; those that could not be reported are counted too, those
+        /// nobody asked for are not. Wraps.
+        pub nth: u32,
+        /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none.
+        pub sent_cookie: u64,
+        /// Position of their first byte.
+        pub sent_pos: u64,
+        /// Position after their last byte.
+        pub sent_end: u64,
+        /// When the last of them was sent.
+        pub sent_at: u64,
         /// The thread's books at this moment.
         pub books: Books,
+    }
+}
+
+impl Op {
+    /// What the thread had sent before without a record of its own, as one; its books are `books`.
+    pub fn sent_before(&self, books: Books) -> Option<Self> {
+        if self.sent_cookie == 0 {
+            return None;
+        }
+        let flags = OP_TX | OP_NO_PAYLOAD;
+        Some(Self {
+            header: Header { flags, nanos: self.sent_at, ..self.header },
+            cookie: self.sent_cookie,
+            pos: self.sent_pos,
+            bytes: self.sent_end.saturating_sub(self.sent_pos).min(u32::MAX as u64) as u32,
+            books,
+            ..Self::default()
+        })
     }
 }
 

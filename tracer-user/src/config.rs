@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,9 +55,11 @@ struct File {
 #[serde(deny_unknown_fields, default)]
 struct Agent {
     listen: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
     services: Vec<String>,
     pids: Vec<u32>,
     ports: Vec<u16>,
+    all_hooks: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -117,12 +119,16 @@ struct ServiceFile {
 pub struct Config {
     /// Address of console, metrics and API.
     pub listen: SocketAddr,
+    /// File of the token that changes need; without it nothing can be changed.
+    pub token_file: Option<PathBuf>,
     /// Only these services, when not empty.
     pub only_services: Vec<String>,
     /// Only these processes, when not empty.
     pub only_pids: Vec<u32>,
     /// Only these ports, when not empty.
     pub only_ports: Vec<u16>,
+    /// Hooks that otherwise wait until they are needed are attached at once.
+    pub all_hooks: bool,
     /// Stack samples per second and CPU.
     pub hertz: u32,
     /// Finished units.
@@ -148,9 +154,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+            token_file: None,
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
+            all_hooks: false,
             hertz: 99,
             transactions: Transactions { grace: Duration::from_millis(50), keep: 2000, request_id: false },
             classes: ClassConfig::default(),
@@ -202,9 +210,16 @@ impl Config {
                 source.wrong(&listen.span(), "expected an address and a port, such as \"127.0.0.1:9464\"")
             })?;
         }
+        if let Some(path) = file.agent.token_file.filter(|path| !path.get_ref().is_empty()) {
+            if !path.get_ref().starts_with('/') {
+                return Err(source.wrong(&path.span(), "expected an absolute path, such as \"/run/tracer/token\""));
+            }
+            config.token_file = Some(PathBuf::from(path.into_inner()));
+        }
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;
         config.only_ports = file.agent.ports;
+        config.all_hooks = file.agent.all_hooks;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tracer_common::event::Kind;
+use tracer_common::event::{Books, Kind};
 use tracer_common::policy::Ask;
 
 use crate::classes::{Classifier, Facts};
@@ -47,6 +47,10 @@ pub trait UnitWriter {
     fn unit(&mut self, names: &Names, unit: &Unit);
     /// About once a second: whoever reads along wants what there is.
     fn flush(&mut self);
+    /// The wall clock was set: wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    fn clock(&mut self, wall_offset: i64);
+    /// Units that could not be written.
+    fn dropped(&self) -> u64;
 }
 
 /// How long a process whose first thread ended is remembered, nanoseconds.
@@ -129,6 +133,29 @@ impl Pipeline {
         self.writer = Some(writer);
     }
 
+    /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    pub fn clock(&mut self, wall_offset: i64) {
+        self.store.clock(wall_offset);
+        if let Some(writer) = &mut self.writer {
+            writer.clock(wall_offset);
+        }
+    }
+
+    /// What may have ended unreported; see [`Engine::silent`].
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        self.engine.silent(before)
+    }
+
+    /// Books of a thread that is followed, and when it was last heard of.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+        self.engine.followed(tid, tgid)
+    }
+
+    /// Whether a process is known.
+    pub fn knows(&self, tgid: u32) -> bool {
+        self.engine.knows(tgid)
+    }
+
     /// Names behind ids.
     pub fn names(&self) -> &Names {
         &self.names
@@ -147,6 +174,11 @@ impl Pipeline {
     /// CPU charged so far.
     pub fn charged(&self) -> Charged {
         Charged { requests: self.charged.0, overhead: self.charged.1 }
+    }
+
+    /// Whether bytes left a socket by a way no attached hook shows, since last asked.
+    pub fn take_unseen(&mut self) -> bool {
+        std::mem::take(&mut self.engine.unseen)
     }
 
     /// Wishes for the kernel since last taken.
@@ -326,7 +358,8 @@ impl Pipeline {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
-            (_, None) => outcome != Outcome::Upgraded,
+            (_, None) => outcome != Outcome::Upgraded && !live.request.asked.silent,
+            (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
@@ -354,7 +387,8 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status,
+            status: live.status.filter(|status| *status != 0),
+            failure: live.failure,
             error: failed || outcome == Outcome::Aborted,
             outcome,
             cost: live.cost,
@@ -422,9 +456,11 @@ impl Pipeline {
             ("connections_evicted", counters.connections_evicted),
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
+            ("processes_forgotten", counters.processes_forgotten),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
+            ("units_not_written", self.writer.as_ref().map_or(0, |writer| writer.dropped())),
         ] {
             self.metrics.set_lost(reason, count);
         }

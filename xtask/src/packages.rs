@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Fuzz,
     /// Unpacking kernels and making disks for guests.
     Guests,
+    /// Building for arm64.
+    Arm64,
     /// Real programs the demo and the kernel tests trace.
     Programs,
 }
@@ -53,10 +55,15 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("xz-utils", "xz", Need::Guests, "some kernels are compressed by it"),
     package("e2fsprogs", "mke2fs", Need::Guests, "the guest's disk"),
     package("binutils", "strip", Need::Guests, "test programs without their debug information"),
+    package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", Need::Arm64, "links for arm64, and compiles zstd"),
+    package("libc6-dev-arm64-cross", "", Need::Arm64, "the C library it links to"),
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
     package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
+    package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
+    package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
+    package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
