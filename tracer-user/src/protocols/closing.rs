@@ -168,7 +168,13 @@ impl Conversation {
             State::Chunked(_) | State::Elements(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => {
                 stream.bytes += missed;
             }
-            State::Start | State::Lost => out.push(Said::Lost { dir, bytes: missed }),
+            State::Start | State::Lost => {
+                out.push(Said::Lost { dir, bytes: missed });
+                if !is_request {
+                    // There were replies, and they were not seen: whoever waits for one was not left without.
+                    stream.state = State::Lost;
+                }
+            }
         }
     }
 

@@ -130,17 +130,29 @@ impl Conversation {
         if turned {
             self.turn(chunk.dir, out);
         }
-        let touched = self.feed(chunk, settings, out);
-        if chunk.dir == requests && !self.held.is_empty() {
-            for held in std::mem::take(&mut self.held) {
-                let Held { pos, len, head, tail, at, arrived } = held;
-                let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
-                self.turn(chunk.dir, out);
-                self.last_dir = Some(chunk.dir);
-                self.feed(&chunk, settings, out);
+        let mut held = Vec::new();
+        if chunk.dir == requests {
+            held = std::mem::take(&mut self.held);
+            // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
+            let other = held.first().is_some_and(|held| held.at.tid == chunk.at.tid);
+            if other || chunk.pos > self.stream(requests).pos {
+                self.feed_held(std::mem::take(&mut held), settings, out);
             }
         }
+        let touched = self.feed(chunk, settings, out);
+        self.feed_held(held, settings, out);
         touched
+    }
+
+    /// Takes the replies that were put aside.
+    fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
+        let Some(requests) = self.requests else { return };
+        for Held { pos, len, head, tail, at, arrived } in held {
+            let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
+            self.turn(chunk.dir, out);
+            self.last_dir = Some(chunk.dir);
+            self.feed(&chunk, settings, out);
+        }
     }
 
     /// Puts a reply aside whose request has not come; false when it is to be taken now.
@@ -421,9 +433,12 @@ impl Conversation {
         out.push(Said::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
             self.unsure = true;
-            // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
-            // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
-            let keep = if self.pipelines() && self.pair.len() > 1 { 0 } else { 1 };
+            // Whole replies may have been in what was not seen, and requests in what was not seen the other way. What
+            // follows answers the newest request that was seen if its thread has read nothing in between: who asks by
+            // HTTP/1 waits for the answer, but for the few who do not. Else nobody's: a wrong pair would be worse than
+            // none.
+            let several = self.pipelines() && self.pair.len() > 1;
+            let keep = usize::from(!several && self.answers_newest(&chunk.at));
             while self.pair.len() > keep {
                 let Some(waiting) = self.pair.end() else { break };
                 give_up(&waiting, before, out);
@@ -445,6 +460,17 @@ impl Conversation {
                 stream.state = State::Lost;
             }
         }
+    }
+
+    /// Whether an operation in the direction of replies directly follows the newest one in that of requests: by the same
+    /// thread, which has read no socket in between but to get this very reply.
+    fn answers_newest(&self, at: &Stamp) -> bool {
+        let (asked, own) = match self.requests {
+            Some(Direction::Rx) => (&self.rx.last, 0),
+            Some(Direction::Tx) => (&self.tx.last, 1),
+            None => return false,
+        };
+        asked.tid == at.tid && asked.reads.wrapping_add(own) == at.reads
     }
 
     /// At a message's beginning; gives the bytes of the operation that were used.
@@ -733,3 +759,7 @@ impl Conversation {
 #[cfg(test)]
 #[path = "conversation_tests.rs"]
 pub(super) mod tests;
+
+#[cfg(test)]
+#[path = "loss_tests.rs"]
+mod loss;

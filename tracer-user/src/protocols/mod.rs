@@ -234,6 +234,8 @@ pub struct Stamp {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
+    /// Reads of sockets the thread had made by then, this one included.
+    pub reads: u32,
 }
 
 /// One operation on a socket, as far as bytes go.

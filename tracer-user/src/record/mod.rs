@@ -86,7 +86,7 @@ pub enum RecordError {
     },
 }
 
-/// Writes a file. What is in it are whole frames at any moment, whatever happens to the agent or the disk.
+/// Writes a file. What is in it are whole frames, whatever happens to the disk.
 #[derive(Debug)]
 pub struct Writer {
     path: String,

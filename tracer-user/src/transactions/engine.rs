@@ -310,7 +310,7 @@ impl Engine {
         self.now = self.now.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
-        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
+        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
@@ -469,7 +469,7 @@ impl Engine {
             self.said = said;
             return;
         };
-        let at = Stamp { nanos, pid: connection.tgid, tid: 0 };
+        let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
         connection.conversation.closed(how, at, totals, &self.settings, &mut said);
