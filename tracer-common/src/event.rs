@@ -196,6 +196,24 @@ wire! {
     }
 }
 
+impl Op {
+    /// What the thread had sent before without a record of its own, as one; its books are `books`.
+    pub fn sent_before(&self, books: Books) -> Option<Self> {
+        if self.sent_cookie == 0 {
+            return None;
+        }
+        let flags = OP_TX | OP_NO_PAYLOAD;
+        Some(Self {
+            header: Header { flags, nanos: self.sent_at, ..self.header },
+            cookie: self.sent_cookie,
+            pos: self.sent_pos,
+            bytes: self.sent_end.saturating_sub(self.sent_pos).min(u32::MAX as u64) as u32,
+            books,
+            ..Self::default()
+        })
+    }
+}
+
 wire! {
     /// A socket, when it is first seen.
     pub struct Open {

@@ -42,7 +42,7 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);
-                report.features = judge(&kernel.attached, &findings, &Settings::read(of_types, exact));
+                report.features = judge(&kernel.attached, &findings, &Settings::read(&of_types, exact));
                 report.programs.clone_from(&kernel.attached);
             }
             Err(error) => {
