@@ -7,6 +7,7 @@
 pub mod closing;
 mod conversation;
 mod elements;
+mod gaps;
 pub mod http1;
 mod pair;
 pub mod redis;
