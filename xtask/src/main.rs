@@ -1,4 +1,4 @@
-//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|vm|tidy`.
+//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|deny|test|ci|demo|bench|fuzz|vm|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
@@ -9,6 +9,7 @@ mod build_ebpf;
 mod check;
 mod ci;
 mod demo;
+mod deny;
 mod fuzz;
 mod http;
 mod leash;
@@ -58,6 +59,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
     Vm(vm::Options),
+    /// Licences, duplicate versions and sources of dependencies; known vulnerabilities where they can be looked up.
+    Deny,
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
     Tidy,
 }
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(way, &options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
+        Task::Deny => deny::run(),
         Task::Tidy => tidy::run(),
     };
     match done {
