@@ -56,7 +56,12 @@ impl Agent {
 
     /// The same with a name of its own, where there are several.
     pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        let mut agent = Self::launch(name, dir, arguments);
+        Self::start_by(Command::new(binary()), name, dir, arguments)
+    }
+
+    /// The same by a command that runs the agent's binary.
+    pub fn start_by(program: Command, name: &str, dir: &Path, arguments: &[&str]) -> Self {
+        let mut agent = Self::launch_by(program, name, dir, arguments);
         let end = Instant::now() + READY;
         loop {
             let ended = agent.process.ended();
@@ -72,9 +77,12 @@ impl Agent {
 
     /// Starts it and does not wait.
     pub fn launch(name: &str, dir: &Path, arguments: &[&str]) -> Self {
+        Self::launch_by(Command::new(binary()), name, dir, arguments)
+    }
+
+    fn launch_by(mut command: Command, name: &str, dir: &Path, arguments: &[&str]) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let transactions = dir.join(format!("{name}.ndjson"));
-        let mut command = Command::new(binary());
         command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(&transactions);
         command.args(arguments).current_dir(dir);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
