@@ -56,19 +56,19 @@ impl Agent {
 
     /// The same with a name of its own, where there are several.
     pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        Self::start_by(Command::new(binary()), name, dir, arguments)
+        Self::launch(name, dir, arguments).ready()
     }
 
-    /// The same by a command that runs the agent's binary.
-    pub fn start_by(program: Command, name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        let mut agent = Self::launch_by(program, name, dir, arguments);
+    /// Waits until it is ready; panics when it ends before.
+    #[must_use]
+    pub fn ready(mut self) -> Self {
         let end = Instant::now() + READY;
         loop {
-            let ended = agent.process.ended();
-            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", agent.said());
-            let answer = http::get(agent.listen, "/readyz").map(|reply| (reply.status, reply.text()));
+            let ended = self.process.ended();
+            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", self.said());
+            let answer = http::get(self.listen, "/readyz").map(|reply| (reply.status, reply.text()));
             if matches!(answer, Ok((200, _))) {
-                return agent;
+                return self;
             }
             assert!(Instant::now() < end, "the agent is not ready after {READY:?}: {answer:?}");
             std::thread::sleep(Duration::from_millis(10));
@@ -77,16 +77,35 @@ impl Agent {
 
     /// Starts it and does not wait.
     pub fn launch(name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        Self::launch_by(Command::new(binary()), name, dir, arguments)
+        Self::launch_with(name, dir, arguments, |_| ())
     }
 
-    fn launch_by(mut command: Command, name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+    /// The same; `prepare` changes the command before it is started: environment, limits.
+    pub fn launch_with(name: &str, dir: &Path, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let transactions = dir.join(format!("{name}.ndjson"));
-        command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(&transactions);
+        Self::launch_writing(name, dir, &transactions, arguments, prepare)
+    }
+
+    /// The same with a transactions file elsewhere.
+    pub fn launch_writing(
+        name: &str,
+        dir: &Path,
+        transactions: &Path,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new(binary());
+        prepare(&mut command);
+        Self::launch_by(command, name, dir, transactions, arguments)
+    }
+
+    /// The same by a command that runs the agent's binary as somebody else.
+    pub fn launch_by(mut command: Command, name: &str, dir: &Path, transactions: &Path, arguments: &[&str]) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(transactions);
         command.args(arguments).current_dir(dir);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
-        Self { process, listen, transactions }
+        Self { process, listen, transactions: transactions.into() }
     }
 
     /// Its process.

@@ -58,7 +58,10 @@ fn traces(capabilities: &[&str], named: bool) {
     let ((own, copy), dir) = (home(), scratch());
     // Root's, in a directory and with an environment only root can read.
     let server = Server::c("burn", dir.path());
-    let mut agent = Agent::start_by(with(capabilities, &copy), "agent", own.path(), &[]);
+    let mut agent = {
+        let file = own.path().join("agent.ndjson");
+        Agent::launch_by(with(capabilities, &copy), "agent", own.path(), &file, &[]).ready()
+    };
     let numbers = capabilities.iter().filter_map(|name| NUMBERS.iter().find(|(known, _)| known == name));
     let mask = numbers.fold(0u64, |mask, (_, number)| mask | 1 << number);
     assert_eq!(status(&mut agent, "CapEff:"), format!("{mask:016x}"));

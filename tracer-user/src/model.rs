@@ -237,9 +237,11 @@ pub struct Unit {
     /// Bytes of the reply after its head, as carried on the connection (chunk framing included); `None` when
     /// the head was longer than what was captured.
     pub reply_body_bytes: Option<u64>,
-    /// Status code, when a reply was seen.
+    /// Status code, when a reply was seen and the protocol has such codes.
     pub status: Option<u16>,
-    /// Whether it counts as failed (5xx on a server, 4xx and 5xx on a client, aborted).
+    /// Kind of failure where the reply says it by a word: `WRONGTYPE`.
+    pub failure: Option<&'static str>,
+    /// Whether it counts as failed (5xx on a server, 4xx and 5xx on a client, a failure by a word, aborted).
     pub error: bool,
     /// How it ended.
     pub outcome: Outcome,

@@ -92,8 +92,14 @@ fn spliced(sk: SockPtr, nr: u64) {
             head: 0,
             tail: 0,
             nth: thread.ops,
-            books: books(thread, now),
+            sent_cookie: thread.sent_cookie,
+            sent_pos: thread.sent_pos,
+            sent_end: thread.sent_end,
+            sent_at: thread.sent_at,
+            books: books(task, thread, now),
         };
-        emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp);
+        if emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp) {
+            thread.sent_cookie = 0;
+        }
     }
 }

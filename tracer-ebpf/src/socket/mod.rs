@@ -4,6 +4,7 @@ mod connection;
 mod consumed;
 mod functions;
 mod payload;
+pub(crate) mod sent;
 mod uring;
 
 use core::ptr;
@@ -161,11 +162,13 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     if skip || sock.flags & SOCK_IGNORED != 0 {
         return;
     }
-    thread.ops = thread.ops.wrapping_add(1);
-
     let regs = Regs::of(task);
     let nr = regs.nr();
     let shape = arch::shape(nr);
+    if TX && shape == Shape::Pages && sent::remember(thread, sock, pos) {
+        return;
+    }
+    thread.ops = thread.ops.wrapping_add(1);
     let cap = head_cap::<TX>(sock);
     // SAFETY: a per-CPU area of this program.
     let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
@@ -208,9 +211,15 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             head: head as u16,
             tail: tail as u16,
             nth: thread.ops,
-            books: books(thread, now),
+            sent_cookie: thread.sent_cookie,
+            sent_pos: thread.sent_pos,
+            sent_end: thread.sent_end,
+            sent_at: thread.sent_at,
+            books: books(task, thread, now),
         };
-        emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp);
+        if emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp) {
+            thread.sent_cookie = 0;
+        }
     }
 }
 

@@ -102,6 +102,7 @@ pub struct Classifier {
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     service: ServiceId,
+    protocol: &'static str,
     side: Side,
     method: Box<str>,
     path: Box<str>,
@@ -150,6 +151,7 @@ impl Classifier {
         if let Some(entries) = self.cache.get(&hash)
             && let Some((_, id)) = entries.iter().find(|(key, _)| {
                 key.service == facts.service
+                    && key.protocol == facts.protocol
                     && key.side == facts.side
                     && *key.method == *facts.method
                     && *key.path == *facts.path
@@ -163,13 +165,22 @@ impl Classifier {
             self.cached = 0;
         }
         self.cached += 1;
-        let key =
-            Key { service: facts.service, side: facts.side, method: facts.method.into(), path: facts.path.into() };
+        let key = Key {
+            service: facts.service,
+            protocol: facts.protocol,
+            side: facts.side,
+            method: facts.method.into(),
+            path: facts.path.into(),
+        };
         self.cache.entry(hash).or_default().push((key, id));
         id
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
+        if facts.protocol != "http" {
+            // The protocol itself names requests from a list that ends.
+            return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
+        }
         let method: Arc<str> = if template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
         let learn_after = self.config.learn_after;
         let service = self.services.entry(facts.service).or_default();

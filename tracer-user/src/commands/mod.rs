@@ -2,10 +2,13 @@
 
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
+mod clock;
+mod descriptors;
 pub mod doctor;
 pub mod replay;
 pub mod run;
 mod summary;
+mod sweep;
 mod units;
 
 use std::path::Path;

@@ -65,12 +65,17 @@ fn class_table(classes: &[&ClassView]) -> String {
     out
 }
 
+/// What the reply said of itself.
+fn status(code: Option<u16>, failure: Option<&str>) -> String {
+    code.map(|code| code.to_string()).or(failure.map(str::to_owned)).unwrap_or_else(|| "–".into())
+}
+
 fn transaction_table(found: &[Summary]) -> String {
     let mut out = String::from(
         "<table><thead><tr><th>service<th>class<th class=n>duration<th class=n>status<th class=n>units<th></thead><tbody>",
     );
     for one in found {
-        let status = one.status.map_or_else(|| "–".into(), |status| status.to_string());
+        let status = status(one.status, one.failure);
         let _ = write!(
             out,
             "<tr><td>{}<td>{}<td class=n>{}<td class=\"n{}\">{status}<td class=n>{}<td><a href=\"/transaction?id={}\">open</a>",
@@ -202,7 +207,7 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
             duration = Time(unit.duration_s),
             cpu = Time(unit.cpu_s),
             bad = if unit.error { " bad" } else { "" },
-            status = unit.status.map_or_else(|| "–".into(), |status| status.to_string()),
+            status = status(unit.status, unit.failure),
             evidence = Safe(unit.evidence),
             grade = unit.grade,
             lane = lane(unit.side, left, width),

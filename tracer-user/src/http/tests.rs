@@ -17,7 +17,7 @@ async fn start_with(token: Option<&str>) -> SocketAddr {
     let (jobs, mut queue) = mpsc::channel::<Job>(16);
     let (commands, mut asked) = mpsc::channel(4);
     let shared = Shared { jobs, commands, registry: Metrics::new().registry(), listen, token };
-    tokio::spawn(serve(listener, shared, std::future::pending()));
+    tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
         while let Some(Command::Hertz(_, answer)) = asked.recv().await {
             let _ = answer.send(Ok(()));

@@ -1,7 +1,7 @@
 //! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist.
 //!
 //! `tracer_work_*` counts work that services answer for: server units only. Calls they make have
-//! `http_client_request_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
+//! `http_client_request_duration_seconds` and `db_client_operation_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
 //! one service. Its `status` is `ok`, `error` (failed by its status, or its end was not seen) or `aborted` (the
 //! connection ended before the reply did).
 
@@ -15,6 +15,7 @@ use prometheus::{
 use tracer_common::lost::Lost;
 
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS};
+use super::operations::{self, Operations};
 use super::process::Process;
 use crate::kernel::usage::Usage;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
@@ -31,6 +32,8 @@ pub struct Metrics {
     registry: Registry,
     server: HistogramVec,
     client: HistogramVec,
+    db_server: HistogramVec,
+    db_client: HistogramVec,
     work: IntCounterVec,
     work_time: [CounterVec; 5],
     service_cpu: CounterVec,
@@ -93,6 +96,7 @@ fn raise(counter: &Counter, total: f64) {
 #[derive(Debug)]
 struct Class {
     durations: Durations,
+    operations: Operations,
     folded: bool,
     work: Option<Work>,
     /// CPU, run queue, blocked, queue, downstream.
@@ -127,6 +131,9 @@ impl Metrics {
         let r = &registry;
         let histogram = |name: &str, help: &str, labels: &[&str]| {
             HistogramVec::new(HistogramOpts::new(name, help).buckets(BOUNDS.to_vec()), labels)
+        };
+        let operations = |name: &str, help: &str, labels: &[&str]| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(operations::BOUNDS.to_vec()), labels)
         };
         let counter = |name: &str, help: &str, labels: &[&str]| CounterVec::new(Opts::new(name, help), labels);
         let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
@@ -173,6 +180,22 @@ impl Metrics {
                     "http_client_request_duration_seconds",
                     "Duration of requests made: first byte sent to last byte read.",
                     &CLIENT_LABELS,
+                ),
+            ),
+            db_server: vec(
+                r,
+                operations(
+                    "db_server_operation_duration_seconds",
+                    "Duration of database operations served: first byte read to last byte sent.",
+                    &operations::SERVER_LABELS,
+                ),
+            ),
+            db_client: vec(
+                r,
+                operations(
+                    "db_client_operation_duration_seconds",
+                    "Duration of database operations called: first byte sent to last byte read.",
+                    &operations::CLIENT_LABELS,
                 ),
             ),
             work: vec(
@@ -289,6 +312,7 @@ impl Metrics {
             let work = |status: &str| self.work.with_label_values(&[service, name, info.protocol, status]);
             let made = Class {
                 durations: Durations::default(),
+                operations: Operations::default(),
                 folded,
                 // A class of calls has no work of its own; its series appear only if something is charged to it.
                 work: (info.side == Side::Server).then(|| Work {
@@ -392,6 +416,11 @@ impl Sink for Metrics {
         if unit.protocol == "http" {
             let family = if unit.side == Side::Server { &self.server } else { &self.client };
             if class.durations.observe(family, class_labels(info, class.folded), info, unit) {
+                self.folded_series.inc();
+            }
+        } else {
+            let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
+            if class.operations.observe(family, class_labels(info, class.folded), unit) {
                 self.folded_series.inc();
             }
         }

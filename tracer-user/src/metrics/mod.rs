@@ -2,6 +2,7 @@
 
 mod durations;
 mod export;
+mod operations;
 mod process;
 mod quantile;
 #[cfg(test)]

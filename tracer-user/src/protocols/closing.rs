@@ -25,6 +25,18 @@ impl Conversation {
             waiting.bytes = bytes;
             waiting.done = true;
             out.push(Said::RequestDone { exchange: waiting.exchange, at });
+            if waiting.asked.silent
+                && let Some(waiting) = self.pair.end_newest()
+            {
+                out.push(Said::Done {
+                    exchange: waiting.exchange,
+                    outcome: Outcome::Complete,
+                    at,
+                    request_bytes: bytes,
+                    reply_bytes: 0,
+                    reply_body_bytes: Some(0),
+                });
+            }
         }
     }
 
@@ -39,7 +51,7 @@ impl Conversation {
         }
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
-            self.unsure &= self.pair.len() > 0;
+            self.unsure &= self.pair.oldest().is_some();
             out.push(Said::Done {
                 exchange: waiting.exchange,
                 outcome,
@@ -91,14 +103,14 @@ impl Conversation {
             }
             // Where it should have ended is not known.
             State::UntilTurn | State::ChunkedLost if started => self.reply_ended(Outcome::Unfinished, last, out),
-            State::UntilClose | State::Body(_) | State::Chunked(_) if started => {
+            State::UntilClose | State::Body(_) | State::Chunked(_) | State::Elements(_) if started => {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
             }
             _ => {}
         }
         // Nothing of these replies was seen: there were none, or they were in bytes that were not captured.
         let outcome = if state == State::Lost { Outcome::Unfinished } else { Outcome::Aborted };
-        while self.pair.oldest().is_some() {
+        while !self.pair.is_empty() {
             self.stream(replies).restart();
             self.reply_ended(outcome, at, out);
         }
@@ -122,7 +134,7 @@ impl Conversation {
         if message.version.is_empty() {
             return;
         }
-        let (exchange, dropped) = self.pair.begin(message.asked);
+        let (exchange, dropped) = self.pair.begin(message.asked, false);
         if let Some(dropped) = dropped {
             give_up(&dropped, at, out);
         }
@@ -153,7 +165,9 @@ impl Conversation {
                     self.ended(is_request, at, out);
                 }
             }
-            State::Chunked(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => stream.bytes += missed,
+            State::Chunked(_) | State::Elements(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => {
+                stream.bytes += missed;
+            }
             State::Start | State::Lost => out.push(Said::Lost { dir, bytes: missed }),
         }
     }
@@ -183,7 +197,7 @@ impl Conversation {
         if matches!(state, State::UntilTurn | State::ChunkedLost) {
             self.reply_ended(Outcome::Complete, last, out);
         }
-        while self.pair.oldest().is_some() {
+        while !self.pair.is_empty() {
             let at = Stamp { nanos: newest, ..last };
             self.reply_ended(Outcome::Unfinished, at, out);
         }

@@ -1,9 +1,13 @@
 //! One connection: two streams, a parser and the requests that wait.
 
 use super::closing::give_up;
-use super::pair::Pair;
+use super::elements::Elements;
+use super::pair::{Pair, Waiting};
 use super::stream::{Chunked, Fed, HEAD_LIMIT, State, Stream};
-use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
+use super::{
+    Body, Chunk, Detected, NOWHERE, PROTOCOLS, Parser, Protocol, Request, Said, Settings, Stamp, Step, Touched,
+    Verdict, Want,
+};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Beginnings of messages that fit no protocol before a connection is left alone.
@@ -14,6 +18,8 @@ const MISSES_MIDSTREAM: u8 = 32;
 const HELD_CHUNKS: usize = 16;
 /// Bytes of them.
 const HELD_BYTES: usize = 64 * 1024;
+/// This many requests at once, and more will follow: all that can be carried of operations is wanted.
+const PIPELINE: usize = 8;
 /// Most payload the kernel can carry, asked for step by step.
 const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
@@ -43,6 +49,8 @@ pub struct Conversation {
     pub(super) misses: u8,
     pub(super) held: Vec<Held>,
     pub(super) last_dir: Option<Direction>,
+    /// The current operation goes the other way than the one before it.
+    turned: bool,
     /// The reply in progress belongs to no request that was seen.
     pub(super) orphan: bool,
     /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
@@ -65,6 +73,7 @@ impl Conversation {
             misses: 0,
             held: Vec::new(),
             last_dir: None,
+            turned: false,
             orphan: false,
             unsure: false,
         }
@@ -105,7 +114,7 @@ impl Conversation {
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
-        if self.requests.is_none() && !self.detect(chunk, turned) {
+        if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
             self.last_dir = Some(chunk.dir);
             let stream = self.stream(chunk.dir);
             stream.pos = chunk.end();
@@ -117,6 +126,7 @@ impl Conversation {
             return Touched::default();
         }
         self.last_dir = Some(chunk.dir);
+        self.turned = turned;
         if turned {
             self.turn(chunk.dir, out);
         }
@@ -136,7 +146,10 @@ impl Conversation {
     /// Puts a reply aside whose request has not come; false when it is to be taken now.
     fn early(&mut self, chunk: &Chunk<'_>) -> bool {
         let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
-        let waiting = self.pair.oldest().is_some() || self.orphan;
+        let waiting = !self.pair.is_empty() || self.orphan;
+        if starting && self.parser.as_ref().is_some_and(|parser| parser.is_unasked(chunk.head)) {
+            return false;
+        }
         let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
         if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty()
             || self.held.len() >= HELD_CHUNKS
@@ -217,6 +230,32 @@ impl Conversation {
         false
     }
 
+    /// Finds out what is spoken by a request and its reply together; true when `chunk`, the reply, can be taken.
+    fn detect_pair(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> bool {
+        let dir = chunk.dir.flip();
+        let stream = self.stream(dir);
+        let Some((at, arrived, pos)) = stream.start else { return false };
+        let Some(protocol) = PROTOCOLS.iter().find(|protocol| protocol.answers(&stream.buffer, chunk.head)) else {
+            return false;
+        };
+        let asked = std::mem::take(&mut stream.buffer);
+        stream.restart();
+        stream.pos = pos;
+        self.stream(chunk.dir).restart();
+        self.stream(chunk.dir).pos = chunk.pos;
+        self.protocol = Some(*protocol);
+        self.parser = Some(protocol.open());
+        self.requests = Some(dir);
+        self.verdict = Verdict::Trace;
+        self.feed(&Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], at, arrived }, settings, out);
+        true
+    }
+
+    /// Whether requests are sent before earlier ones are answered.
+    pub(super) fn pipelines(&self) -> bool {
+        self.protocol.is_some_and(Protocol::pipelines)
+    }
+
     /// The other direction begins to speak: what could only end that way has ended.
     fn turn(&mut self, to: Direction, out: &mut Vec<Said>) {
         let from = to.flip();
@@ -224,10 +263,32 @@ impl Conversation {
         let stream = self.stream(from);
         let (state, last) = (stream.state, stream.last);
         match state {
-            State::Lost => stream.restart(),
+            State::Lost => {
+                stream.restart();
+                if !is_request {
+                    // Their replies were among what was lost.
+                    self.give_up_all(last, out);
+                }
+            }
             State::UntilTurn | State::ChunkedLost if is_request => self.request_ended(last, out),
-            State::UntilTurn | State::ChunkedLost => self.reply_ended(Outcome::Complete, last, out),
+            State::UntilTurn | State::ChunkedLost => {
+                self.reply_ended(Outcome::Complete, last, out);
+                if self.pipelines() {
+                    // Other replies may have followed in what was not seen.
+                    self.give_up_all(last, out);
+                }
+            }
             _ => {}
+        }
+        if !is_request {
+            self.pair.turned();
+        }
+    }
+
+    /// Gives up all requests that wait: which of them the next reply answers is not known.
+    fn give_up_all(&mut self, at: Stamp, out: &mut Vec<Said>) {
+        while let Some(waiting) = self.pair.end() {
+            give_up(&waiting, at, out);
         }
     }
 
@@ -261,6 +322,7 @@ impl Conversation {
                     take
                 }
                 State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
+                State::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
                 State::ChunkedLost => {
                     stream.bytes += left;
                     let last = if chunk.tail.is_empty() { captured } else { chunk.tail };
@@ -330,6 +392,23 @@ impl Conversation {
                 stream.bytes += gap;
                 gap
             }
+            State::Elements(elements) => match elements.skip(gap) {
+                Fed::More(next) => {
+                    stream.bytes += gap;
+                    stream.state = State::Elements(next);
+                    0
+                }
+                Fed::End(used) => {
+                    stream.bytes += used as u64;
+                    self.ended(is_request, before, out);
+                    gap - used as u64
+                }
+                Fed::Invalid => {
+                    stream.bytes += gap;
+                    stream.state = State::UntilTurn;
+                    gap
+                }
+            },
             State::ChunkedLost | State::UntilClose | State::UntilTurn => {
                 stream.bytes += gap;
                 0
@@ -344,10 +423,14 @@ impl Conversation {
             self.unsure = true;
             // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
             // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
-            while self.pair.len() > 1 {
+            let keep = if self.pipelines() && self.pair.len() > 1 { 0 } else { 1 };
+            while self.pair.len() > keep {
                 let Some(waiting) = self.pair.end() else { break };
                 give_up(&waiting, before, out);
             }
+        } else if self.pipelines() && !self.turned {
+            // What was sent before replies came was answered by them.
+            self.pair.unseen(chunk.at, chunk.arrived);
         }
         let stream = self.stream(chunk.dir);
         if matches!(stream.state, State::Start | State::Lost) {
@@ -383,8 +466,15 @@ impl Conversation {
         if captured.is_empty() && stream.buffer.is_empty() {
             out.push(Said::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::Lost;
+            if self.pipelines() {
+                self.want_more(chunk.dir, chunk.head.len());
+                if is_request {
+                    self.pair.unseen(chunk.at, chunk.arrived);
+                }
+            }
             return left;
         }
+        let pipelines = self.protocol.is_some_and(Protocol::pipelines);
         stream.begin(chunk, at);
         let had = stream.buffer.len();
         let gathered;
@@ -395,8 +485,7 @@ impl Conversation {
             let from = had.saturating_sub(3);
             stream.buffer.extend_from_slice(captured);
             let fresh = stream.buffer.get(from..).unwrap_or_default();
-            let complete =
-                memchr::memmem::find(fresh, b"\n\r\n").is_some() || memchr::memmem::find(fresh, b"\n\n").is_some();
+            let complete = self.parser.as_ref().is_none_or(|parser| parser.may_be_whole(fresh));
             if !complete && !cut && stream.buffer.len() < HEAD_LIMIT {
                 return left;
             }
@@ -411,18 +500,29 @@ impl Conversation {
                     if message.cut {
                         self.want_more(chunk.dir, captured.len());
                     }
-                    let asked = message.asked;
-                    let (exchange, dropped) = self.pair.begin(asked);
-                    if let Some(dropped) = dropped {
-                        give_up(&dropped, chunk.at, out);
-                    }
-                    let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
                     let stream = self.stream(chunk.dir);
                     let (first, arrived, pos) = stream.start.unwrap_or((chunk.at, chunk.arrived, chunk.pos + at));
-                    out.push(Said::Begun { exchange, request: message, first, arrived, head_at: chunk.at, pos, side });
                     stream.head_bytes = used as u64;
                     stream.bytes = used as u64;
                     stream.enter(body);
+                    if pipelines && !self.pair.has_room() {
+                        self.pair.overflow(first, arrived);
+                    } else {
+                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines);
+                        if let Some(dropped) = dropped {
+                            give_up(&dropped, chunk.at, out);
+                        }
+                        let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
+                        let request = message;
+                        out.push(Said::Begun { exchange, request, first, arrived, head_at: chunk.at, pos, side });
+                    }
+                    if pipelines && self.pair.len() == PIPELINE {
+                        self.rx.head_wanted = HEAD_MAX;
+                        self.tx.head_wanted = HEAD_MAX;
+                    }
+                    if pipelines && body == Body::UntilTurn {
+                        self.pair.unseen(chunk.at, chunk.arrived);
+                    }
                     if body == Body::Length(0) {
                         self.request_ended(chunk.at, out);
                     }
@@ -437,7 +537,7 @@ impl Conversation {
                     stream.buffer = bytes.to_vec();
                     return left;
                 }
-                Step::Invalid => return self.invalid(chunk, left, out),
+                Step::Invalid => return self.invalid(chunk, captured, left, out),
             }
         } else {
             let waiting = self.pair.oldest().copied();
@@ -447,6 +547,13 @@ impl Conversation {
                     if message.interim && body == Body::Length(0) {
                         // Not yet the reply.
                         stream.start = None;
+                        stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                        used
+                    } else if message.interim {
+                        // The rest of it is no reply either.
+                        stream.bytes = used as u64;
+                        stream.enter(body);
+                        self.orphan = true;
                         used
                     } else {
                         if body == Body::UntilTurn {
@@ -460,9 +567,9 @@ impl Conversation {
                         self.unsure |= waiting.is_none();
                         // Where several wait, one of them may have been answered before its record came.
                         let sure = !self.unsure && self.pair.len() == 1;
-                        if let Some(waiting) = waiting {
-                            let (exchange, status) = (waiting.exchange, message.status);
-                            out.push(Said::Replied { exchange, status, first, sure });
+                        if let Some(waiting) = waiting.or_else(|| self.reveal(out)) {
+                            let super::Reply { status, failure, .. } = message;
+                            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first, sure });
                         } else {
                             self.orphan = true;
                             out.push(Said::Unpaired { status: message.status });
@@ -487,17 +594,50 @@ impl Conversation {
                     stream.buffer = bytes.to_vec();
                     return left;
                 }
-                Step::Invalid => return self.invalid(chunk, left, out),
+                Step::Invalid => return self.invalid(chunk, captured, left, out),
             }
         };
         (used.saturating_sub(had)) as u64
     }
 
-    fn invalid(&mut self, chunk: &Chunk<'_>, left: u64, out: &mut Vec<Said>) -> u64 {
-        out.push(Said::Lost { dir: chunk.dir, bytes: left });
-        let stream = self.stream(chunk.dir);
+    /// The next reply is to a request that was not seen, if so: it is reported now that its reply proves it.
+    fn reveal(&mut self, out: &mut Vec<Said>) -> Option<Waiting> {
+        let (waiting, unseen) = self.pair.reveal()?;
+        let side = self.side()?;
+        out.push(Said::Begun {
+            exchange: waiting.exchange,
+            request: Request::unnamed(),
+            first: unseen.at,
+            arrived: unseen.arrived,
+            head_at: unseen.at,
+            pos: NOWHERE,
+            side,
+        });
+        Some(waiting)
+    }
+
+    /// What is there is no message's beginning. Where requests follow each other, the next one is looked for: what lies
+    /// before it is the end of one that began in bytes that were not captured.
+    fn invalid(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+        let is_request = self.requests == Some(chunk.dir);
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
         stream.restart();
-        stream.state = State::Lost;
+        if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
+            let next = memchr::memmem::find_iter(captured, b"\n*")
+                .map(|at| at + 1)
+                .find(|at| captured.get(*at..).is_some_and(|rest| protocol.detect(rest) == Detected::Request));
+            if let Some(next) = next {
+                out.push(Said::Lost { dir: chunk.dir, bytes: next as u64 });
+                self.pair.overflow(chunk.at, chunk.arrived);
+                return next as u64;
+            }
+            self.pair.unseen(chunk.at, chunk.arrived);
+        }
+        out.push(Said::Lost { dir: chunk.dir, bytes: left });
+        self.stream(chunk.dir).state = State::Lost;
         left
     }
 
@@ -506,6 +646,44 @@ impl Conversation {
         let stream = self.stream(dir);
         let wanted = (had * 2).clamp(2048, usize::from(HEAD_MAX)) as u16;
         stream.head_wanted = stream.head_wanted.max(wanted);
+    }
+
+    fn elements(
+        &mut self,
+        chunk: &Chunk<'_>,
+        elements: Elements,
+        captured: &[u8],
+        left: u64,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let stream = self.stream(chunk.dir);
+        let (fed, all) = if captured.is_empty() {
+            (elements.skip(left), left)
+        } else {
+            (elements.feed(captured), captured.len() as u64)
+        };
+        match fed {
+            Fed::More(next) => {
+                stream.bytes += all;
+                stream.state = next.rest().map_or(State::Elements(next), State::Body);
+                all
+            }
+            Fed::End(used) => {
+                stream.bytes += used as u64;
+                self.ended(is_request, chunk.at, out);
+                used as u64
+            }
+            Fed::Invalid => {
+                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                stream.state = State::UntilTurn;
+                self.want_more(chunk.dir, chunk.head.len());
+                if is_request && self.pipelines() {
+                    self.pair.unseen(chunk.at, chunk.arrived);
+                }
+                0
+            }
+        }
     }
 
     fn chunked(
@@ -554,4 +732,4 @@ impl Conversation {
 
 #[cfg(test)]
 #[path = "conversation_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -6,26 +6,26 @@ use proptest::prelude::*;
 
 /// One operation of a script.
 #[derive(Clone, Debug)]
-struct Op {
-    dir: Direction,
-    bytes: Vec<u8>,
-    captured: usize,
+pub(crate) struct Op {
+    pub(crate) dir: Direction,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) captured: usize,
 }
 
-fn rx(bytes: &str) -> Op {
+pub(crate) fn rx(bytes: &str) -> Op {
     Op { dir: Direction::Rx, bytes: bytes.as_bytes().to_vec(), captured: usize::MAX }
 }
 
-fn tx(bytes: &str) -> Op {
+pub(crate) fn tx(bytes: &str) -> Op {
     Op { dir: Direction::Tx, ..rx(bytes) }
 }
 
-fn cap(op: Op, captured: usize) -> Op {
+pub(crate) fn cap(op: Op, captured: usize) -> Op {
     Op { captured, ..op }
 }
 
 /// Feeds a script; operation `i` happens at time `i + 1`.
-fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
+pub(crate) fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
     let settings = Settings::default();
     let mut out = Vec::new();
     let mut pos = [0u64; 2];
@@ -51,14 +51,18 @@ fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
 }
 
 /// One line per exchange: `METHOD path -> status outcome req/reply/body bytes @first..last`.
-fn summary(said: &[Said]) -> Vec<String> {
+pub(crate) fn summary(said: &[Said]) -> Vec<String> {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for word in said {
         match word {
             Said::Begun { exchange, request, first, .. } => {
                 lines.push((*exchange, format!("{} {} @{}", request.method, request.path, first.nanos)));
             }
-            Said::Replied { exchange, status, first, .. } => {
+            Said::Replied { exchange, status, failure, first, .. } => {
+                let status = match (status, failure) {
+                    (0, failure) => failure.unwrap_or("ok").to_owned(),
+                    (status, _) => status.to_string(),
+                };
                 let line = lines.iter_mut().find(|(number, _)| number == exchange).unwrap();
                 line.1 += &format!(" -> {status} @{}", first.nanos);
             }
@@ -76,7 +80,7 @@ fn summary(said: &[Said]) -> Vec<String> {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-fn check(ops: &[Op], expected: &[&str]) {
+pub(crate) fn check(ops: &[Op], expected: &[&str]) {
     let mut conversation = Conversation::new(false);
     let said = play(&mut conversation, ops);
     assert_eq!(summary(&said), expected, "{ops:?}");
@@ -307,7 +311,7 @@ fn early_replies() {
 
 #[test]
 fn other_protocols_are_left_alone() {
-    for bytes in ["\x16\x03\x01\x02\x00\x01", "*1\r\n$4\r\nPING\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for bytes in ["\x16\x03\x01\x02\x00\x01", "SSH-2.0-x\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut conversation = Conversation::new(false);
         let said = play(&mut conversation, &[rx(bytes), tx("+PONG\r\n"), rx(bytes), tx("+PONG\r\n")]);
         assert!(summary(&said).is_empty());

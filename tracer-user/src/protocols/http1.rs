@@ -250,7 +250,11 @@ impl Parser for Heads {
         } else {
             framing.length.map_or(Body::UntilClose, Body::Length)
         };
-        Step::Head { used, message: Reply { status, interim }, body }
+        Step::Head { used, message: Reply { status, failure: None, interim }, body }
+    }
+
+    fn may_be_whole(&self, fresh: &[u8]) -> bool {
+        memchr::memmem::find(fresh, b"\n\r\n").is_some() || memchr::memmem::find(fresh, b"\n\n").is_some()
     }
 }
 
@@ -288,7 +292,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         traceparent: None,
         request_id: None,
         headers: Vec::new(),
-        asked: Asked { bodiless: method == "HEAD", tunnel },
+        asked: Asked { bodiless: method == "HEAD", tunnel, ..Asked::default() },
         cut: false,
     })
 }
@@ -445,13 +449,13 @@ mod tests {
         let plain = Asked::default();
         for (head, asked, expected) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(9)),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", Asked { bodiless: true, tunnel: false }, Body::Length(0)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", Asked { bodiless: true, ..plain }, Body::Length(0)),
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(0)),
             ("HTTP/1.1 204 No Content\r\n\r\n", plain, Body::Length(0)),
             ("HTTP/1.0 200 OK\r\n\r\n", plain, Body::UntilClose),
             ("HTTP/1.1 200 OK\n\n", plain, Body::UntilClose),
             ("HTTP/1.1 101 Switching Protocols\r\n\r\n", plain, Body::Switch),
-            ("HTTP/1.1 200 OK\r\n\r\n", Asked { bodiless: false, tunnel: true }, Body::Switch),
+            ("HTTP/1.1 200 OK\r\n\r\n", Asked { tunnel: true, ..plain }, Body::Switch),
             ("HTTP/1.1 100 Continue\r\n\r\n", plain, Body::Length(0)),
         ] {
             assert_eq!(reply(head, asked), Some(expected), "{head}");

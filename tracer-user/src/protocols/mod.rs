@@ -6,19 +6,22 @@
 
 pub mod closing;
 mod conversation;
+mod elements;
 pub mod http1;
 mod pair;
+pub mod redis;
 mod stream;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use conversation::Conversation;
+pub use elements::Elements;
 
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis];
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
@@ -26,6 +29,16 @@ pub trait Protocol: Sync + fmt::Debug {
     fn name(&self) -> &'static str;
     /// What `bytes`, the first of a message, are.
     fn detect(&self, bytes: &[u8]) -> Detected;
+    /// Whether `asked`, of which alone nothing could be said, and `answer`, which came the other way, are this
+    /// protocol's together.
+    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
+        let _ = (asked, answer);
+        false
+    }
+    /// Whether clients usually send requests before earlier ones are answered.
+    fn pipelines(&self) -> bool {
+        false
+    }
     /// Begins one connection.
     fn open(&self) -> Box<dyn Parser>;
 }
@@ -52,6 +65,16 @@ pub trait Parser: Send + fmt::Debug {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+    /// Whether `bytes`, from the server, answer no request.
+    fn is_unasked(&self, bytes: &[u8]) -> bool {
+        let _ = bytes;
+        false
+    }
+    /// Whether a head that comes in pieces can be over, by `fresh`, the newest of them and a few bytes before it.
+    fn may_be_whole(&self, fresh: &[u8]) -> bool {
+        let _ = fresh;
+        true
+    }
 }
 
 /// What a parser made of the bytes at a message's beginning.
@@ -84,6 +107,8 @@ pub enum Body {
     Length(u64),
     /// Chunks follow (RFC 9112 §7.1).
     Chunked,
+    /// The rest of values that say themselves where they end.
+    Elements(Elements),
     /// Until the sender closes.
     UntilClose,
     /// Not known (the head was cut): until the direction turns.
@@ -99,13 +124,19 @@ pub struct Asked {
     pub bodiless: bool,
     /// A tunnel was asked for (CONNECT).
     pub tunnel: bool,
+    /// No reply comes.
+    pub silent: bool,
+    /// What the protocol itself notes of the request, for its reply.
+    pub note: u16,
 }
 
 /// A reply's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Status code.
+    /// Status code; 0 where the protocol has none.
     pub status: u16,
+    /// The kind of failure, where the protocol says it by a word.
+    pub failure: Option<&'static str>,
     /// An interim reply: the final one follows.
     pub interim: bool,
 }
@@ -143,6 +174,29 @@ pub struct Request {
     /// The head was longer than what was captured of it.
     pub cut: bool,
 }
+
+/// Class and method of requests of which only the replies could be counted.
+pub const UNNAMED: &str = "_UNNAMED";
+
+impl Request {
+    /// A request that must have been there, of which nothing was captured that names it.
+    pub fn unnamed() -> Box<Self> {
+        Box::new(Self {
+            method: Arc::from(UNNAMED),
+            path: Arc::from(""),
+            host: None,
+            version: "",
+            traceparent: None,
+            request_id: None,
+            headers: Vec::new(),
+            asked: Asked::default(),
+            cut: true,
+        })
+    }
+}
+
+/// [`Said::Begun`]'s position of a request whose place in the stream is not known.
+pub const NOWHERE: u64 = u64::MAX;
 
 /// What parsers are to look for.
 #[derive(Clone, Debug)]
@@ -236,7 +290,7 @@ pub enum Said {
         arrived: Nanos,
         /// Operation that completed the head.
         head_at: Stamp,
-        /// Stream position of the first byte.
+        /// Stream position of the first byte; [`NOWHERE`] when not known.
         pos: u64,
         /// Whether this end serves or asks.
         side: Side,
@@ -252,8 +306,10 @@ pub enum Said {
     Replied {
         /// Which exchange.
         exchange: u64,
-        /// Its status.
+        /// Its status; 0 where the protocol has none.
         status: u16,
+        /// The kind of failure, where the protocol says it by a word.
+        failure: Option<&'static str>,
         /// Operation that carried the first byte.
         first: Stamp,
         /// Nothing was missing between this reply and the one before, so that it is this exchange's.

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::Asked;
+use super::{Asked, Stamp};
+use crate::model::Nanos;
 
 /// Most requests of one connection that wait for a reply.
 const LIMIT: usize = 1024;
+/// The same where clients send thousands before they read.
+const LIMIT_PIPELINED: usize = 4096;
 
 /// A request that has no complete reply yet.
 #[derive(Clone, Copy, Debug)]
@@ -17,45 +20,145 @@ pub(super) struct Waiting {
     pub(super) done: bool,
 }
 
+/// Requests that must be there and were not read: their bytes were not captured, or too many waited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unseen {
+    /// The operation they lay in.
+    pub(super) at: Stamp,
+    /// When it had arrived.
+    pub(super) arrived: Nanos,
+    /// How many; `None` when not known.
+    count: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Seen(Waiting),
+    Unseen(Unseen),
+}
+
 /// The requests of a connection, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
-    waiting: VecDeque<Waiting>,
+    entries: VecDeque<Entry>,
     next: u64,
 }
 
 impl Pair {
-    /// A request began; gives its number and, when too many wait, the oldest, given up.
-    pub(super) fn begin(&mut self, asked: Asked) -> (u64, Option<Waiting>) {
-        let dropped = if self.waiting.len() >= LIMIT { self.waiting.pop_front() } else { None };
-        let exchange = self.next;
+    /// A request began; gives its number and, when too many wait and none may (`pipelined`), the oldest, given up.
+    pub(super) fn begin(&mut self, asked: Asked, pipelined: bool) -> (u64, Option<Waiting>) {
+        let dropped = if self.entries.len() >= LIMIT && !pipelined { self.end() } else { None };
+        (self.push(asked), dropped)
+    }
+
+    /// Whether a request of a protocol that pipelines can be told from the others: not when too many wait, nor after
+    /// an unknown number that was not seen.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() < LIMIT_PIPELINED
+            && !matches!(self.entries.back(), Some(Entry::Unseen(Unseen { count: None, .. })))
+    }
+
+    fn push(&mut self, asked: Asked) -> u64 {
+        let exchange = self.number();
+        self.entries.push_back(Entry::Seen(Waiting { exchange, asked, bytes: 0, done: false }));
+        exchange
+    }
+
+    fn number(&mut self) -> u64 {
         self.next += 1;
-        self.waiting.push_back(Waiting { exchange, asked, bytes: 0, done: false });
-        (exchange, dropped)
+        self.next - 1
+    }
+
+    /// A request began for which there is no room: its reply will be counted and name it as unnamed.
+    pub(super) fn overflow(&mut self, at: Stamp, arrived: Nanos) {
+        match self.entries.back_mut() {
+            Some(Entry::Unseen(Unseen { count: Some(count), .. })) => *count += 1,
+            Some(Entry::Unseen(_)) => {}
+            _ => self.entries.push_back(Entry::Unseen(Unseen { at, arrived, count: Some(1) })),
+        }
+    }
+
+    /// Bytes of requests were not captured: any number of them may be there.
+    pub(super) fn unseen(&mut self, at: Stamp, arrived: Nanos) {
+        match self.entries.back_mut() {
+            Some(Entry::Unseen(unseen)) => unseen.count = None,
+            _ => self.entries.push_back(Entry::Unseen(Unseen { at, arrived, count: None })),
+        }
+    }
+
+    /// The next reply answers a request that was not seen: it gets a number.
+    pub(super) fn reveal(&mut self) -> Option<(Waiting, Unseen)> {
+        let Some(Entry::Unseen(unseen)) = self.entries.front_mut() else { return None };
+        let found = *unseen;
+        if let Some(count) = &mut unseen.count {
+            *count -= 1;
+            if *count == 0 {
+                self.entries.pop_front();
+            }
+        }
+        let waiting = Waiting { exchange: self.number(), asked: Asked::default(), bytes: 0, done: true };
+        self.entries.push_front(Entry::Seen(waiting));
+        Some((waiting, found))
+    }
+
+    /// Requests are sent again after replies: those that were not seen are answered, as far as replies reached them.
+    pub(super) fn turned(&mut self) {
+        while let Some(Entry::Unseen(Unseen { count: None, .. })) = self.entries.front() {
+            self.entries.pop_front();
+        }
     }
 
     /// The request that is being sent.
     pub(super) fn newest(&mut self) -> Option<&mut Waiting> {
-        self.waiting.back_mut()
+        match self.entries.back_mut() {
+            Some(Entry::Seen(waiting)) => Some(waiting),
+            _ => None,
+        }
     }
 
-    /// The request the next reply answers.
+    /// The request the next reply answers, if it was seen.
     pub(super) fn oldest(&self) -> Option<&Waiting> {
-        self.waiting.front()
+        match self.entries.front() {
+            Some(Entry::Seen(waiting)) => Some(waiting),
+            _ => None,
+        }
+    }
+
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Requests that wait.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.entries.len()
     }
 
-    /// It was answered.
+    /// The oldest was answered, or never will be; those before it that were not seen are forgotten.
     pub(super) fn end(&mut self) -> Option<Waiting> {
-        let ended = self.waiting.pop_front();
-        if self.waiting.is_empty() && self.waiting.capacity() > 4 {
-            self.waiting = VecDeque::new();
+        let ended = loop {
+            match self.entries.pop_front() {
+                Some(Entry::Seen(waiting)) => break Some(waiting),
+                Some(Entry::Unseen(_)) => {}
+                None => break None,
+            }
+        };
+        if self.entries.is_empty() && self.entries.capacity() > 64 {
+            self.entries = VecDeque::new();
         }
         ended
+    }
+
+    /// The request that was just sent gets no reply.
+    pub(super) fn end_newest(&mut self) -> Option<Waiting> {
+        match self.entries.pop_back() {
+            Some(Entry::Seen(waiting)) => Some(waiting),
+            Some(other) => {
+                self.entries.push_back(other);
+                None
+            }
+            None => None,
+        }
     }
 
     /// The number the next request will get.

@@ -1,5 +1,6 @@
 //! One direction of a connection: where in which message it stands.
 
+use super::elements::Elements;
 use super::{Body, Chunk, Stamp};
 use crate::model::Nanos;
 
@@ -17,6 +18,8 @@ pub(super) enum State {
     Chunked(Chunked),
     /// In a chunked body whose framing was lost: its end shows in the last bytes of an operation.
     ChunkedLost,
+    /// In a value that says itself where it ends.
+    Elements(Elements),
     /// Until the sender closes.
     UntilClose,
     /// Until the other direction speaks.
@@ -36,13 +39,13 @@ pub(super) enum Chunked {
     Trailer(bool),
 }
 
-/// What a chunked body did with some bytes.
-pub(super) enum Fed {
-    /// All were taken.
-    More(Chunked),
+/// What a body that says itself where it ends did with some bytes.
+pub(super) enum Fed<S> {
+    /// All were taken; where it stands now.
+    More(S),
     /// The body ended after this many.
     End(usize),
-    /// Not chunks.
+    /// Not such a body.
     Invalid,
 }
 
@@ -51,7 +54,7 @@ impl Chunked {
     pub(super) const BEGIN: Self = Self::Size(0, false);
 
     /// Takes captured bytes.
-    pub(super) fn feed(mut self, bytes: &[u8]) -> Fed {
+    pub(super) fn feed(mut self, bytes: &[u8]) -> Fed<Self> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
             match self {
@@ -144,6 +147,7 @@ impl Stream {
         self.state = match body {
             Body::Length(n) => State::Body(n),
             Body::Chunked => State::Chunked(Chunked::BEGIN),
+            Body::Elements(elements) => State::Elements(elements),
             Body::UntilClose => State::UntilClose,
             Body::UntilTurn | Body::Switch => State::UntilTurn,
         };

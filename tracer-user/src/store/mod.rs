@@ -131,6 +131,12 @@ pub struct Store {
 }
 
 impl Store {
+    /// The wall clock was set: wall clock minus monotonic clock from now on, nanoseconds. What was kept before is shown by
+    /// it too: it is the better one.
+    pub fn clock(&mut self, wall_offset: i64) {
+        self.wall_offset = wall_offset;
+    }
+
     /// An empty store for `keep` noteworthy transactions beside the newest [`RECENT`]; `wall_offset` is wall clock
     /// minus monotonic, nanoseconds.
     pub fn new(wall_offset: i64, host: &str, keep: usize) -> Self {
@@ -259,6 +265,7 @@ impl Store {
                 start_ns: (unit.start as i64).saturating_add(self.wall_offset),
                 duration_s: seconds(unit.duration()),
                 status: unit.status,
+                failure: unit.failure,
                 error: unit.error,
                 units,
             })

@@ -31,6 +31,7 @@ pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         reply_bytes: 1,
         reply_body_bytes: Some(0),
         status: Some(if error { 500 } else { 200 }),
+        failure: None,
         error,
         outcome: Outcome::Complete,
         cost: Cost::default(),

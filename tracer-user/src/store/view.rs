@@ -20,6 +20,9 @@ pub struct Summary {
     pub duration_s: f64,
     /// Status code.
     pub status: Option<u16>,
+    /// Kind of failure, where the protocol says it by a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<&'static str>,
     /// Whether it failed.
     pub error: bool,
     /// Units kept of the transaction.
@@ -65,6 +68,9 @@ pub struct UnitView {
     pub switches: u64,
     /// Status code.
     pub status: Option<u16>,
+    /// Kind of failure, where the protocol says it by a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<&'static str>,
     /// Whether it failed.
     pub error: bool,
     /// How sure its place is.
@@ -102,6 +108,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         downstream_s: seconds(unit.downstream),
         switches: unit.cost.switches,
         status: unit.status,
+        failure: unit.failure,
         error: unit.error,
         grade: unit.grade.name(),
         evidence: unit.evidence,
@@ -112,15 +119,25 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
 fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    set("http.request.method", json!(&*unit.method));
-    set("url.path", json!(&*unit.path));
-    set("network.protocol.name", json!(unit.protocol));
-    set("network.protocol.version", json!(unit.version));
-    set("http.request.size", json!(unit.request_bytes));
-    set("http.response.size", json!(unit.reply_bytes));
-    if let Some(bytes) = unit.reply_body_bytes {
-        set("http.response.body.size", json!(bytes));
+    if unit.protocol == "http" {
+        set("http.request.method", json!(&*unit.method));
+        set("url.path", json!(&*unit.path));
+        set("network.protocol.version", json!(unit.version));
+        set("http.request.size", json!(unit.request_bytes));
+        set("http.response.size", json!(unit.reply_bytes));
+        if let Some(bytes) = unit.reply_body_bytes {
+            set("http.response.body.size", json!(bytes));
+        }
+    } else {
+        set("db.system.name", json!(unit.protocol));
+        set("db.operation.name", json!(&*unit.method));
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
+        if let Some(failure) = unit.failure {
+            set("db.response.status_code", json!(failure));
+        }
     }
+    set("network.protocol.name", json!(unit.protocol));
     set("thread.id", json!(unit.tid));
     set("tracer.outcome", json!(unit.outcome.name()));
     if let Some(class) = names.class(unit.class).filter(|class| !class.route.is_empty()) {
@@ -131,10 +148,9 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     }
     match (unit.error, unit.outcome, unit.status) {
         (false, ..) => None,
-        (true, Outcome::Aborted | Outcome::Unfinished, _) | (true, _, None) => {
-            set("error.type", json!(unit.outcome.name()))
-        }
+        (true, Outcome::Aborted | Outcome::Unfinished, _) => set("error.type", json!(unit.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),
+        (true, _, None) => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),
     };
     if unit.first_reply != 0 {
         set("tracer.first_reply_s", json!(seconds(unit.first_reply.saturating_sub(unit.start))));

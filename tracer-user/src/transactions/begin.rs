@@ -11,7 +11,7 @@ use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
 use super::thread::{Entity, Thread};
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
-use crate::protocols::{Request, Stamp};
+use crate::protocols::{NOWHERE, Request, Stamp};
 
 /// The operation that said something, and what its thread was at before it.
 #[derive(Clone, Copy)]
@@ -73,6 +73,7 @@ impl Engine {
             reply_bytes: 0,
             reply_body_bytes: Some(0),
             status: None,
+            failure: None,
             outcome: None,
             cost: Cost::default(),
             posted: Cost::default(),
@@ -86,6 +87,7 @@ impl Engine {
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.filter(|_| first_use && pos == 0);
         let key = match connection.unix {
+            _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
             None => {
@@ -202,11 +204,19 @@ impl Engine {
     }
 
     /// The first byte of a final reply moved.
-    pub(super) fn replied(&mut self, cookie: u64, exchange: u64, status: u16, first: Stamp, op: Option<During<'_>>) {
+    pub(super) fn replied(
+        &mut self,
+        cookie: u64,
+        exchange: u64,
+        (status, failure): (u16, Option<&'static str>),
+        first: Stamp,
+        op: Option<During<'_>>,
+    ) {
         let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange)) else { return };
         let Some(live) = self.units.get_mut(slot) else { return };
         live.first_reply = first.nanos;
         live.status = Some(status);
+        live.failure = failure;
         if live.side == Side::Client {
             return;
         }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -196,6 +198,21 @@ impl Engine {
         (self.units.len(), self.connections.len(), self.threads.len())
     }
 
+    /// Threads (thread, process) that reported nothing since `before`, and every process as (process, process): those
+    /// whose end may have been lost on its way.
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        let silent = self.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
+        let threads = silent.map(|(tid, thread)| (*tid, thread.tgid));
+        threads.chain(self.services.keys().map(|tgid| (*tgid, *tgid))).collect()
+    }
+
+    /// Books up to which a thread was charged, and when it was last heard of; `None` when it is not followed, or another
+    /// one has its id.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+        let thread = self.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
+        Some((thread.books, thread.charged_at.max(thread.last_op)))
+    }
+
     /// Entries of the queues: connections that closed, units that wait for their report.
     pub fn queued(&self) -> usize {
         self.closing.len() + self.graves.len() + self.waiting.len() + self.deferred.len()
@@ -275,6 +292,15 @@ impl Engine {
     }
 
     fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+        if op.sent_cookie != 0 {
+            self.moved(&self.sent_before(op), &[], &[], out);
+        }
+        self.follow(op);
+        self.moved(op, head, tail, out);
+    }
+
+    /// Bytes were sent or received.
+    fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
@@ -302,7 +328,6 @@ impl Engine {
             connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
-        self.follow(op);
         let thread = self.threads.get(&header.tid);
         let during = During {
             op,
@@ -335,6 +360,21 @@ impl Engine {
             if let Some(live) = self.units.get_mut(slot) {
                 live.alone = false;
             }
+        }
+    }
+
+    /// What `op` says its thread had sent before it: an operation like any other, at which its books stood still.
+    fn sent_before(&self, op: &Op) -> Op {
+        let mut header = op.header;
+        header.flags = OP_TX | OP_NO_PAYLOAD;
+        header.nanos = op.sent_at;
+        Op {
+            header,
+            cookie: op.sent_cookie,
+            pos: op.sent_pos,
+            bytes: u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX),
+            books: self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books),
+            ..Op::default()
         }
     }
 
@@ -456,9 +496,9 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
-            Said::Replied { exchange, status, first, sure } => {
+            Said::Replied { exchange, status, failure, first, sure } => {
                 // What may be another request's answer is no evidence.
-                self.replied(cookie, exchange, status, first, op.filter(|_| sure));
+                self.replied(cookie, exchange, (status, failure), first, op.filter(|_| sure));
             }
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };

@@ -89,8 +89,10 @@ pub struct Live {
     pub reply_bytes: u64,
     /// Reply bytes after the head.
     pub reply_body_bytes: Option<u64>,
-    /// Status, when there was a reply.
+    /// Status, when there was a reply; 0 where the protocol has none.
     pub status: Option<u16>,
+    /// Kind of failure, where the reply said it by a word.
+    pub failure: Option<&'static str>,
     /// How it ended.
     pub outcome: Option<Outcome>,
     /// Charged so far.

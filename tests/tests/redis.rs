@@ -1,0 +1,389 @@
+//! Redis: commands and errors against the server's own statistics, CPU against the scheduler's, and no secret anywhere.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::metrics::Metrics;
+use tracer_tests::redis::{Client, Redis, Value, command};
+use tracer_tests::{begin, find, say, scale, scratch, wait};
+
+/// What must not show anywhere.
+const SECRETS: [&str; 8] = [
+    "planted-password",
+    "planted-wrong-password",
+    "planted-user",
+    "planted-key",
+    "planted-value",
+    "planted-channel",
+    "PLANTEDERROR",
+    "plantedcommand",
+];
+
+/// A session of redis-py: a pipeline of 3000 commands without and one with a transaction, and single ones.
+const PYTHON: &str = r#"
+import sys, redis
+r = redis.Redis(port=int(sys.argv[1]), password="planted-password", client_name="py")
+p = r.pipeline(transaction=False)
+for i in range(3000):
+    p.set(f"planted-key:{i}", "planted-value" * (1 + i % 7))
+p.execute()
+p = r.pipeline(transaction=True)
+for i in range(50):
+    p.incr("planted-key:n")
+p.execute()
+for i in range(200):
+    r.get(f"planted-key:{i}")
+r.hset("planted-key:h", mapping={"a": "planted-value"})
+try:
+    r.incr("planted-key:h")
+except redis.ResponseError:
+    pass
+"#;
+
+/// Server-side units of Redis by class.
+fn classes(metrics: &Metrics, service: &str) -> BTreeMap<String, u64> {
+    let labels = [("service_name", service), ("protocol", "redis")];
+    let mut counts = BTreeMap::new();
+    for series in metrics.of("tracer_work_total", &labels).filter(|series| series.value > 0.0) {
+        let class = series.labels.get("request_class").cloned().unwrap_or_default();
+        *counts.entry(class).or_default() += series.value as u64;
+    }
+    counts
+}
+
+/// The same of the callers' side, all services together, and by label of the operation.
+fn calls(metrics: &Metrics, port: u16) -> BTreeMap<String, u64> {
+    let port = port.to_string();
+    let labels = [("db_system_name", "redis"), ("server_port", port.as_str())];
+    let mut counts = BTreeMap::new();
+    for series in metrics.of("db_client_operation_duration_seconds_count", &labels) {
+        let name = series.labels.get("db_operation_name").cloned().unwrap_or_default();
+        *counts.entry(name).or_default() += series.value as u64;
+    }
+    counts
+}
+
+fn errors(metrics: &Metrics, service: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for series in metrics.of("db_server_operation_duration_seconds_count", &[("service_name", service)]) {
+        let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
+        if !kind.is_empty() {
+            *counts.entry(kind).or_default() += series.value as u64;
+        }
+    }
+    counts
+}
+
+fn total(counts: &BTreeMap<String, u64>) -> u64 {
+    counts.values().sum()
+}
+
+fn benchmark(server: &Redis, arguments: &[&str]) {
+    let program = find("redis-benchmark").expect("redis-benchmark");
+    let mut run = Command::new(program);
+    run.args(["-p", &server.address.port().to_string(), "-q", "-a", "planted-password"]).args(arguments);
+    let done = outcome(&mut run, "redis-benchmark");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+}
+
+fn python(server: &Redis) {
+    let mut run = Command::new(find("python3").expect("python3"));
+    run.args(["-c", PYTHON, &server.address.port().to_string()]).env("OTEL_SERVICE_NAME", "python-client");
+    let done = outcome(&mut run, "redis-py");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+}
+
+/// Everything the protocol has, by a client that knows what it does. What it changes in the expectation: commands that
+/// were on the wire and did not run, and commands that ran and were not on the wire.
+fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
+    let mut client = server.client();
+    let ok = Value::Line("+OK".into());
+    let refused = |value: Value, kind: &str| match value {
+        Value::Error(text) => assert!(text.starts_with(kind), "{text} for {kind}"),
+        other => panic!("{other:?} for {kind}"),
+    };
+    assert_eq!(client.ask(&["CONFIG", "SET", "requirepass", "planted-password"]), ok);
+    let mut stranger = server.client();
+    refused(stranger.ask(&["GET", "planted-key"]), "NOAUTH");
+    refused(stranger.ask(&["AUTH", "planted-wrong-password"]), "WRONGPASS");
+    assert_eq!(stranger.ask(&["AUTH", "default", "planted-password"]), ok);
+    assert_eq!(
+        client.ask(&["ACL", "SETUSER", "planted-user", "on", ">planted-password", "~*", "+@all", "-flushall"]),
+        ok
+    );
+    let mut modern = server.client();
+    assert!(matches!(modern.ask(&["HELLO", "3", "AUTH", "planted-user", "planted-password"]), Value::Array(Some(_))));
+    refused(modern.ask(&["FLUSHALL"]), "NOPERM");
+    modern.ask(&["HSET", "planted-key:h", "f", "planted-value"]);
+    assert!(matches!(modern.ask(&["HGETALL", "planted-key:h"]), Value::Array(Some(_))));
+    refused(modern.ask(&["INCR", "planted-key:h"]), "WRONGTYPE");
+    refused(modern.ask(&["plantedcommand", "planted-value"]), "ERR");
+    *expected.entry("_OTHER".into()).or_default() += 1;
+    refused(modern.ask(&["GET"]), "ERR");
+
+    // Transactions: what is discarded does not run.
+    assert_eq!(client.ask(&["MULTI"]), ok);
+    client.ask(&["SET", "planted-key:t", "planted-value"]);
+    client.ask(&["LPUSH", "planted-key:t", "planted-value"]);
+    let Value::Array(Some(inner)) = client.ask(&["EXEC"]) else { panic!("no array") };
+    assert!(matches!(inner.last(), Some(Value::Error(text)) if text.starts_with("WRONGTYPE")), "{inner:?}");
+    client.ask(&["MULTI"]);
+    client.ask(&["SET", "planted-key:t", "planted-value"]);
+    *expected.entry("SET".into()).or_default() += 1;
+    assert_eq!(client.ask(&["DISCARD"]), ok);
+    client.ask(&["MULTI"]);
+    refused(client.ask(&["SET"]), "ERR");
+    refused(client.ask(&["EXEC"]), "EXECABORT");
+
+    // Scripts: what they call was on no wire.
+    for _ in 0..20 {
+        client.ask(&["EVAL", "return redis.call('incrby', KEYS[1], 2)", "1", "planted-key:s"]);
+    }
+    *expected.entry("INCRBY".into()).or_default() -= 20;
+    refused(client.ask(&["EVALSHA", "ffffffffffffffffffffffffffffffffffffffff", "0"]), "NOSCRIPT");
+    refused(client.ask(&["EVAL", "return redis.error_reply('PLANTEDERROR planted-value')", "0"]), "PLANTEDERROR");
+
+    subscriptions(server, &mut client);
+
+    // No reply at all, then one again; and values longer than what is captured, several in one command.
+    let mut mute = server.client();
+    mute.ask(&["AUTH", "planted-password"]);
+    mute.send(&command(&["CLIENT", "REPLY", "OFF"]));
+    (0..30).for_each(|_| mute.send(&command(&["SET", "planted-key", "planted-value"])));
+    assert_eq!(mute.ask(&["CLIENT", "REPLY", "ON"]), ok);
+    let long = "planted-value".repeat(20_000);
+    for _ in 0..5 {
+        assert_eq!(mute.ask(&["MSET", "planted-key:1", &long, "planted-key:2", &long]), ok);
+        assert_eq!(mute.ask(&["GET", "planted-key:1"]), Value::Text(Some(long.clone())));
+        assert!(matches!(mute.ask(&["MGET", "planted-key:1", "planted-key:2"]), Value::Array(Some(_))));
+    }
+
+    // Commands as people type them, on a connection of their own, in pieces, too.
+    let mut typed = server.client();
+    for line in ["AUTH planted-password\r\n", "set planted-key planted-value\r\n", "GET planted-key\n", "DBSIZE\r\n"] {
+        typed.send(line.as_bytes());
+        assert!(!matches!(typed.reply(), Value::Error(_)), "{line}");
+    }
+    for piece in command(&["STRLEN", "planted-key"]) {
+        typed.send(&[piece]);
+    }
+    typed.reply();
+
+    // A reply that is waited for, by one and brought about by another.
+    let mut waiting = server.client();
+    waiting.ask(&["AUTH", "planted-password"]);
+    waiting.send(&command(&["BLPOP", "planted-key:q", "10"]));
+    wait("a blocked client", Duration::from_secs(10), || {
+        let Value::Text(Some(text)) = client.ask(&["INFO", "clients"]) else { panic!("no INFO") };
+        text.contains("blocked_clients:1").then_some(())
+    });
+    client.ask(&["RPUSH", "planted-key:q", "planted-value"]);
+    assert!(matches!(waiting.reply(), Value::Array(Some(_))));
+    assert_eq!(waiting.ask(&["QUIT"]), ok);
+}
+
+/// Publish and subscribe, in both forms of the protocol.
+fn subscriptions(server: &Redis, publisher: &mut Client) {
+    for hello in [None, Some("3")] {
+        let mut subscriber = server.client();
+        subscriber.ask(&["AUTH", "planted-password"]);
+        if let Some(version) = hello {
+            subscriber.ask(&["HELLO", version]);
+        }
+        subscriber.ask(&["SUBSCRIBE", "planted-channel", "planted-channel:2"]);
+        subscriber.reply();
+        subscriber.ask(&["PSUBSCRIBE", "planted-channel*"]);
+        for _ in 0..50 {
+            publisher.ask(&["PUBLISH", "planted-channel", "planted-value"]);
+        }
+        (0..100).for_each(|_| drop(subscriber.reply()));
+        subscriber.ask(&["UNSUBSCRIBE"]);
+        subscriber.reply();
+        subscriber.ask(&["PUNSUBSCRIBE", "planted-channel*"]);
+        subscriber.ask(&["PING"]);
+    }
+}
+
+#[test]
+fn commands_errors_and_cpu_are_what_the_server_says() {
+    let Some(_turn) = begin("redis", &["redis-server", "redis-benchmark", "python3"]) else { return };
+    let dir = scratch();
+    let server = Redis::start("redis-truth", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let cpu_before = (server.cpu_s(), service_cpu(&agent.metrics()));
+    let mut expected = BTreeMap::new();
+
+    by_hand(&server, &mut expected);
+    let requests = ((30_000.0 * scale()) as u64).to_string();
+    benchmark(&server, &["-t", "set,get,incr,lpush,sadd,hset,lrange_100", "-n", &requests, "-c", "20"]);
+    benchmark(&server, &["-t", "set,get", "-n", &requests, "-c", "20", "-P", "16"]);
+    python(&server);
+
+    let mut control = server.client();
+    control.ask(&["AUTH", "planted-password"]);
+    let refusals = control.errorstats();
+    for (name, count) in control.commandstats() {
+        *expected.entry(name).or_default() += count as i64;
+    }
+    // The one that was just counted.
+    *expected.entry("INFO".into()).or_default() += 1;
+    expected.retain(|_, count| *count != 0);
+
+    let wanted = expected.values().sum::<i64>() as u64;
+    let metrics = wait_for(&agent, wanted);
+    let (found, called) = (classes(&metrics, "redis-truth"), calls(&metrics, server.address.port()));
+    say(&format!(
+        "{wanted} commands of {} kinds; found {} served, {} called",
+        expected.len(),
+        total(&found),
+        total(&called)
+    ));
+    let lost = metrics.lost();
+    for (name, count) in &expected {
+        let (served, called) = (found.get(name).copied().unwrap_or(0), called.get(name).copied().unwrap_or(0));
+        say(&format!("  {name:<20} {count:>7} {served:>7} {called:>7}"));
+    }
+    say(&format!("lost: {lost:?}"));
+    let found: BTreeMap<String, i64> = found.into_iter().map(|(name, count)| (name, count as i64)).collect();
+    assert_eq!(found, expected, "served; lost: {lost:?}");
+    let called: BTreeMap<String, i64> = called.into_iter().map(|(name, count)| (name, count as i64)).collect();
+    assert_eq!(called, expected, "called; lost: {lost:?}");
+
+    let kinds = errors(&metrics, "redis-truth");
+    say(&format!("errors: the server's {refusals:?}, found {kinds:?}"));
+    let mut refusals = refusals;
+    let own = refusals.remove("PLANTEDERROR").expect("a script's own kind");
+    refusals.insert("_OTHER".into(), own);
+    assert_eq!(kinds, refusals);
+
+    let cpu = wait("the books of the last commands", Duration::from_secs(20), || {
+        let (used, found) = (server.cpu_s() - cpu_before.0, service_cpu(&agent.metrics()).0 - cpu_before.1.0);
+        (found > used * 0.99).then_some((used, found, service_cpu(&agent.metrics()).1))
+    });
+    say(&format!("CPU of redis-server: {:.4} s used, {:.4} s found, {:.4} s of it for commands", cpu.0, cpu.1, cpu.2));
+    assert!(cpu.1 < cpu.0 * 1.01, "{cpu:?}");
+    assert!(cpu.2 > cpu.1 * 0.5, "most of it is for commands: {cpu:?}");
+
+    no_secret(agent, dir.path());
+}
+
+/// CPU found for the server, all of it and what was for its commands.
+fn service_cpu(metrics: &Metrics) -> (f64, f64) {
+    let name = "tracer_service_cpu_seconds_total";
+    let labels = [("service_name", "redis-truth")];
+    let requests = [("service_name", "redis-truth"), ("kind", "requests")];
+    (metrics.sum(name, &labels), metrics.sum(name, &requests))
+}
+
+/// Waits until as many commands were counted on both sides, or until no more come.
+fn wait_for(agent: &Agent, wanted: u64) -> Metrics {
+    let mut last = (0, 0);
+    wait("the last commands", Duration::from_secs(60), || {
+        let metrics = agent.metrics();
+        let served = metrics.sum("tracer_work_total", &[("protocol", "redis")]) as u64;
+        let called = metrics.sum("db_client_operation_duration_seconds_count", &[]) as u64;
+        let now = (served, called);
+        let still = now == last;
+        last = now;
+        if served >= wanted && called >= wanted || still && served > 0 {
+            return Some(metrics);
+        }
+        std::thread::sleep(Duration::from_millis(1500));
+        None
+    })
+}
+
+/// Looks for what was planted in all that the agent says.
+fn no_secret(agent: Agent, dir: &Path) {
+    let mut said: Vec<(String, String)> = Vec::new();
+    for target in [
+        "/",
+        "/metrics",
+        "/service?name=redis-truth",
+        "/api/v1/services",
+        "/api/v1/classes",
+        "/api/v1/health",
+        "/api/v1/transactions?limit=1000",
+        "/api/v1/transactions?status=error&limit=1000",
+    ] {
+        said.push((target.into(), agent.text(target)));
+    }
+    let one = agent.json("/api/v1/transactions?status=error&service=redis-truth&limit=1");
+    let id = one["transactions"][0]["trace_id"].as_str().expect("a failed command").to_owned();
+    for target in [format!("/api/v1/transactions/{id}"), format!("/transaction?id={id}")] {
+        said.push((target.clone(), agent.text(&target)));
+    }
+    let units = agent.transactions.clone();
+    let ended = agent.stop();
+    said.push(("output".into(), ended.said));
+    said.push(("units".into(), std::fs::read_to_string(units).expect("the file of units")));
+    for entry in std::fs::read_dir(dir).expect("the directory").filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with("agent") {
+            let bytes = std::fs::read(entry.path()).expect("a file of the agent's");
+            said.push((entry.file_name().to_string_lossy().into_owned(), String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+    assert!(said.iter().any(|(_, text)| text.contains("WRONGTYPE")), "errors show");
+    for (place, text) in said {
+        let lower = text.to_lowercase();
+        for secret in SECRETS {
+            assert!(!lower.contains(&secret.to_lowercase()), "{secret} shows in {place}");
+        }
+    }
+}
+
+#[test]
+fn long_pipelines_are_counted_to_the_last_command() {
+    let Some(_turn) = begin("redis_pipeline", &["redis-server"]) else { return };
+    let dir = scratch();
+    let server = Redis::start("redis-pipeline", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let mut client = server.client();
+    let mut sent = 0;
+    for round in 0..20 {
+        let count = [20_000, 50, 1, 700][round % 4];
+        client.send(&command(&["INCR", "n"]).repeat(count));
+        (0..count).for_each(|_| drop(client.reply()));
+        sent += count as u64;
+    }
+    let truth = client.commandstats();
+    assert_eq!(truth.get("INCR"), Some(&sent));
+    let metrics = wait_for(&agent, sent + 1);
+    let found = classes(&metrics, "redis-pipeline");
+    let called = calls(&metrics, server.address.port());
+    say(&format!(
+        "pipelines of up to 20000: {sent} sent, served {found:?}, called {called:?}, lost {:?}",
+        metrics.lost()
+    ));
+    let failed = metrics.sum("tracer_work_total", &[("protocol", "redis"), ("status", "error")]);
+    assert_eq!(total(&found), sent + 1, "named or counted as unnamed, {failed} of them without their reply");
+    assert_eq!(total(&called), sent + 1, "the callers' side");
+    agent.stop();
+}
+
+#[test]
+fn connections_are_joined_in_their_middle() {
+    let Some(_turn) = begin("redis_midstream", &["redis-server"]) else { return };
+    let dir = scratch();
+    let server = Redis::start("redis-midstream", dir.path());
+    let mut client = server.client();
+    let mut subscriber = server.client();
+    subscriber.ask(&["SUBSCRIBE", "c"]);
+    (0..20).for_each(|_| drop(client.ask(&["SET", "k", "v"])));
+    let agent = Agent::start(dir.path(), &[]);
+    for _ in 0..40 {
+        client.ask(&["PUBLISH", "c", "hi"]);
+        subscriber.reply();
+        assert_eq!(client.ask(&["GET", "k"]), Value::Text(Some("v".into())));
+    }
+    let expected: BTreeMap<String, u64> = [("GET".into(), 40), ("PUBLISH".into(), 40)].into();
+    let metrics = wait_for(&agent, 80);
+    let (found, called) = (classes(&metrics, "redis-midstream"), calls(&metrics, server.address.port()));
+    say(&format!("joined in the middle: {found:?}, called {called:?}, lost {:?}", metrics.lost()));
+    assert_eq!(found, expected);
+    assert_eq!(called, expected);
+    agent.stop();
+}

@@ -1,0 +1,549 @@
+//! RESP2 and RESP3, the protocol of Redis and its kin (redis.io/docs: protocol specification).
+//!
+//! Of a request only the command's name (and subcommand) is kept, and only names that are in a list; of a reply only
+//! the kind of its error, from a list as well. Keys, values and passwords never leave this file.
+
+mod commands;
+
+use memchr::memchr;
+
+use self::commands::{COMMANDS, Command, NAME_LIMIT};
+use super::elements::Elements;
+use super::stream::Fed;
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+
+/// Kinds of errors (the first word of an error) that are told apart; scripts may invent others.
+const ERRORS: &[&str] = &[
+    "ERR",
+    "WRONGTYPE",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "MOVED",
+    "ASK",
+    "CROSSSLOT",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "LOADING",
+    "BUSY",
+    "BUSYGROUP",
+    "BUSYKEY",
+    "NOSCRIPT",
+    "NOGROUP",
+    "UNKILLABLE",
+    "NOTBUSY",
+    "MASTERDOWN",
+    "MISCONF",
+    "READONLY",
+    "OOM",
+    "EXECABORT",
+    "NOREPLICAS",
+    "INPROG",
+    "NOGOODSLAVE",
+    "NOPROTO",
+    "UNBLOCKED",
+    "NOTREADY",
+    "IOERR",
+    "DENIED",
+    "INVALIDOBJ",
+    "NOMASTERLINK",
+    "NOQUORUM",
+    "SYNTAX",
+    "SAVEDERR",
+];
+/// What every other kind is called.
+const OTHER_ERROR: &str = "_OTHER";
+/// First words of messages that answer no request.
+const PUSHES: &[&[u8]] = &[b"message", b"pmessage", b"smessage", b"invalidate", b"tracking-redir-broken"];
+/// First words of messages that confirm a subscription or its end, one for each channel.
+const CONFIRMATIONS: &[&[u8]] =
+    &[b"subscribe", b"psubscribe", b"ssubscribe", b"unsubscribe", b"punsubscribe", b"sunsubscribe"];
+/// Most arguments of a command (the server's own limit).
+const ARGUMENTS: u64 = 1024 * 1024;
+/// Longest line that is waited for: the server's own limit for inline commands.
+const LINE_LIMIT: usize = 64 * 1024;
+
+/// [`Asked::note`]: EXEC, whose reply holds those of the commands before it.
+const NOTE_EXEC: u16 = 1;
+/// [`Asked::note`]: MONITOR, after whose reply lines come unasked.
+const NOTE_MONITOR: u16 = 2;
+/// [`Asked::note`]: RESET, which ends all that.
+const NOTE_RESET: u16 = 3;
+/// [`Asked::note`]: CLIENT REPLY OFF, SKIP and ON: replies end, are left out once, begin again.
+const NOTE_OFF: u16 = 4;
+const NOTE_SKIP: u16 = 5;
+const NOTE_ON: u16 = 6;
+/// [`Asked::note`]: from here on, this many confirmations and one less make the reply.
+const NOTE_CONFIRMED: u16 = 16;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Redis;
+
+impl Protocol for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        match bytes.first() {
+            None => Detected::NeedMore,
+            Some(b'*' | b'>') => detect_array(bytes),
+            Some(_) => detect_inline(bytes),
+        }
+    }
+
+    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
+        let first_reply = |bytes: &[u8]| match Elements::new(1).feed(bytes) {
+            Fed::End(_) => true,
+            Fed::More(_) => bytes.len() > 2,
+            Fed::Invalid => false,
+        };
+        matches!(inline(asked), Read::Got((words, _)) if words.command.is_some()) && first_reply(answer)
+    }
+
+    fn pipelines(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Values::default())
+    }
+}
+
+/// Something read off the front of bytes.
+enum Read<T> {
+    Got(T),
+    /// The bytes end before it does.
+    Short,
+    Bad,
+}
+
+/// `KIND number CR LF` at `at`: the number and the position after it. `None` is a number below zero.
+fn header(bytes: &[u8], at: usize, kind: u8) -> Read<(Option<u64>, usize)> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    match rest.first() {
+        None => return Read::Short,
+        Some(byte) if *byte != kind => return Read::Bad,
+        Some(_) => {}
+    }
+    let digits = rest.get(1..).unwrap_or_default();
+    let line = digits.get(..digits.len().min(24)).unwrap_or_default();
+    let Some(end) = memchr(b'\n', line) else {
+        let valid = line.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'\r'));
+        return if valid && digits.len() < 24 { Read::Short } else { Read::Bad };
+    };
+    let Some(text) = line.get(..end).and_then(|line| line.strip_suffix(b"\r")) else { return Read::Bad };
+    let Some(number) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
+        return Read::Bad;
+    };
+    Read::Got((u64::try_from(number).ok(), at + 1 + end + 1))
+}
+
+/// A string at `at` that may be a name: its bytes, or none of a longer one, and the position after it.
+fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
+    let (len, start) = match header(bytes, at, b'$') {
+        Read::Got((Some(len), start)) => (len, start),
+        Read::Got((None, _)) | Read::Bad => return Read::Bad,
+        Read::Short => return Read::Short,
+    };
+    if len > NAME_LIMIT as u64 {
+        return Read::Got((None, at));
+    }
+    let end = start + len as usize;
+    match (bytes.get(start..end), bytes.get(end..end + 2)) {
+        (Some(word), Some(b"\r\n")) => Read::Got((Some(word), end + 2)),
+        (Some(_), Some(_)) => Read::Bad,
+        _ => Read::Short,
+    }
+}
+
+/// What the words of an inline command say.
+struct Inline {
+    command: Option<&'static Command>,
+    empty: bool,
+    message: Box<Request>,
+}
+
+/// Reads an inline command: words in a line. Gives its length, too.
+fn inline(bytes: &[u8]) -> Read<(Inline, usize)> {
+    let Some(end) = memchr(b'\n', bytes.get(..bytes.len().min(LINE_LIMIT)).unwrap_or_default()) else {
+        return if bytes.len() < LINE_LIMIT { Read::Short } else { Read::Bad };
+    };
+    let line = bytes.get(..end).unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let first = words.next();
+    let command = first.and_then(|word| COMMANDS.find(word));
+    let rest = words.clone().count() as u64;
+    let message = named(command, words.next(), words.next(), rest);
+    Read::Got((Inline { command, empty: first.is_none(), message }, end + 1))
+}
+
+/// A request, from its command, the two words after it and the number of all words after it.
+fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>, rest: u64) -> Box<Request> {
+    let name = match (command, second) {
+        (None, _) => &COMMANDS.other,
+        (Some(command), Some(second)) => command.with(second),
+        (Some(command), None) => &command.name,
+    };
+    let is = |word: &str| third.is_some_and(|third| third.eq_ignore_ascii_case(word.as_bytes()));
+    let mut asked = Asked::default();
+    match &**name {
+        "EXEC" => asked.note = NOTE_EXEC,
+        "MONITOR" => asked.note = NOTE_MONITOR,
+        "RESET" => asked.note = NOTE_RESET,
+        "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
+            asked.note = NOTE_CONFIRMED + rest.clamp(1, 60_000) as u16 - 1;
+        }
+        // A replication stream follows.
+        "SYNC" | "PSYNC" => asked.tunnel = true,
+        "CLIENT REPLY" if is("OFF") => asked.note = NOTE_OFF,
+        "CLIENT REPLY" if is("SKIP") => asked.note = NOTE_SKIP,
+        "CLIENT REPLY" if is("ON") => asked.note = NOTE_ON,
+        _ => {}
+    }
+    Box::new(Request {
+        method: name.clone(),
+        path: COMMANDS.empty.clone(),
+        host: None,
+        version: "",
+        traceparent: None,
+        request_id: None,
+        headers: Vec::new(),
+        asked,
+        cut: false,
+    })
+}
+
+fn detect_array(bytes: &[u8]) -> Detected {
+    let push = bytes.first() == Some(&b'>');
+    let (count, at) = match header(bytes, 0, if push { b'>' } else { b'*' }) {
+        Read::Got((Some(count), at)) if (1..=ARGUMENTS).contains(&count) => (count, at),
+        Read::Got(_) | Read::Bad => return Detected::No,
+        Read::Short => return Detected::NeedMore,
+    };
+    match word(bytes, at) {
+        Read::Got((Some(word), after)) => {
+            if PUSHES.contains(&word) && (push || (3..=4).contains(&count)) {
+                return Detected::Reply;
+            }
+            if CONFIRMATIONS.contains(&word) && count == 3 {
+                // `subscribe channel :1` confirms, `subscribe channel channel` asks.
+                return match confirmed(bytes, after) {
+                    Read::Got(_) => Detected::Reply,
+                    Read::Short => Detected::NeedMore,
+                    Read::Bad if push => Detected::No,
+                    Read::Bad => Detected::Request,
+                };
+            }
+            if !push && COMMANDS.find(word).is_some() { Detected::Request } else { Detected::No }
+        }
+        Read::Got((None, _)) | Read::Bad => Detected::No,
+        Read::Short => Detected::NeedMore,
+    }
+}
+
+/// The second and third part of a confirmation, from `at`: the channel (or null), and how many are subscribed to.
+fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
+    let (len, start) = match header(bytes, at, b'$') {
+        Read::Got(found) => found,
+        Read::Short => return Read::Short,
+        Read::Bad => match bytes.get(at..at + 3) {
+            // RESP3's null.
+            Some(b"_\r\n") => (None, at + 3),
+            _ => return Read::Bad,
+        },
+    };
+    let at = len.map_or(start, |len| start.saturating_add(len as usize).saturating_add(2));
+    match header(bytes, at, b':') {
+        Read::Got((count, _)) => Read::Got(count.unwrap_or(0)),
+        Read::Short => Read::Short,
+        Read::Bad => Read::Bad,
+    }
+}
+
+/// A line that begins with a command could be many a protocol's: it is only looked at again with its reply.
+fn detect_inline(bytes: &[u8]) -> Detected {
+    let end = bytes.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+    let first = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+    let fits = match end {
+        Some(_) => COMMANDS.find(first).is_some(),
+        None => COMMANDS.begins(first),
+    };
+    let text = bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n'));
+    if fits && text { Detected::NeedMore } else { Detected::No }
+}
+
+/// Which requests get no reply because the client asked for silence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Muted {
+    #[default]
+    No,
+    /// The next one.
+    Next,
+    /// All.
+    All,
+}
+
+/// What a connection's messages said that later ones depend on.
+#[derive(Debug, Default)]
+struct Values {
+    muted: Muted,
+    /// Channels and patterns subscribed to.
+    subscribed: u64,
+    /// Confirmations of the oldest request so far.
+    confirmations: u16,
+    monitoring: bool,
+    /// A request was seen: before the first one, what was subscribed to is not known.
+    asked: bool,
+    /// Inline commands came before: a line need not begin with a known command then.
+    inline: bool,
+}
+
+/// What a first word makes of a message from the server.
+enum Unasked {
+    /// It answers no request.
+    Push,
+    /// It confirms a subscription; this many are left.
+    Confirmation(u64),
+    /// It is an ordinary reply.
+    No,
+    NeedMore,
+}
+
+impl Values {
+    /// Notes whether the request gets a reply.
+    fn mute(&mut self, asked: &mut Asked) {
+        let muted = match asked.note {
+            NOTE_OFF => Muted::All,
+            NOTE_SKIP if self.muted != Muted::All => Muted::Next,
+            NOTE_ON => Muted::No,
+            _ => {
+                asked.silent = self.muted != Muted::No;
+                if self.muted == Muted::Next {
+                    self.muted = Muted::No;
+                }
+                return;
+            }
+        };
+        asked.silent = asked.note != NOTE_ON;
+        self.muted = muted;
+    }
+
+    fn array(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
+        let short = || if cut { unnamed(bytes) } else { Step::NeedMore };
+        let (count, at) = match header(bytes, 0, b'*') {
+            Read::Got((Some(count), at)) if count <= ARGUMENTS => (count, at),
+            Read::Got((None, at)) => (0, at),
+            Read::Got(_) | Read::Bad => return Step::Invalid,
+            Read::Short => return short(),
+        };
+        if count == 0 {
+            // Redis passes over it.
+            return Step::Skip { used: at };
+        }
+        let (first, mut at) = match word(bytes, at) {
+            Read::Got(found) => found,
+            Read::Short => return short(),
+            Read::Bad => return Step::Invalid,
+        };
+        let mut read = u64::from(first.is_some());
+        let command = first.and_then(|first| COMMANDS.find(first));
+        let mut words = [None, None];
+        if let Some(command) = command
+            && !command.subcommands.is_empty()
+        {
+            let wanted = if &*command.name == "CLIENT" { 2 } else { 1 };
+            for place in words.iter_mut().take(wanted) {
+                if read >= count {
+                    break;
+                }
+                match word(bytes, at) {
+                    Read::Got((Some(found), after)) => {
+                        *place = Some(found);
+                        (at, read) = (after, read + 1);
+                    }
+                    Read::Got((None, _)) => break,
+                    Read::Short => return short(),
+                    Read::Bad => return Step::Invalid,
+                }
+            }
+        }
+        let mut message = named(command, words[0], words[1], count - 1);
+        self.mute(&mut message.asked);
+        if read == count {
+            return Step::Head { used: at, message, body: Body::Length(0) };
+        }
+        let rest = bytes.get(at..).unwrap_or_default();
+        match Elements::new(count - read).feed(rest) {
+            Fed::End(used) => Step::Head { used: at + used, message, body: Body::Length(0) },
+            Fed::More(state) => Step::Head { used: bytes.len(), message, body: body(state) },
+            Fed::Invalid => Step::Invalid,
+        }
+    }
+
+    fn inline(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
+        match inline(bytes) {
+            Read::Got((line, used)) if line.empty => Step::Skip { used },
+            Read::Got((line, used)) => {
+                let Inline { command, mut message, .. } = line;
+                let text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+                if command.is_none() && !(self.inline && bytes.get(..used).unwrap_or_default().iter().all(text)) {
+                    return Step::Invalid;
+                }
+                self.inline = true;
+                self.mute(&mut message.asked);
+                Step::Head { used, message, body: Body::Length(0) }
+            }
+            Read::Short if !cut => Step::NeedMore,
+            Read::Short | Read::Bad => Step::Invalid,
+        }
+    }
+
+    /// Whether a message from the server answers a request, by its first word where that matters.
+    fn unasked(&self, bytes: &[u8], asked: &Asked) -> Unasked {
+        let kind = match bytes.first() {
+            Some(b'>') => b'>',
+            Some(b'*') if self.subscribed > 0 || !self.asked || asked.note >= NOTE_CONFIRMED => b'*',
+            Some(b'+') if self.monitoring => {
+                return match bytes.get(1) {
+                    None => Unasked::NeedMore,
+                    Some(byte) if byte.is_ascii_digit() => Unasked::Push,
+                    Some(_) => Unasked::No,
+                };
+            }
+            _ => return Unasked::No,
+        };
+        let push = if kind == b'>' { Unasked::Push } else { Unasked::No };
+        let at = match header(bytes, 0, kind) {
+            Read::Got((Some(1..), at)) => at,
+            Read::Got(_) | Read::Bad => return push,
+            Read::Short => return Unasked::NeedMore,
+        };
+        match word(bytes, at) {
+            Read::Got((Some(word), _)) if PUSHES.contains(&word) => Unasked::Push,
+            Read::Got((Some(word), after)) if CONFIRMATIONS.contains(&word) => match confirmed(bytes, after) {
+                Read::Got(left) => Unasked::Confirmation(left),
+                Read::Short => Unasked::NeedMore,
+                Read::Bad => push,
+            },
+            Read::Got(_) | Read::Bad => push,
+            Read::Short => Unasked::NeedMore,
+        }
+    }
+}
+
+/// A command begins here, and its name was not captured.
+fn unnamed(bytes: &[u8]) -> Step<Box<Request>> {
+    Step::Head { used: bytes.len(), message: Request::unnamed(), body: Body::UntilTurn }
+}
+
+fn body(state: Elements) -> Body {
+    state.rest().map_or(Body::Elements(state), Body::Length)
+}
+
+impl Parser for Values {
+    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+        self.asked = true;
+        match bytes.first() {
+            None => Step::NeedMore,
+            Some(b'*') => self.array(bytes, cut),
+            Some(_) => self.inline(bytes, cut),
+        }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        let Some(kind) = bytes.first() else { return Step::NeedMore };
+        let (used, body) = match Elements::new(1).feed(bytes) {
+            Fed::End(used) => (used, Body::Length(0)),
+            Fed::More(state) => (bytes.len(), body(state)),
+            Fed::Invalid => return Step::Invalid,
+        };
+        let whole = body == Body::Length(0);
+        // What is looked at is near the beginning.
+        let patient = !cut && !whole && bytes.len() < LINE_LIMIT;
+        let unasked = self.unasked(bytes, asked);
+        let interim = match unasked {
+            Unasked::NeedMore if patient => return Step::NeedMore,
+            Unasked::NeedMore | Unasked::Push => {
+                self.subscribed = self.subscribed.max(u64::from(*kind == b'*'));
+                true
+            }
+            Unasked::Confirmation(left) => {
+                self.subscribed = left;
+                self.confirmations += u16::from(asked.note >= NOTE_CONFIRMED);
+                self.confirmations == 0 || self.confirmations < asked.note - NOTE_CONFIRMED + 1
+            }
+            Unasked::No => false,
+        };
+        if interim {
+            return Step::Head { used, message: Reply { status: 0, failure: None, interim }, body };
+        }
+        let failure = match kind {
+            b'-' | b'!' => match error(bytes) {
+                Read::Short if patient => return Step::NeedMore,
+                Read::Got(kind) => Some(kind),
+                Read::Short | Read::Bad => Some(OTHER_ERROR),
+            },
+            // The first error among the replies it holds.
+            b'*' if asked.note == NOTE_EXEC => {
+                if patient {
+                    return Step::NeedMore;
+                }
+                inner_error(bytes)
+            }
+            _ => None,
+        };
+        self.confirmations = 0;
+        match (asked.note, failure) {
+            (NOTE_MONITOR, None) => self.monitoring = true,
+            (NOTE_RESET, None) => *self = Self { inline: self.inline, asked: true, ..Self::default() },
+            _ => {}
+        }
+        let body = if asked.tunnel && failure.is_none() { Body::Switch } else { body };
+        Step::Head { used, message: Reply { status: 0, failure, interim }, body }
+    }
+
+    fn is_unasked(&self, bytes: &[u8]) -> bool {
+        bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, &Asked::default()), Unasked::No)
+    }
+}
+
+/// The kind of the error that `bytes` begin with.
+fn error(bytes: &[u8]) -> Read<&'static str> {
+    let text = match bytes.first() {
+        Some(b'!') => match header(bytes, 0, b'!') {
+            Read::Got((_, at)) => bytes.get(at..).unwrap_or_default(),
+            Read::Short => return Read::Short,
+            Read::Bad => return Read::Bad,
+        },
+        _ => bytes.get(1..).unwrap_or_default(),
+    };
+    let Some(end) = text.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n')) else {
+        return if text.len() <= NAME_LIMIT { Read::Short } else { Read::Got(OTHER_ERROR) };
+    };
+    let word = text.get(..end).unwrap_or_default();
+    Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
+}
+
+/// The kind of the first error among the values of the array that `bytes` begin with, as far as they go.
+fn inner_error(bytes: &[u8]) -> Option<&'static str> {
+    let Read::Got((Some(count), mut at)) = header(bytes, 0, b'*') else { return None };
+    for _ in 0..count {
+        let rest = bytes.get(at..)?;
+        if matches!(rest.first(), Some(b'-' | b'!')) {
+            return match error(rest) {
+                Read::Got(kind) => Some(kind),
+                Read::Short | Read::Bad => Some(OTHER_ERROR),
+            };
+        }
+        let Fed::End(used) = Elements::new(1).feed(rest) else { return None };
+        at += used;
+    }
+    None
+}
+
+#[cfg(test)]
+#[path = "redis/tests.rs"]
+mod tests;

@@ -1,0 +1,415 @@
+//! Commands and replies as scripts; see the tests of `conversation.rs` for how they are read.
+
+use super::*;
+use crate::model::Direction;
+use crate::protocols::conversation::tests::{Op, cap, check, play, rx, summary, tx};
+use crate::protocols::{Closed, Conversation, Said, Settings, Stamp, Verdict};
+use proptest::prelude::*;
+
+/// A command as clients send it.
+fn command(words: &[&str]) -> String {
+    let mut text = format!("*{}\r\n", words.len());
+    for word in words {
+        text += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    text
+}
+
+fn ask(words: &[&str]) -> Op {
+    rx(&command(words))
+}
+
+#[test]
+fn first_bytes() {
+    for (bytes, expected) in [
+        (&b"*1\r\n$4\r\nPING\r\n"[..], Detected::Request),
+        (b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$5\r\nva", Detected::Request),
+        (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", Detected::Request),
+        (b"*2\r\n$8\r\nJSON.GET\r\n$1\r\nk\r\n", Detected::Request),
+        (b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n", Detected::Reply),
+        (b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n", Detected::Reply),
+        (b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", Detected::Reply),
+        (b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n$1\r\nd\r\n", Detected::Request),
+        (b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n", Detected::Reply),
+        (b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc", Detected::NeedMore),
+        (b"*", Detected::NeedMore),
+        (b"*1\r\n$4\r\nPI", Detected::NeedMore),
+        (b"PING\r\n", Detected::NeedMore),
+        (b"PIN", Detected::NeedMore),
+        (b"", Detected::NeedMore),
+        (b"*1\r\n$7\r\nhunter2\r\n", Detected::No),
+        (b"*0\r\n", Detected::No),
+        (b"*x", Detected::No),
+        (b"+OK\r\n", Detected::No),
+        (b"EHLO host\r\n", Detected::No),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n\r\n\0", Detected::No),
+        (b"\x16\x03\x01\x02\x00", Detected::No),
+    ] {
+        assert_eq!(Redis.detect(bytes), expected, "{}", String::from_utf8_lossy(bytes));
+    }
+    for (asked, answer, expected) in [
+        (&b"PING\r\n"[..], &b"+PONG\r\n"[..], true),
+        (b"get k\n", b"$-1\r\n", true),
+        (b"get k\r\n", b"VALUE k 0 1\r\n", false),
+        (b"+OK ready\r\n", b"+OK\r\n", false),
+        (b"", b"+OK\r\n", false),
+    ] {
+        assert_eq!(Redis.answers(asked, answer), expected, "{}", String::from_utf8_lossy(asked));
+    }
+}
+
+#[test]
+fn commands_and_their_replies() {
+    check(
+        &[
+            ask(&["SET", "k", "v"]),
+            tx("+OK\r\n"),
+            ask(&["get", "k"]),
+            tx("$1\r\nv\r\n"),
+            ask(&["CONFIG", "Set", "requirepass", "x"]),
+            tx("+OK\r\n"),
+            ask(&["HGETALL", "k"]),
+            tx("-WRONGTYPE Operation against a key\r\n"),
+            ask(&["NOSUCH", "k"]),
+            tx("-ERR unknown command\r\n"),
+            ask(&["EVAL", "return x", "0"]),
+            tx("-MINE at heart\r\n"),
+        ],
+        &[
+            "SET  @1 -> ok @2 complete 27/5/0 @2",
+            "GET  @3 -> ok @4 complete 20/7/0 @4",
+            "CONFIG SET  @5 -> ok @6 complete 50/5/0 @6",
+            "HGETALL  @7 -> WRONGTYPE @8 complete 24/36/0 @8",
+            "_OTHER  @9 -> ERR @10 complete 23/22/0 @10",
+            "EVAL  @11 -> _OTHER @12 complete 35/16/0 @12",
+        ],
+    );
+}
+
+#[test]
+fn pipelines_in_one_operation() {
+    let asked = [command(&["SET", "k", "v"]), command(&["INCR", "n"]), command(&["LRANGE", "l", "0", "-1"])].concat();
+    check(
+        &[rx(&asked), tx("+OK\r\n:1\r\n*2\r\n$1\r\na\r\n$-1\r\n")],
+        &[
+            "SET  @1 -> ok @2 complete 27/5/0 @2",
+            "INCR  @1 -> ok @2 complete 21/4/0 @2",
+            "LRANGE  @1 -> ok @2 complete 38/16/0 @2",
+        ],
+    );
+}
+
+#[test]
+fn queued_commands_and_errors_inside() {
+    check(
+        &[
+            ask(&["MULTI"]),
+            tx("+OK\r\n"),
+            ask(&["LPUSH", "k", "v"]),
+            tx("+QUEUED\r\n"),
+            ask(&["EXEC"]),
+            tx("*2\r\n:1\r\n-WRONGTYPE Operation\r\n"),
+            ask(&["EXEC"]),
+            tx("-EXECABORT Transaction discarded\r\n"),
+        ],
+        &[
+            "MULTI  @1 -> ok @2 complete 15/5/0 @2",
+            "LPUSH  @3 -> ok @4 complete 29/9/0 @4",
+            "EXEC  @5 -> WRONGTYPE @6 complete 14/30/0 @6",
+            "EXEC  @7 -> EXECABORT @8 complete 14/34/0 @8",
+        ],
+    );
+}
+
+#[test]
+fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
+    for kind in ["*", ">"] {
+        let confirm = |word: &str, channel: &str, n: u32| {
+            format!("{kind}3\r\n${}\r\n{word}\r\n$1\r\n{channel}\r\n:{n}\r\n", word.len())
+        };
+        let message = format!("{kind}3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n");
+        let mut conversation = Conversation::new(false);
+        let said = play(
+            &mut conversation,
+            &[
+                ask(&["SUBSCRIBE", "a", "b"]),
+                tx(&confirm("subscribe", "a", 1)),
+                tx(&[confirm("subscribe", "b", 2), message.clone()].concat()),
+                tx(&message),
+                ask(&["PING"]),
+                tx(&[message.as_str(), "*2\r\n$4\r\npong\r\n$0\r\n\r\n"].concat()),
+                ask(&["UNSUBSCRIBE"]),
+                tx(&[confirm("unsubscribe", "a", 1), confirm("unsubscribe", "b", 0)].concat()),
+                ask(&["GET", "k"]),
+                tx("$-1\r\n"),
+            ],
+        );
+        let lines = summary(&said);
+        let starts = [
+            "SUBSCRIBE  @1 -> ok @3 complete",
+            "PING  @5 -> ok @6 complete",
+            "UNSUBSCRIBE  @7 -> ok @8",
+            "GET  @9 -> ok @10",
+        ];
+        assert_eq!(lines.len(), starts.len(), "{lines:?}");
+        for (line, start) in lines.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line} for {start}");
+        }
+    }
+}
+
+#[test]
+fn a_subscriber_joined_in_its_middle_waits_for_nothing() {
+    let mut conversation = Conversation::new(true);
+    let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
+    let said = play(&mut conversation, &[rx(message), rx(message), rx(message)]);
+    assert_eq!(said, []);
+    assert_eq!(conversation.side(), Some(crate::model::Side::Client));
+}
+
+#[test]
+fn silence_is_asked_for() {
+    check(
+        &[
+            ask(&["CLIENT", "REPLY", "SKIP"]),
+            ask(&["SET", "k", "v"]),
+            ask(&["GET", "k"]),
+            tx("$1\r\nv\r\n"),
+            ask(&["CLIENT", "REPLY", "OFF"]),
+            ask(&["SET", "k", "v"]),
+            ask(&["CLIENT", "REPLY", "ON"]),
+            tx("+OK\r\n"),
+        ],
+        &[
+            "CLIENT REPLY  @1 complete 37/0/0 @1",
+            "SET  @2 complete 27/0/0 @2",
+            "GET  @3 -> ok @4 complete 20/7/0 @4",
+            "CLIENT REPLY  @5 complete 36/0/0 @5",
+            "SET  @6 complete 27/0/0 @6",
+            "CLIENT REPLY  @7 -> ok @8 complete 35/5/0 @8",
+        ],
+    );
+}
+
+#[test]
+fn inline_commands_need_their_reply_to_be_believed() {
+    check(
+        &[rx("PING\r\n"), tx("+PONG\r\n"), rx("set k v\r\n\r\nfoo\r\n"), tx("+OK\r\n-ERR unknown\r\n")],
+        &[
+            "PING  @1 -> ok @2 complete 6/7/0 @2",
+            "SET  @3 -> ok @4 complete 9/5/0 @4",
+            "_OTHER  @3 -> ERR @4 complete 5/14/0 @4",
+        ],
+    );
+    // memcached and POP3 look alike.
+    for ops in [
+        [rx("get k\r\n"), tx("END\r\n"), rx("get k\r\n"), tx("END\r\n")],
+        [tx("+OK POP3\r\n"), rx("USER a\r\n"), tx("+OK\r\n"), rx("QUIT\r\n")],
+    ] {
+        check(&ops, &[]);
+    }
+}
+
+#[test]
+fn values_need_not_be_captured() {
+    let big = "x".repeat(100_000);
+    let set = command(&["SET", "k", &big]);
+    let found = format!("${}\r\n{big}\r\n", big.len());
+    check(
+        &[cap(rx(&set), 60), tx("+OK\r\n"), ask(&["GET", "k"]), cap(tx(&found), 20), ask(&["PING"]), tx("+PONG\r\n")],
+        &[
+            "SET  @1 -> ok @2 complete 100031/5/0 @2",
+            "GET  @3 -> ok @4 complete 20/100011/99991 @4",
+            "PING  @5 -> ok @6 complete 14/7/0 @6",
+        ],
+    );
+    // Its end lies in an operation of its own.
+    let (front, back) = set.split_at(50_000);
+    check(&[cap(rx(front), 60), cap(rx(back), 10), tx("+OK\r\n")], &["SET  @1 -> ok @3 complete 100031/5/0 @3"]);
+}
+
+#[test]
+fn commands_that_were_not_captured_are_counted_by_their_replies() {
+    let get = command(&["GET", "k"]);
+    let asked = get.repeat(100);
+    let replies = "$1\r\nv\r\n".repeat(100);
+    for captured in [0, 1, get.len(), get.len() * 10, get.len() * 10 + 7, get.len() * 10 + 18] {
+        let mut conversation = Conversation::new(false);
+        let said = play(
+            &mut conversation,
+            &[ask(&["PING"]), tx("+PONG\r\n"), cap(rx(&asked), captured), tx(&replies), rx(&get), tx("$-1\r\n")],
+        );
+        let lines = summary(&said);
+        let count = |start: &str| lines.iter().filter(|line| line.starts_with(start) && line.contains("-> ok")).count();
+        assert_eq!((count("PING"), count("GET") + count("_UNNAMED")), (1, 101), "{captured}: {lines:?}");
+        assert_eq!(count("GET"), 1 + (captured + 5) / get.len(), "{captured}: {lines:?}");
+        // The next round is whole again.
+        assert!(lines.iter().any(|line| line == "GET  @5 -> ok @6 complete 20/5/0 @6"), "{captured}: {lines:?}");
+        assert!(conversation.want().head_rx > 0, "more is asked for");
+    }
+}
+
+#[test]
+fn a_pipeline_of_more_than_can_wait_is_counted() {
+    let asked = command(&["GET", "k"]).repeat(20_000);
+    let mut conversation = Conversation::new(false);
+    let said =
+        play(&mut conversation, &[tx(&asked), rx(&"$-1\r\n".repeat(20_000)), tx(&command(&["PING"])), rx("+PONG\r\n")]);
+    let lines = summary(&said);
+    assert_eq!(lines.iter().filter(|line| line.contains("-> ok")).count(), 20_001);
+    assert!(lines.iter().filter(|line| line.starts_with("GET")).count() >= 4096);
+    assert_eq!(lines.last().map(String::as_str), Some("PING  @3 -> ok @4 complete 14/7/0 @4"));
+}
+
+#[test]
+fn replies_that_were_not_captured_shift_no_others() {
+    let mut conversation = Conversation::new(false);
+    let asked = [command(&["SET", "k", "v"]), command(&["GET", "k"]), command(&["INCR", "n"])].concat();
+    let said = play(
+        &mut conversation,
+        &[rx(&asked), cap(tx("+OK\r\n$1\r\nv\r\n:1\r\n"), 5), ask(&["LLEN", "l"]), tx("-WRONGTYPE no\r\n")],
+    );
+    assert_eq!(
+        summary(&said),
+        [
+            "SET  @1 -> ok @2 complete 27/5/0 @2",
+            "GET  @1 unfinished 20/0/0 @2",
+            "INCR  @1 unfinished 21/0/0 @2",
+            "lost Tx 11",
+            "LLEN  @3 -> WRONGTYPE @4 complete 21/15/0 @4",
+        ]
+    );
+}
+
+#[test]
+fn replication_is_left_alone() {
+    let mut conversation = Conversation::new(false);
+    let said = play(&mut conversation, &[ask(&["PSYNC", "?", "-1"]), tx("+FULLRESYNC abc 0\r\n"), tx("$5\r\nREDIS")]);
+    assert!(summary(&said)[0].contains("upgraded"), "{said:?}");
+    assert_eq!(conversation.want().verdict, Verdict::Ignore);
+}
+
+#[test]
+fn monitors_end_with_their_reply() {
+    check(
+        &[
+            ask(&["MONITOR"]),
+            tx("+OK\r\n"),
+            tx("+1700000000.1 [0 127.0.0.1:5] \"GET\" \"k\"\r\n"),
+            ask(&["QUIT"]),
+            tx("+OK\r\n"),
+        ],
+        &["MONITOR  @1 -> ok @2 complete 17/5/0 @2", "QUIT  @4 -> ok @5 complete 14/5/0 @5"],
+    );
+}
+
+/// A session with everything in it, and its lines without times.
+fn session() -> (Vec<Op>, usize) {
+    let asked = [
+        command(&["HELLO", "3", "AUTH", "user", "secret"]),
+        "*0\r\n".into(),
+        command(&["CLIENT", "SETNAME", "x"]),
+        command(&["SET", "k", "*1\r\n$4\r\nPING\r\n"]),
+        command(&["GET", "k"]),
+        command(&["HGETALL", "h"]),
+        command(&["SUBSCRIBE", "a", "b"]),
+        command(&["EXEC"]),
+    ]
+    .concat();
+    let replies = [
+        "%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n",
+        "+OK\r\n",
+        "-OOM command not allowed\r\n",
+        "$14\r\n*1\r\n$4\r\nPING\r\n\r\n",
+        ">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n",
+        "|1\r\n+ttl\r\n:5\r\n%1\r\n$1\r\na\r\n,1.5\r\n",
+        ">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+        ">3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:2\r\n",
+        "*2\r\n-ERR no\r\n+OK\r\n",
+    ]
+    .concat();
+    (vec![rx(&asked), tx(&replies)], 7)
+}
+
+/// What was said, without times and without where heads ended, which is where operations did.
+fn outcomes(said: &[Said]) -> Vec<String> {
+    said.iter()
+        .filter_map(|word| match word {
+            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {}", request.method)),
+            Said::Replied { exchange, failure, .. } => Some(format!("{exchange} {failure:?}")),
+            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}"))
+            }
+            Said::RequestDone { .. } => None,
+            other => Some(format!("{other:?}")),
+        })
+        .collect()
+}
+
+#[test]
+fn every_cut_gives_the_same() {
+    let (ops, count) = session();
+    let whole = play(&mut Conversation::new(false), &ops);
+    let expected = outcomes(&whole);
+    assert_eq!(whole.iter().filter(|word| matches!(word, Said::Done { .. })).count(), count, "{expected:?}");
+    assert!(!whole.iter().any(|word| matches!(word, Said::Unpaired { .. } | Said::Lost { .. })), "{whole:?}");
+    for (which, op) in ops.iter().enumerate() {
+        for cut in 1..op.bytes.len() {
+            let mut cuts = ops.clone();
+            let (front, back) = op.bytes.split_at(cut);
+            cuts[which].bytes = front.to_vec();
+            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
+            assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
+        }
+    }
+    // Byte by byte.
+    let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
+    let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
+    assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(
+        pieces in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                "[*$+>%-][0-9-]{0,3}\r\n".prop_map(String::into_bytes),
+                Just(command(&["GET", "k"]).into_bytes()),
+                Just(command(&["SUBSCRIBE", "a"]).into_bytes()),
+                Just(b"+OK\r\n".to_vec()),
+            ], 0usize..80),
+            0..30,
+        ),
+        midstream: bool,
+    ) {
+        let ops: Vec<Op> = pieces
+            .into_iter()
+            .filter(|(_, bytes, _)| !bytes.is_empty())
+            .map(|(receive, bytes, captured)| {
+                Op { dir: if receive { Direction::Rx } else { Direction::Tx }, bytes, captured }
+            })
+            .collect();
+        let mut conversation = Conversation::new(midstream);
+        let mut said = play(&mut conversation, &ops);
+        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
+        let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
+        let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+        prop_assert_eq!(begun, done);
+    }
+
+    #[test]
+    fn arguments_never_show(secret in "[a-zA-Z0-9]{12,30}", captured in 0usize..200, wrong: bool) {
+        let first = if wrong { secret.as_str() } else { "AUTH" };
+        let ops = [
+            cap(ask(&[first, &secret, &secret]), captured),
+            tx(&format!("-ERR {secret}\r\n")),
+            cap(ask(&["CONFIG", &secret, &secret]), captured),
+            tx(&format!("-{} no\r\n", secret.to_uppercase())),
+            rx(&format!("PING {secret}\r\n")),
+            tx(&format!("${}\r\n{secret}\r\n", secret.len())),
+        ];
+        let said = format!("{:?}", play(&mut Conversation::new(true), &ops)).to_lowercase();
+        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+    }
+}
