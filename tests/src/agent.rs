@@ -56,14 +56,19 @@ impl Agent {
 
     /// The same with a name of its own, where there are several.
     pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        let mut agent = Self::launch(name, dir, arguments);
+        Self::launch(name, dir, arguments).ready()
+    }
+
+    /// Waits until it is ready; panics when it ends before.
+    #[must_use]
+    pub fn ready(mut self) -> Self {
         let end = Instant::now() + READY;
         loop {
-            let ended = agent.process.ended();
-            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", agent.said());
-            let answer = http::get(agent.listen, "/readyz").map(|reply| (reply.status, reply.text()));
+            let ended = self.process.ended();
+            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", self.said());
+            let answer = http::get(self.listen, "/readyz").map(|reply| (reply.status, reply.text()));
             if matches!(answer, Ok((200, _))) {
-                return agent;
+                return self;
             }
             assert!(Instant::now() < end, "the agent is not ready after {READY:?}: {answer:?}");
             std::thread::sleep(Duration::from_millis(10));
@@ -72,13 +77,30 @@ impl Agent {
 
     /// Starts it and does not wait.
     pub fn launch(name: &str, dir: &Path, arguments: &[&str]) -> Self {
-        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        Self::launch_with(name, dir, arguments, |_| ())
+    }
+
+    /// The same; `prepare` changes the command before it is started: environment, limits.
+    pub fn launch_with(name: &str, dir: &Path, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let transactions = dir.join(format!("{name}.ndjson"));
+        Self::launch_writing(name, dir, &transactions, arguments, prepare)
+    }
+
+    /// The same with a transactions file elsewhere.
+    pub fn launch_writing(
+        name: &str,
+        dir: &Path,
+        transactions: &Path,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let mut command = Command::new(binary());
-        command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(&transactions);
+        command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(transactions);
         command.args(arguments).current_dir(dir);
+        prepare(&mut command);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
-        Self { process, listen, transactions }
+        Self { process, listen, transactions: transactions.into() }
     }
 
     /// Its process.

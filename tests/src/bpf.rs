@@ -1,6 +1,7 @@
 //! Which BPF programs the kernel holds.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// `BPF_PROG_GET_NEXT_ID` of `bpf(2)`.
 const PROG_GET_NEXT_ID: libc::c_long = 11;
@@ -28,5 +29,63 @@ pub fn programs() -> BTreeSet<u32> {
         }
         ids.insert(attributes.next);
         attributes.start = attributes.next;
+    }
+}
+
+/// Commands of `bpf(2)` that open a program, a map, a link by its id.
+const GET_FD_BY_ID: [(&str, libc::c_long); 3] = [("prog_id", 13), ("map_id", 14), ("link_id", 30)];
+
+/// Programs, maps and links, by kind and id.
+pub type Objects = BTreeSet<(&'static str, u32)>;
+
+/// What process `pid` holds now, by the descriptors it has open. Empty for one that is gone.
+///
+/// Ids of a process's own: others that load programs meanwhile do not disturb what is said of it.
+pub fn held(pid: u32) -> Objects {
+    let mut objects = Objects::new();
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return objects };
+    for entry in entries.flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let kind = GET_FD_BY_ID.iter().find(|(kind, _)| *kind == key);
+            if let (Some((kind, _)), Ok(id)) = (kind, value.trim().parse()) {
+                objects.insert((kind, id));
+            }
+        }
+    }
+    objects
+}
+
+/// Those of `objects` that the kernel still has.
+pub fn remaining(objects: &Objects) -> Objects {
+    objects.iter().copied().filter(|object| exists(*object)).collect()
+}
+
+fn exists((kind, id): (&str, u32)) -> bool {
+    let command = GET_FD_BY_ID.iter().find(|(known, _)| *known == kind).map(|(_, command)| *command);
+    let attributes = NextId { start: id, ..NextId::default() };
+    // SAFETY: the kernel reads as many bytes as it is told, of a structure that lives on.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command.unwrap_or(-1), &raw const attributes, size_of::<NextId>()) };
+    if fd < 0 {
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{kind} {id}: {error}");
+        return false;
+    }
+    // SAFETY: the descriptor was just opened and is nobody else's.
+    unsafe { libc::close(fd as i32) };
+    true
+}
+
+/// Waits until the kernel has freed all of `objects`, which it does after grace periods of its own; how many it has
+/// not freed within ten seconds.
+pub fn left(objects: &Objects) -> usize {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let left = remaining(objects).len();
+        if left == 0 || Instant::now() > end {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

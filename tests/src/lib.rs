@@ -7,6 +7,8 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod cgroup;
+pub mod faults;
 pub mod http;
 pub mod load;
 pub mod metrics;
@@ -15,6 +17,7 @@ pub mod process;
 pub mod redis;
 pub mod stat;
 pub mod units;
+pub mod vitals;
 pub mod workload;
 
 use std::fs::File;
@@ -32,6 +35,11 @@ pub struct Turn {
 #[expect(clippy::print_stdout, reason = "tests report what they measured")]
 pub fn say(line: &str) {
     println!("{line}");
+}
+
+/// Prints a figure that tables are made of (`cargo xtask vm`): what was measured, and the value as it is shown.
+pub fn figure(name: &str, value: &str) {
+    say(&format!("FIGURE {name}: {value}"));
 }
 
 /// Begins test `name`, which needs root, the agent's binary and `programs`; `None` when it cannot run here.

@@ -37,6 +37,16 @@ pub fn compile(dir: &Path, name: &str) -> PathBuf {
     program
 }
 
+/// Compiles `NAME.c` into `dir` as a library that can be loaded before others.
+pub fn library(dir: &Path, name: &str) -> PathBuf {
+    let library = dir.join(format!("{name}.so"));
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-Wall", "-shared", "-fPIC", "-o"]).arg(&library).arg(source(&format!("{name}.c")));
+    let done = command.output().unwrap_or_else(|error| panic!("cc: {error}"));
+    assert!(done.status.success(), "{name}.c: {}", String::from_utf8_lossy(&done.stderr));
+    library
+}
+
 /// A server that printed its port.
 #[derive(Debug)]
 pub struct Server {

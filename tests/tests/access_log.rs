@@ -11,7 +11,7 @@ use tracer_tests::load::{self, Ending, Request};
 use tracer_tests::nginx::{Logged, Nginx};
 use tracer_tests::units::{self, Tail, Unit};
 use tracer_tests::workload::Server;
-use tracer_tests::{Numbers, begin, say, scale, scratch, wait};
+use tracer_tests::{Numbers, begin, figure, say, scale, scratch, wait};
 
 const CONNECTIONS: usize = 64;
 const EACH: usize = 330;
@@ -266,6 +266,8 @@ fn every_logged_request_is_reported_once() {
     let wrong: HashSet<&str> = result.wrong.values().flatten().filter_map(|line| line.split("uri: ").nth(1)).collect();
     let wrong = wrong.iter().map(|line| line.split(',').next()).collect::<HashSet<_>>().len();
     let differences = result.missing.len() + result.more.len() + result.unlogged.len() + wrong;
+    let right = result.logged.saturating_sub(differences as u64);
+    figure("requests", &format!("{right} of {}, {total_lost} events lost", result.logged));
     assert!(differences as f64 <= total_lost, "{differences} differences, and {total_lost} events lost explain fewer");
     assert!(few_enough(result.missing.len(), result.logged), "{} requests are missing", result.missing.len());
     assert!(few_enough(result.late.len(), result.compared), "{} durations are wrong", result.late.len());

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, compile};
-use tracer_tests::{begin, http, load, say, scratch, wait};
+use tracer_tests::{begin, figure, http, load, say, scratch, wait};
 
 /// Seconds of load.
 const LOAD: u64 = 30;
@@ -93,6 +93,7 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     let busy_name = "tracer_host_cpu_busy_seconds_total";
     let busy = after.sum(busy_name, &[]) - before.sum(busy_name, &[]);
     let ratio = attributed / busy;
+    figure("capture ratio", &format!("{ratio:.4}"));
     say(&format!(
         "host: requests {:.3} s, overhead {:.3} s, kernel {:.3} s, system says {busy:.3} s: capture ratio {ratio:.4} \
          (since the start {:.4})",

@@ -7,7 +7,7 @@ use tracer_tests::http::Connection;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::units::{self, Tail, Unit};
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, say, scratch};
+use tracer_tests::{begin, figure, say, scratch};
 
 /// What a unit must be: path, method, status, outcome, bytes of the reply's body.
 type Want = (String, &'static str, Option<u16>, &'static str, u64);
@@ -171,6 +171,7 @@ fn every_way_to_ask_and_answer() {
     wrong.extend(compare(&units, &want, false, unpaired));
     let inside = units.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("inside a tunnel: {u:?}"));
     wrong.extend(inside);
+    figure("edges", &format!("{} of {}", want.len().saturating_sub(wrong.len()), want.len()));
     say(&format!("edges: {} exchanges seen from both ends, {} wrong, lost {lost:?}", want.len(), wrong.len()));
     for line in &wrong {
         say(&format!("  {line}"));

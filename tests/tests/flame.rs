@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, load, say, scale, scratch, wait};
+use tracer_tests::{begin, figure, load, say, scale, scratch, wait};
 
 /// Sampled weight of stacks that have `function`, and of all; of folded text.
 fn weights(folded: &str, function: &str) -> (f64, f64) {
@@ -40,6 +40,10 @@ fn each_class_burns_in_its_own_function() {
         [("alpha", &alpha, "burn_alpha", "burn_beta"), ("beta", &beta, "burn_beta", "burn_alpha")]
     {
         let ((inside, all), (wrong, _)) = (weights(text, own), weights(text, other));
+        figure(
+            &format!("flame {class}"),
+            &format!("{:.1} %, other {:.1} %", 100.0 * inside / all, 100.0 * wrong / all),
+        );
         say(&format!("flame {class}: {own} {:.1} %, {other} {:.1} %", 100.0 * inside / all, 100.0 * wrong / all));
         // An emulated guest spends more of its time in the kernel and in the C library.
         assert!(inside / all > if scale() < 1.0 { 0.75 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");

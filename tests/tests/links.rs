@@ -9,7 +9,7 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::units::{self, Tail};
 use tracer_tests::workload::{Server, source, wait_for_listener};
-use tracer_tests::{Numbers, begin, find, free_port, say, scale, scratch};
+use tracer_tests::{Numbers, begin, figure, find, free_port, say, scale, scratch};
 
 const CONNECTIONS: u64 = 64;
 
@@ -69,6 +69,7 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
             traces.entry(u.trace.as_str()).or_default().push(u.path.as_str());
         });
         let whole = traces.values().filter(|paths| paths.len() == 4 && paths.iter().all(|p| *p == paths[0])).count();
+        figure("whole chains", &format!("{whole} of {total}"));
         say(&format!("  {whole} of {total} transactions are whole: load, nginx, call, origin"));
         assert!(whole as u64 * 1000 >= total * 999, "{whole} of {total} transactions are whole");
     }

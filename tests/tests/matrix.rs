@@ -8,7 +8,7 @@ use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::units::Tail;
 use tracer_tests::workload::compile;
-use tracer_tests::{begin, say, scratch};
+use tracer_tests::{begin, figure, say, scratch};
 
 fn family(name: &str, least: usize) {
     let Some(_turn) = begin(&format!("matrix_{name}"), &["cc"]) else { return };
@@ -56,6 +56,10 @@ fn family(name: &str, least: usize) {
         }
     }
     wrong.extend(seen.iter().map(|(key, have)| format!("{key:?}: never exchanged, units with {have:?}")));
+    figure(
+        &format!("ends {name}"),
+        &format!("{} wrong, {} missing of {}", wrong.len(), missing.len(), 2 * exchanges.len()),
+    );
     say(&format!(
         "matrix {name}: {} exchanges, {} ends wrong, {} missing, lost {lost:?}",
         exchanges.len(),

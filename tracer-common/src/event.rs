@@ -178,8 +178,17 @@ wire! {
         pub head: u16,
         /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
         pub tail: u16,
-        /// Descriptor or syscall number for diagnosis.
-        pub syscall: u32,
+        /// Which operation of its thread this is, from 1; those that could not be reported are counted too, those
+        /// nobody asked for are not. Wraps.
+        pub nth: u32,
+        /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none.
+        pub sent_cookie: u64,
+        /// Position of their first byte.
+        pub sent_pos: u64,
+        /// Position after their last byte.
+        pub sent_end: u64,
+        /// When the last of them was sent.
+        pub sent_at: u64,
         /// The thread's books at this moment.
         pub books: Books,
     }

@@ -53,15 +53,16 @@ fn wake_flags() -> u64 {
     }
 }
 
-/// Appends `len` bytes at `record` to the event ring, or counts `lost`.
+/// Appends `len` bytes at `record` to the event ring, or counts `lost`; whether it is there.
 #[inline(always)]
-pub(crate) fn event(record: *const c_void, len: u64, lost: Lost) {
+pub(crate) fn event(record: *const c_void, len: u64, lost: Lost) -> bool {
     // SAFETY: the verifier checks that `record` has `len` bytes.
     let refused =
         unsafe { bpf_ringbuf_output(ptr::from_ref(&EVENTS).cast_mut().cast(), record.cast_mut(), len, wake_flags()) };
     if refused != 0 {
         count(lost);
     }
+    refused == 0
 }
 
 /// Appends `len` bytes at `record` to the sample ring, or counts the loss.

@@ -22,34 +22,65 @@ use crate::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
-    storage::{OFF_BLOCKED, OFF_IDLE, OFF_PREEMPTED, THREADS, Thread},
+    socket::sent,
+    storage::{THREADS, Thread},
 };
 
 /// Per CPU: when the running thread was switched in, and where the time went. User space seeds `switch_in`.
 #[map]
 static CPUS: PerCpuArray<CpuBooks> = PerCpuArray::with_max_entries(1, 0);
 
-/// Nanoseconds of the running slice so far.
+/// What `task`, which runs here, has used by `now`, nanoseconds since it was created: the scheduler's figure of when it
+/// was switched in, and its slice since.
 #[inline(always)]
-fn slice(now: u64) -> u64 {
+fn used(task: Task, now: u64) -> u64 {
     // SAFETY: this CPU's element.
-    let since = CPUS.get_ptr(0).map_or(0, |cpu| unsafe { (*cpu).switch_in });
-    if since == 0 { 0 } else { now.saturating_sub(since) }
+    let seen = CPUS.get_ptr(0).map_or((0, 0, 0), |cpu| unsafe { ((*cpu).task, (*cpu).exec_in, (*cpu).switch_in) });
+    // Otherwise its switch was not reported; the scheduler's figure is as old as the last timer tick.
+    if seen.0 == task.0 as u64 { seen.1 + now.saturating_sub(seen.2) } else { task.exec() }
 }
 
-/// The running thread's books at `now`, its running slice included as far as it was seen: the scheduler's own figure
-/// is added when the slice ends.
+/// When `task`, which runs here, was switched in; `now` if that was not seen.
 #[inline(always)]
-pub(crate) fn books(thread: &Thread, now: u64) -> Books {
-    Books { cpu: thread.cpu + slice(now), ..stored(thread) }
+fn since(task: Task, now: u64) -> u64 {
+    // SAFETY: this CPU's element.
+    let seen = CPUS.get_ptr(0).map_or((0, 0), |cpu| unsafe { ((*cpu).task, (*cpu).switch_in) });
+    if seen.0 == task.0 as u64 { seen.1 } else { now }
 }
 
+/// The books of `task`, which runs here, at `now`, its running slice included as far as it was seen: the scheduler's own
+/// figure is added when the slice ends.
 #[inline(always)]
-fn stored(thread: &Thread) -> Books {
+pub(crate) fn books(task: Task, thread: &mut Thread, now: u64) -> Books {
+    let exec = used(task, now);
+    if thread.base_at == 0 {
+        first_seen(task, thread, since(task, now), exec.saturating_sub(now.saturating_sub(since(task, now))));
+    }
+    if thread.waiting != 0 {
+        thread.waiting = 0;
+        thread.idle_end = since(task, now);
+    }
+    stored(task, thread, exec, now)
+}
+
+/// Everything counts from here: `at`, when `exec` had been used.
+#[inline(always)]
+fn first_seen(task: Task, thread: &mut Thread, at: u64, exec: u64) {
+    thread.base_at = at;
+    thread.base_exec = exec;
+    thread.base_runq = task.run_delay();
+}
+
+/// The books when `exec` was used by `now`. The kernel itself counts how long a task waits for a CPU; what is neither
+/// that nor CPU was blocked.
+#[inline(always)]
+fn stored(task: Task, thread: &Thread, exec: u64, now: u64) -> Books {
+    let cpu = exec.saturating_sub(thread.base_exec);
+    let runq = task.run_delay().saturating_sub(thread.base_runq);
     Books {
-        cpu: thread.cpu,
-        runq: thread.runq,
-        blocked: thread.blocked,
+        cpu,
+        runq,
+        blocked: now.saturating_sub(thread.base_at).saturating_sub(cpu).saturating_sub(runq),
         idle_cpu: thread.idle_cpu,
         idle_end: thread.idle_end,
         switches: thread.switches,
@@ -86,8 +117,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         }
         _ => {
             let exec = prev.exec();
-            let used =
-                leave(prev, exec, if known { cpu.exec_in } else { exec.saturating_sub(ran) }, now, preempt, state);
+            let before = if known { cpu.exec_in } else { exec.saturating_sub(ran) };
+            let used = leave(prev, exec, before, now.saturating_sub(ran), now, preempt, state);
             cpu.user += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
         }
@@ -97,14 +128,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     cpu.switch_in = now;
     cpu.task = next.0 as u64;
     cpu.runs = kind(next);
-    if cpu.runs == RUNS_IDLE {
-        return 0;
-    }
-    cpu.exec_in = next.exec();
-    if cpu.runs == RUNS_USER {
-        let missed = enter(next, cpu.exec_in, now);
-        cpu.user += missed;
-        cpu.idle -= missed as i64;
+    if cpu.runs != RUNS_IDLE {
+        cpu.exec_in = next.exec();
     }
     0
 }
@@ -120,100 +145,45 @@ fn kind(task: Task) -> u64 {
     }
 }
 
-/// `prev` ends a slice; `exec` is what the scheduler charged it so far, and `since` what it had when it was seen last, if
-/// it is new here. Returns what it used, nanoseconds.
+/// `prev` ends a slice that began at `since`; `exec` is what the scheduler charged it so far, and `before` what it had
+/// then. Returns what it used since it was seen last, nanoseconds: also slices that were not reported.
 #[inline(always)]
-fn leave(prev: Task, exec: u64, since: u64, now: u64, preempt: u8, state: u32) -> u64 {
+fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, state: u32) -> u64 {
     let thread = THREADS.get(prev.0, true);
     if thread.is_null() {
         emit::count(Lost::ThreadStorage);
-        return exec.saturating_sub(since);
+        return exec.saturating_sub(before);
     }
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     let thread = unsafe { &mut *thread };
-    let used = exec.saturating_sub(if thread.exec == 0 { since } else { thread.exec });
-    thread.exec = exec;
-    thread.cpu += used;
+    if thread.base_at == 0 {
+        first_seen(prev, thread, since, before);
+    }
+    let used = exec.saturating_sub(if thread.exec == 0 { before } else { thread.exec });
+    // Zero means that it was not seen to leave.
+    thread.exec = if exec == 0 { 1 } else { exec };
     thread.switches += 1;
-    thread.off = now;
-    thread.woken = 0;
-    thread.off_kind = if preempt & 1 != 0 || state == 0 {
-        OFF_PREEMPTED
-    } else {
-        match arch::wait(Regs::of(prev).nr()) {
-            Wait::Poll => {
-                thread.idle_cpu = thread.cpu;
-                thread.idles += 1;
-                thread.polls += 1;
-                OFF_IDLE
-            }
-            Wait::Work => {
-                thread.idle_cpu = thread.cpu;
-                thread.idles += 1;
-                OFF_IDLE
-            }
-            Wait::Other => OFF_BLOCKED,
+    if thread.waiting != 0 {
+        thread.waiting = 0;
+        thread.idle_end = since;
+    }
+    if preempt & 1 == 0 && state != 0 {
+        let wait = arch::wait(Regs::of(prev).nr());
+        if wait != Wait::Other {
+            thread.idle_cpu = exec.saturating_sub(thread.base_exec);
+            thread.idles += 1;
+            thread.polls += (wait == Wait::Poll) as u32;
+            thread.waiting = 1;
         }
-    };
+    }
+    if thread.sent_cookie != 0 {
+        sent::flush(prev, thread, stored(prev, thread, exec, now));
+    }
     let dead = state & TASK_DEAD != 0;
-    if dead || due(thread, thread.cpu, now) {
-        tick(prev, thread, stored(thread), now, if dead { TICK_DEAD } else { 0 });
+    if dead || due(thread, exec.saturating_sub(thread.base_exec), now) {
+        tick(prev, thread, stored(prev, thread, exec, now), now, if dead { TICK_DEAD } else { 0 });
     }
     used
-}
-
-/// `next` begins a slice. Returns what it used where its switch was not seen, nanoseconds.
-#[inline(always)]
-fn enter(next: Task, exec: u64, now: u64) -> u64 {
-    let thread = THREADS.get(next.0, true);
-    if thread.is_null() {
-        emit::count(Lost::ThreadStorage);
-        return 0;
-    }
-    // SAFETY: not null; `next` is about to run here and nowhere else.
-    let thread = unsafe { &mut *thread };
-    let missed = if thread.exec == 0 { 0 } else { exec.saturating_sub(thread.exec) };
-    // A thread that never ran has used nothing; zero means that it was not seen.
-    thread.exec = if exec == 0 { 1 } else { exec };
-    thread.cpu += missed;
-    waited(thread, now);
-    missed
-}
-
-/// Where the thread was since it was switched out.
-#[inline(always)]
-fn waited(thread: &mut Thread, now: u64) {
-    if thread.off == 0 {
-        return;
-    }
-    if thread.off_kind == OFF_PREEMPTED {
-        thread.runq += now.saturating_sub(thread.off);
-    } else {
-        let woken = if thread.woken == 0 { now } else { thread.woken };
-        thread.blocked += woken.saturating_sub(thread.off);
-        thread.runq += now.saturating_sub(woken);
-        if thread.off_kind == OFF_IDLE {
-            thread.idle_end = now;
-        }
-    }
-    thread.off = 0;
-    thread.woken = 0;
-}
-
-/// hook: tp_btf sched_waking(task). First seen: 5.10. Emits nothing: remembers when a sleeper became runnable.
-#[btf_tracepoint(function = "sched_waking")]
-pub(crate) fn waking(ctx: BtfTracePointContext) -> i32 {
-    let thread = THREADS.get(Task(ctx.arg(0)).0, false);
-    if thread.is_null() {
-        return 0;
-    }
-    // SAFETY: not null; a race with the thread's own switch costs at most one split of waiting time.
-    let thread = unsafe { &mut *thread };
-    if thread.off != 0 && thread.woken == 0 && thread.off_kind != OFF_PREEMPTED {
-        // SAFETY: no argument.
-        thread.woken = unsafe { bpf_ktime_get_ns() };
-    }
-    0
 }
 
 /// Whether the thread has something to report and has not for long enough.
@@ -226,7 +196,7 @@ fn due(thread: &Thread, cpu: u64, now: u64) -> bool {
 /// Reports a thread that never leaves the CPU; called by the sampler.
 #[inline(always)]
 pub(crate) fn running(task: Task, thread: &mut Thread, now: u64) -> Books {
-    let books = books(thread, now);
+    let books = books(task, thread, now);
     if due(thread, books.cpu, now) {
         tick(task, thread, books, now, TICK_RUNNING);
     }

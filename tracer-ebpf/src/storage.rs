@@ -64,45 +64,40 @@ local_storage!(
 /// What is kept per thread. Times in nanoseconds.
 #[repr(C)]
 pub(crate) struct Thread {
-    /// What the scheduler charged it when it was switched last, nanoseconds; 0 = not seen yet.
+    /// When it was seen first, and what it had used and waited for a CPU by then; 0 = not seen yet.
+    pub(crate) base_at: u64,
+    pub(crate) base_exec: u64,
+    pub(crate) base_runq: u64,
+    /// What the scheduler had charged it when it left a CPU last; 0 = never seen to.
     pub(crate) exec: u64,
-    /// CPU of completed slices.
-    pub(crate) cpu: u64,
-    pub(crate) runq: u64,
-    pub(crate) blocked: u64,
-    /// CPU when the last wait for work began; when it ended.
+    /// CPU since `base_at` when the last wait for work began; when that wait ended.
     pub(crate) idle_cpu: u64,
     pub(crate) idle_end: u64,
-    /// When it left the CPU, 0 while it runs.
-    pub(crate) off: u64,
-    /// When it was woken since, 0 if it was not.
-    pub(crate) woken: u64,
     /// CPU and time of the last report.
     pub(crate) reported_cpu: u64,
     pub(crate) reported_at: u64,
     /// The array of the last `sendmmsg`/`recvmmsg`.
     pub(crate) mmsg: u64,
+    /// Bytes without payload it sent and has not reported: by which socket (0 = none), from where to where, and when.
+    pub(crate) sent_cookie: u64,
+    pub(crate) sent_pos: u64,
+    pub(crate) sent_end: u64,
+    pub(crate) sent_at: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
     pub(crate) reads: u32,
-    /// How it left the CPU: `OFF_…`.
-    pub(crate) off_kind: u32,
+    /// It left the CPU to wait for work, and has not been seen since.
+    pub(crate) waiting: u32,
     /// Cached policy of its process and the generation it was looked up in.
     pub(crate) policy: u32,
     pub(crate) generation: u32,
     /// Next message of the array in `mmsg`, and the length moved by the one before.
     pub(crate) mmsg_next: u32,
     pub(crate) mmsg_bytes: u32,
-    pub(crate) pad: u32,
+    /// Socket operations reported, or meant to be.
+    pub(crate) ops: u32,
 }
-
-/// [`Thread::off_kind`]: still runnable.
-pub(crate) const OFF_PREEMPTED: u32 = 0;
-/// [`Thread::off_kind`]: blocked.
-pub(crate) const OFF_BLOCKED: u32 = 1;
-/// [`Thread::off_kind`]: blocked in a wait for work.
-pub(crate) const OFF_IDLE: u32 = 2;
 
 /// What is kept per socket. Positions count bytes since the socket was first seen.
 #[repr(C)]

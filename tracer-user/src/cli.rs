@@ -65,6 +65,10 @@ pub struct Live {
     /// Address of console, metrics and API.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+    /// File with the token that changes need (`Authorization: Bearer TOKEN`), mode 0600; made with a random one when it
+    /// does not exist. Without it the server only answers questions.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Stop after this long (30s, 5m, 1h) and print a summary.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ struct File {
 #[serde(deny_unknown_fields, default)]
 struct Agent {
     listen: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
     services: Vec<String>,
     pids: Vec<u32>,
     ports: Vec<u16>,
@@ -117,6 +118,8 @@ struct ServiceFile {
 pub struct Config {
     /// Address of console, metrics and API.
     pub listen: SocketAddr,
+    /// File of the token that changes need; without it nothing can be changed.
+    pub token_file: Option<PathBuf>,
     /// Only these services, when not empty.
     pub only_services: Vec<String>,
     /// Only these processes, when not empty.
@@ -148,6 +151,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+            token_file: None,
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
@@ -201,6 +205,12 @@ impl Config {
             config.listen = listen.get_ref().parse().map_err(|_| {
                 source.wrong(&listen.span(), "expected an address and a port, such as \"127.0.0.1:9464\"")
             })?;
+        }
+        if let Some(path) = file.agent.token_file.filter(|path| !path.get_ref().is_empty()) {
+            if !path.get_ref().starts_with('/') {
+                return Err(source.wrong(&path.span(), "expected an absolute path, such as \"/run/tracer/token\""));
+            }
+            config.token_file = Some(PathBuf::from(path.into_inner()));
         }
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tracer_common::event::Kind;
+use tracer_common::event::{Books, Kind};
 use tracer_common::policy::Ask;
 
 use crate::classes::{Classifier, Facts};
@@ -47,6 +47,10 @@ pub trait UnitWriter {
     fn unit(&mut self, names: &Names, unit: &Unit);
     /// About once a second: whoever reads along wants what there is.
     fn flush(&mut self);
+    /// The wall clock was set: wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    fn clock(&mut self, wall_offset: i64);
+    /// Units that could not be written.
+    fn dropped(&self) -> u64;
 }
 
 /// How long a process whose first thread ended is remembered, nanoseconds.
@@ -127,6 +131,29 @@ impl Pipeline {
     /// Finished units also go to `writer`.
     pub fn write_units(&mut self, writer: Box<dyn UnitWriter>) {
         self.writer = Some(writer);
+    }
+
+    /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    pub fn clock(&mut self, wall_offset: i64) {
+        self.store.clock(wall_offset);
+        if let Some(writer) = &mut self.writer {
+            writer.clock(wall_offset);
+        }
+    }
+
+    /// What may have ended unreported; see [`Engine::silent`].
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        self.engine.silent(before)
+    }
+
+    /// Books of a thread that is followed, and when it was last heard of.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+        self.engine.followed(tid, tgid)
+    }
+
+    /// Whether a process is known.
+    pub fn knows(&self, tgid: u32) -> bool {
+        self.engine.knows(tgid)
     }
 
     /// Names behind ids.
@@ -424,9 +451,11 @@ impl Pipeline {
             ("connections_evicted", counters.connections_evicted),
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
+            ("processes_forgotten", counters.processes_forgotten),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
+            ("units_not_written", self.writer.as_ref().map_or(0, |writer| writer.dropped())),
         ] {
             self.metrics.set_lost(reason, count);
         }

@@ -1,11 +1,13 @@
 //! `cargo xtask build`: the object, then `tracer` with the object inside.
 
+use std::env;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::{self, Way};
+use crate::cross::{self, Cross};
 use crate::shell;
 
 /// `cargo xtask build`.
@@ -14,12 +16,23 @@ pub(crate) struct Options {
     /// Build with optimisations, into target/release.
     #[arg(long)]
     release: bool,
+    /// Processor of the machine to be traced; this machine's when not given.
+    #[arg(long, value_parser = ["x86_64", "aarch64"])]
+    arch: Option<String>,
 }
 
 /// Builds and says where the binary is.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     build_ebpf::ready(way)?;
-    let binary = tracer(way, options.release)?;
+    let binary = match options.arch.as_deref() {
+        Some(arch) if arch != env::consts::ARCH => {
+            if arch != cross::RUST {
+                bail!("building for {arch} on {} is not supported; build there", env::consts::ARCH);
+            }
+            Cross::ready()?.tracer(way, options.release)?
+        }
+        _ => tracer(way, options.release)?,
+    };
     shell::print(binary.display());
     Ok(())
 }

@@ -4,12 +4,14 @@
 //! terminates its child. A signal from us could not reach a process of root's, and would not come if we were killed.
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::shell::Root;
 
@@ -73,6 +75,21 @@ impl Leash {
         Ok(Self { name, child, held })
     }
 
+    /// The process's number; waits until the shell has started it. Only where no sudo stands between.
+    pub(crate) fn pid(&self) -> Result<i32> {
+        let shell = self.child.id();
+        let children = format!("/proc/{shell}/task/{shell}/children");
+        for _ in 0..1000 {
+            let text = fs::read_to_string(&children).with_context(|| format!("{} has ended", self.name))?;
+            // In the order they were started: the program, then the watcher.
+            if let Some(pid) = text.split_whitespace().next() {
+                return pid.parse().context("the kernel lists a process without a number");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        bail!("{} was not started", self.name)
+    }
+
     /// How the process ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))
@@ -96,9 +113,7 @@ impl Drop for Leash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     fn lives(pid: &str) -> bool {
         Path::new("/proc").join(pid).exists()
@@ -123,6 +138,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let (leash, pid) = start("echo $$; exec sleep 1000", dir.path());
         assert!(lives(&pid));
+        assert_eq!(leash.pid().expect("number").to_string(), pid);
         let status = leash.end().expect("wait");
         assert_eq!(status.code(), Some(128 + libc::SIGTERM));
         assert!(!lives(&pid));

@@ -8,11 +8,13 @@ mod build;
 mod build_ebpf;
 mod check;
 mod ci;
+mod cross;
 mod demo;
 mod fuzz;
 mod http;
 mod leash;
 mod packages;
+mod programs;
 mod readme;
 mod setup;
 mod shell;
@@ -54,6 +56,12 @@ enum Task {
     Demo(demo::Options),
     /// Measure what tracing costs on this machine.
     Bench(bench::Options),
+    /// A server that sleeps 5 ms a request; part of `bench`.
+    #[command(hide = true)]
+    BenchSleeper {
+        /// Where it listens.
+        address: std::net::SocketAddr,
+    },
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
@@ -74,6 +82,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => ci::run(way, &options),
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
+        Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
         Task::Tidy => tidy::run(),

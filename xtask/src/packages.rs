@@ -9,12 +9,16 @@ use crate::shell::{self, Root};
 /// What a package is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
+    /// Servers, loads and peers `bench` measures.
+    Bench,
     /// Building the eBPF object with Debian's compiler.
     DebianEbpf,
     /// Compiling fuzz targets.
     Fuzz,
     /// Unpacking kernels and making disks for guests.
     Guests,
+    /// Building for arm64.
+    Arm64,
     /// Real programs the demo and the kernel tests trace.
     Programs,
 }
@@ -41,12 +45,18 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("libstd-rust-web-dev-bpf", "", Need::DebianEbpf, "core for bpfel-unknown-none, so no nightly is needed"),
     package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
     package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
+    package("redis-server", "redis-server", Need::Bench, "server of the benchmark"),
+    package("postgresql", "", Need::Bench, "server of the benchmark, with its pgbench"),
+    package("bpftrace", "bpftrace", Need::Bench, "peer: a latency histogram"),
+    package("linux-perf", "perf", Need::Bench, "peer: perf trace and perf record"),
     package("g++", "c++", Need::Fuzz, "libFuzzer is C++"),
     package("zstd", "zstd", Need::Guests, "newer kernels are compressed by it"),
     package("lz4", "lz4", Need::Guests, "older kernels are compressed by it"),
     package("xz-utils", "xz", Need::Guests, "some kernels are compressed by it"),
     package("e2fsprogs", "mke2fs", Need::Guests, "the guest's disk"),
     package("binutils", "strip", Need::Guests, "test programs without their debug information"),
+    package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", Need::Arm64, "links for arm64, and compiles zstd"),
+    package("libc6-dev-arm64-cross", "", Need::Arm64, "the C library it links to"),
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),

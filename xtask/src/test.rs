@@ -10,7 +10,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, fuzz, setup};
+use crate::{build, fuzz, programs, setup};
 
 /// Seconds each fuzz target gets.
 const FUZZ_SECONDS: u32 = 20;
@@ -92,13 +92,20 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
         command.arg(program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
         tally.run(&mut command, &name)?;
     }
+    tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root));
     Ok(())
 }
 
 /// Builds the kernel tests and returns the programs.
 pub(crate) fn programs() -> Result<Vec<PathBuf>> {
     let mut command = shell::cargo();
-    command.args(["test", "--locked", "--package", "tracer-tests", "--no-run"]);
+    command.args(["test", "--locked"]);
+    programs_of(command)
+}
+
+/// The same by another `cargo test`.
+pub(crate) fn programs_of(mut command: Command) -> Result<Vec<PathBuf>> {
+    command.args(["--package", "tracer-tests", "--no-run"]);
     command.args(["--message-format", "json-render-diagnostics"]).stderr(std::process::Stdio::inherit());
     let text = shell::output(&mut command)?;
     let mut programs = Vec::new();

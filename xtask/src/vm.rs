@@ -3,10 +3,12 @@
 //! Everything is unpacked below the build directory; this machine's package configuration is not touched. Guests are
 //! emulated: what they measure of time means nothing, what they see is the kernel's own.
 
-mod archive;
+pub(crate) mod archive;
 mod guest;
 mod image;
 mod kernels;
+mod machine;
+mod report;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +20,12 @@ use clap::Args;
 
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
-use crate::{build, build_ebpf, readme, shell, test};
+use crate::programs::{self, Table};
+use crate::{build_ebpf, readme, shell};
 use guest::Boot;
 use kernels::{SOURCES, Source};
+use machine::{Built, Machine};
+use report::Outcome;
 
 /// `cargo xtask vm`.
 #[derive(Args)]
@@ -28,17 +33,26 @@ pub(crate) struct Options {
     /// Kernels to boot, by name: 5.10, 6.1, 6.12, 6.18, stable, candidate. All when not given.
     #[arg(long, value_delimiter = ',')]
     kernel: Vec<String>,
+    /// Processor of the guests.
+    #[arg(long, value_enum, default_value = "x86_64")]
+    arch: Machine,
+    /// Every test there is for guests (the default).
+    #[arg(long, conflicts_with_all = ["smoke", "load"])]
+    full: bool,
     /// Only the quick tests.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "load")]
     smoke: bool,
-    /// Put the table into README.md.
+    /// No tests: only load the programs, with their self-test.
+    #[arg(long)]
+    load: bool,
+    /// Record what these kernels make of the programs in xtask/programs.toml, instead of comparing with it.
+    #[arg(long)]
+    record: bool,
+    /// Put the tables into README.md: the last result of every kernel.
     #[arg(long)]
     readme: bool,
 }
 
-/// Head of the table.
-const HEAD: &str =
-    "| kernel | version | programs | self-test | tests passed | seconds |\n| --- | --- | --- | --- | --- | ---: |\n";
 /// Kernels on which tracing is refused; there the refusal is what is tested.
 const REFUSED: &[&str] = &["5.10"];
 /// Most time for one guest.
@@ -46,58 +60,145 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Tests of a quick run, `binary:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4"];
 /// Tests of a full run, besides those.
-const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals"];
+const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "doctor:"];
 /// Programs in C the tests want, compiled here.
 const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 
 /// Boots every kernel asked for, prints the table, fails when one fell short.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    let machine = options.arch;
+    let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
+    if let Some(unknown) = options.kernel.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
+        let names: Vec<&str> = offered.iter().map(|s| s.name).collect();
+        bail!("no kernel '{unknown}' is known for this processor; expected some of {}", names.join(", "));
+    }
+    let chosen: Vec<&Source> = offered
+        .into_iter()
+        .filter(|s| options.kernel.is_empty() || options.kernel.iter().any(|k| k == s.name))
+        .collect();
     packages::install(&[Need::Guests])?;
     build_ebpf::ready(way)?;
-    build::tracer(way, true)?;
-    let chosen: Vec<&Source> =
-        SOURCES.iter().filter(|s| options.kernel.is_empty() || options.kernel.iter().any(|k| k == s.name)).collect();
-    if let Some(unknown) = options.kernel.iter().find(|k| !SOURCES.iter().any(|s| s.name == **k)) {
-        let names: Vec<&str> = SOURCES.iter().map(|s| s.name).collect();
-        bail!("no kernel '{unknown}' is known; expected some of {}", names.join(", "));
-    }
-    let base = shell::target_dir()?.join("vm");
+    let built = machine.build(way)?;
+    let base = shell::target_dir()?.join(machine.dir());
     fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
-    let qemu = image::Qemu::ready(&base)?;
-    let root = image::root(&base)?;
-    let mut tests: Vec<String> = SMOKE.iter().map(|t| (*t).to_owned()).collect();
-    if !options.smoke {
-        tests.retain(|t| !t.starts_with("matrix"));
-        tests.extend(FULL.iter().map(|t| (*t).to_owned()));
-    }
-    let files = files(&base)?;
+    let qemu = image::Qemu::ready(&base, machine)?;
+    let root = image::root(&base, machine)?;
+    let tests = tests(options);
+    let files = files(&base, &built)?;
+    // Of all processors together: one table shows them.
+    let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
+    let build = fingerprint()?;
+    let mut recorded = Table::read()?;
     let mut failed = Vec::new();
-    let mut rows = Vec::new();
+    let mut outcomes = Vec::new();
     for source in chosen {
-        let (kernel, package) = kernels::image(source, &base)?;
+        let (kernel, package) = kernels::image(source, machine, &base)?;
         let wanted: &[String] = if REFUSED.contains(&source.name) { &[] } else { &tests };
         let mut boot = one(&base, &qemu, &root, &kernel, source, &files, wanted)?;
+        let mut retried = None;
         // Emulated on a busy machine, a guest can panic or a wait in it run out; said, and tried once more.
         if let Err(why) = verdict(source, &boot, wanted) {
-            shell::progress(format!("{}: {why:#}; once more", source.name));
+            let first = base.join(format!("{}.first.log", source.name));
+            fs::rename(&boot.log, &first).with_context(|| format!("cannot keep {}", first.display()))?;
+            shell::progress(format!("{}: {why:#} (its console: {}); once more", source.name, first.display()));
+            retried = Some(format!("{why:#}"));
             boot = one(&base, &qemu, &root, &kernel, source, &files, wanted)?;
         }
         let verdict = verdict(source, &boot, wanted);
+        let mut outcome = Outcome::new(&machine.kernel(source.name), &package, &boot);
         if let Err(why) = &verdict {
-            eprintln!("error: kernel {}: {why:#}; its console: {}", source.name, boot.log.display());
+            eprintln!(
+                "error: kernel {}: {why:#}; its console: {}\n{}",
+                source.name,
+                boot.log.display(),
+                tail(&boot.log)
+            );
             failed.push(source.name);
         }
-        rows.push(row(source, &package, &boot, verdict.is_ok()));
+        if !REFUSED.contains(&source.name) {
+            let faults = counts(&mut recorded, options.record, &outcome);
+            if !faults.is_empty() {
+                eprintln!(
+                    "error: kernel {}: {}; if that is meant: `cargo xtask vm --load --record`",
+                    source.name,
+                    faults.join("; ")
+                );
+                failed.push(source.name);
+            }
+        }
+        outcome = Outcome {
+            tests: wanted.len(),
+            full: !options.smoke && !options.load,
+            retried,
+            refused: REFUSED.contains(&source.name),
+            good: verdict.is_ok(),
+            build: build.clone(),
+            ..outcome
+        };
+        if !options.load {
+            outcome.keep(&results)?;
+        }
+        outcomes.push(outcome);
     }
-    let table = format!("{HEAD}{}", rows.join("\n"));
-    shell::print(&table);
+    shell::print(report::tables(&outcomes, &build));
+    if options.record {
+        recorded.write()?;
+    }
     if options.readme {
-        readme::put("vm", &table)?;
+        readme::put("vm", &report::tables(&report::all(&results), &build))?;
     }
+    failed.dedup();
     if !failed.is_empty() {
         bail!("kernels that fell short: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Tests of a run, `binary:filter`.
+fn tests(options: &Options) -> Vec<String> {
+    let all = |tests: &[&str]| tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>();
+    if options.load {
+        return Vec::new();
+    }
+    let mut tests = all(SMOKE);
+    if !options.smoke {
+        tests.retain(|test| !FULL.iter().any(|whole| test.starts_with(whole)));
+        tests.extend(all(FULL));
+    }
+    tests
+}
+
+/// Shows what a kernel makes of the programs; records it, or says what is not acceptable about it.
+fn counts(recorded: &mut Table, record: bool, outcome: &Outcome) -> Vec<String> {
+    let now = programs::of(&outcome.doctor);
+    let (table, mut faults) = programs::compare(recorded.of(&outcome.kernel), &now);
+    shell::print(format!("programs on {} ({})\n{table}", outcome.kernel, outcome.version));
+    if record && !now.is_empty() {
+        recorded.record(&outcome.kernel, &outcome.version, &now);
+        // What is too near to the limit is not made good by writing it down.
+        faults = programs::compare(recorded.of(&outcome.kernel), &now).1;
+    }
+    faults
+}
+
+/// Tells the agent's sources of one run from those of another, for whatever processor they are built.
+fn fingerprint() -> Result<String> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut list = Command::new("git");
+    list.current_dir(shell::root()).args(["ls-files", "Cargo.lock", "tracer-common", "tracer-ebpf", "tracer-user"]);
+    let mut hasher = DefaultHasher::new();
+    for name in shell::output(&mut list)?.lines() {
+        name.hash(&mut hasher);
+        fs::read(shell::root().join(name)).with_context(|| format!("cannot read {name}"))?.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// The end of what a guest printed.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().skip(lines.len().saturating_sub(40)).fold(String::new(), |text, line| text + "    " + line + "\n")
 }
 
 fn one(
@@ -124,27 +225,28 @@ fn one(
 }
 
 /// The agent, the test programs without their debug information, and the workloads: where from, where to.
-fn files(base: &Path) -> Result<Vec<(PathBuf, String)>> {
+fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
     let dir = base.join("files");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut files = Vec::new();
     let mut strip = |from: &Path, name: &str| -> Result<()> {
         let to = dir.join(name);
-        shell::output(Command::new("strip").arg("-o").arg(&to).arg(from))?;
+        shell::output(Command::new(format!("{}strip", built.tools)).arg("-o").arg(&to).arg(from))?;
         files.push((to, format!("/guest/{name}")));
         Ok(())
     };
-    strip(&shell::target_dir()?.join("release/tracer"), "tracer")?;
-    for program in test::programs()? {
+    strip(&built.tracer, "tracer")?;
+    for program in &built.tests {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Some((name, _)) = name.rsplit_once('-') {
-            strip(&program, name)?;
+            strip(program, name)?;
         }
     }
     for name in WORKLOADS {
         let to = dir.join(name);
         let source = shell::root().join("tests/workloads").join(format!("{name}.c"));
-        let mut command = Command::new("cc");
+        let compiler = if built.tools.is_empty() { "cc".to_owned() } else { format!("{}gcc", built.tools) };
+        let mut command = Command::new(compiler);
         command.args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread", "-o"]);
         shell::output(command.arg(&to).arg(source))?;
         files.push((to, format!("/guest/{name}.bin")));
@@ -156,21 +258,26 @@ fn files(base: &Path) -> Result<Vec<(PathBuf, String)>> {
 }
 
 fn verdict(source: &Source, boot: &Boot, tests: &[String]) -> Result<()> {
-    if !boot.complete {
-        bail!("the guest did not reach its end{}", if boot.panicked { ": its kernel panicked" } else { "" });
+    if boot.panicked {
+        bail!("its kernel panicked");
     }
+    if !boot.complete {
+        bail!("{}", if boot.late { "its time was over" } else { "it did not reach its end" });
+    }
+    let features = boot.doctor["features"].as_array().context("doctor said nothing")?;
+    let missing = features.iter().find(|feature| feature["state"] == "missing");
     if REFUSED.contains(&source.name) {
-        if !boot.doctor.iter().any(|line| line.starts_with("missing")) {
+        if missing.is_none() {
             bail!("tracing was expected to be refused, and the refusal named");
         }
         return Ok(());
     }
-    if let Some(line) = boot.doctor.iter().find(|line| line.starts_with("missing")) {
-        bail!("doctor: {line}");
+    if let Some(feature) = missing {
+        bail!("doctor: {} is missing: {}", feature["name"], feature["detail"]);
     }
     let failed: Vec<&str> = boot.tests.iter().filter(|(_, ok)| !ok).map(|(name, _)| name.as_str()).collect();
     if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
+        bail!("tests failed: {}", failed.join(", "));
     }
     if boot.tests.len() != tests.len() {
         bail!("{} of {} tests ran", boot.tests.len(), tests.len());
@@ -178,18 +285,39 @@ fn verdict(source: &Source, boot: &Boot, tests: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn row(source: &Source, package: &str, boot: &Boot, good: bool) -> String {
-    let count = |state: &str, what: &str| {
-        boot.doctor.iter().filter(|line| line.starts_with(state) && line.contains(what)).count()
-    };
-    let passed = boot.tests.iter().filter(|(_, ok)| *ok).count();
-    let programs = format!("{} ok, {} degraded", count("ok", " program "), count("degraded", " program "));
-    let checked = format!("{} ok", count("ok", "self-test"));
-    let tests = if REFUSED.contains(&source.name) {
-        if good { "refused, as it should be".to_owned() } else { "not refused".to_owned() }
-    } else {
-        format!("{passed} of {}", boot.tests.len())
-    };
-    let version = if boot.version.is_empty() { package } else { &boot.version };
-    format!("| {} | {version} | {programs} | {checked} | {tests} | {:.0} |", source.name, boot.took.as_secs_f64())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot() -> Boot {
+        let doctor = serde_json::json!({ "features": [{ "name": "stacks", "state": "full" }] });
+        Boot { doctor, complete: true, tests: vec![("a:b".into(), true)], ..Boot::default() }
+    }
+
+    fn said(boot: &Boot) -> String {
+        let source = SOURCES.iter().find(|s| s.name == "6.1").expect("6.1");
+        verdict(source, boot, &["a:b".to_owned()]).map_or_else(|why| why.to_string(), |()| "good".into())
+    }
+
+    #[test]
+    fn a_panic_is_told_from_a_failed_test() {
+        assert_eq!(said(&boot()), "good");
+        // A panic after the last test is one all the same.
+        assert_eq!(said(&Boot { panicked: true, ..boot() }), "its kernel panicked");
+        assert_eq!(said(&Boot { complete: false, late: true, ..boot() }), "its time was over");
+        assert_eq!(said(&Boot { tests: vec![("a:b".into(), false)], ..boot() }), "tests failed: a:b");
+        assert_eq!(said(&Boot { tests: vec![], ..boot() }), "0 of 1 tests ran");
+        assert_eq!(said(&Boot { doctor: serde_json::Value::Null, ..boot() }), "doctor said nothing");
+    }
+
+    #[test]
+    fn a_full_run_has_every_quick_test() {
+        let of = |smoke| {
+            let (kernel, arch) = (Vec::new(), Machine::X86);
+            tests(&Options { kernel, arch, full: false, smoke, load: false, record: false, readme: false })
+        };
+        for test in of(true) {
+            assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");
+        }
+    }
 }

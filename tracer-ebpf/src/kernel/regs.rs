@@ -22,9 +22,14 @@ impl Regs {
     /// System call number.
     #[inline(always)]
     pub(crate) fn nr(self) -> u64 {
-        // SAFETY: offset from BTF; on arm64 the member is an int, read with what follows it and cut.
-        let nr = unsafe { load::<u64>(self.0, OFF_REG_NR.load()) };
-        if cfg!(bpf_target_arch = "aarch64") { nr as u32 as u64 } else { nr }
+        let at = OFF_REG_NR.load();
+        if cfg!(bpf_target_arch = "aarch64") {
+            // SAFETY: offset from BTF; the member is an int there, and the verifier allows no more to be read.
+            unsafe { load::<u32>(self.0, at) as u64 }
+        } else {
+            // SAFETY: offset from BTF.
+            unsafe { load::<u64>(self.0, at) }
+        }
     }
 
     /// Second argument.

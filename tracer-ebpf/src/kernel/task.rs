@@ -4,10 +4,12 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_probe_read_kernel};
 
+use tracer_common::members::ABSENT;
+
 use super::load;
 use crate::offsets::{
     OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES,
-    OFF_TASK_FLAGS, OFF_TASK_PID, OFF_TASK_TGID,
+    OFF_TASK_FLAGS, OFF_TASK_PID, OFF_TASK_RUN_DELAY, OFF_TASK_TGID,
 };
 
 /// `PF_KTHREAD` (`include/linux/sched.h`).
@@ -52,6 +54,16 @@ impl Task {
     pub(crate) fn exec(self) -> u64 {
         // SAFETY: offset of `se.sum_exec_runtime` (a u64).
         unsafe { load(self.0, OFF_TASK_EXEC.load()) }
+    }
+
+    /// Time spent waiting for a CPU so far, nanoseconds, as the kernel itself counts it; 0 where it does not.
+    #[inline(always)]
+    pub(crate) fn run_delay(self) -> u64 {
+        if OFF_TASK_RUN_DELAY.load() == ABSENT {
+            return 0;
+        }
+        // SAFETY: offset of `sched_info.run_delay` (an unsigned long long).
+        unsafe { load(self.0, OFF_TASK_RUN_DELAY.load()) }
     }
 
     /// `comm`.

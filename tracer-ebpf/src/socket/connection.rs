@@ -16,6 +16,7 @@ use tracer_common::{
     policy::Control,
 };
 
+use super::sent;
 use crate::{
     emit,
     kernel::{
@@ -210,6 +211,8 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         } else {
             // SAFETY: not null; the current thread's own record.
             let thread = unsafe { &mut *thread };
+            // This record has the position and the time.
+            sent::told(thread, sock.cookie);
             let tgid = task.tgid();
             if new == SYN_SENT && !policy::process_traced(control, thread, tgid) {
                 return;
@@ -217,7 +220,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             record.header.flags = STATE_OWN;
             record.header.tgid = tgid;
             record.header.tid = task.tid();
-            record.books = books(thread, now);
+            record.books = books(task, thread, now);
         }
     }
     emit::event(ptr::from_ref(&record).cast(), size_of::<State>() as u64, Lost::RingConnection);
@@ -234,13 +237,17 @@ pub(crate) fn arrived(ctx: BtfTracePointContext) -> i32 {
 /// Bytes arrived on `sk`, or it can be accepted from.
 #[inline(always)]
 pub(super) fn readable(sk: SockPtr) {
-    if policy::control().is_none() || !matches!(sk.what(), What::Tcp | What::UnixStream) || sk.is_listening() {
-        return;
-    }
-    let sock = SOCKS.get(sk.0, true);
+    // Nearly always there is a record, and then nothing else need be looked at.
+    let mut sock = SOCKS.get(sk.0, false);
     if sock.is_null() {
-        emit::count(Lost::SocketStorage);
-        return;
+        if policy::control().is_none() || !matches!(sk.what(), What::Tcp | What::UnixStream) || sk.is_listening() {
+            return;
+        }
+        sock = SOCKS.get(sk.0, true);
+        if sock.is_null() {
+            emit::count(Lost::SocketStorage);
+            return;
+        }
     }
     // SAFETY: not null; a race with the reader costs one arrival time.
     let sock = unsafe { &mut *sock };

@@ -32,13 +32,13 @@ use crate::{
 pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
     let nr = Regs::of(Task::current()).nr();
     if arch::is_splice(nr) {
-        spliced(SockPtr(ctx.arg(0)), nr);
+        spliced(SockPtr(ctx.arg(0)));
     }
     0
 }
 
 #[inline(always)]
-fn spliced(sk: SockPtr, nr: u64) {
+fn spliced(sk: SockPtr) {
     let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false>(sk) else { return };
     if what != What::Tcp {
         return;
@@ -70,6 +70,7 @@ fn spliced(sk: SockPtr, nr: u64) {
     if sock.rx < sock.rx_skip {
         return;
     }
+    thread.ops = thread.ops.wrapping_add(1);
     let Some(scratch) = SPLICE_SCRATCH.get_ptr_mut(0) else { return };
     // SAFETY: a per-CPU area of this program.
     unsafe {
@@ -90,9 +91,15 @@ fn spliced(sk: SockPtr, nr: u64) {
             seq,
             head: 0,
             tail: 0,
-            syscall: nr as u32,
-            books: books(thread, now),
+            nth: thread.ops,
+            sent_cookie: thread.sent_cookie,
+            sent_pos: thread.sent_pos,
+            sent_end: thread.sent_end,
+            sent_at: thread.sent_at,
+            books: books(task, thread, now),
         };
-        emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp);
+        if emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp) {
+            thread.sent_cookie = 0;
+        }
     }
 }

@@ -4,6 +4,7 @@ mod connection;
 mod consumed;
 mod functions;
 mod payload;
+pub(crate) mod sent;
 mod uring;
 
 use core::ptr;
@@ -97,6 +98,8 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
     let sock = SOCKS.get(sk.0, true);
     if sock.is_null() {
         emit::count(Lost::SocketStorage);
+        // Lost, and seen to be.
+        thread.ops = thread.ops.wrapping_add(1);
         return None;
     }
     // SAFETY: not null. Two threads on one socket race on counters; both hold a reference to it.
@@ -122,6 +125,7 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     let now = unsafe { bpf_ktime_get_ns() };
     let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
     if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
+        thread.ops = thread.ops.wrapping_add(1);
         return;
     }
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
@@ -158,10 +162,13 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     if skip || sock.flags & SOCK_IGNORED != 0 {
         return;
     }
-
     let regs = Regs::of(task);
     let nr = regs.nr();
     let shape = arch::shape(nr);
+    if TX && shape == Shape::Pages && sent::remember(thread, sock, pos) {
+        return;
+    }
+    thread.ops = thread.ops.wrapping_add(1);
     let cap = head_cap::<TX>(sock);
     // SAFETY: a per-CPU area of this program.
     let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
@@ -203,10 +210,16 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             seq,
             head: head as u16,
             tail: tail as u16,
-            syscall: nr as u32,
-            books: books(thread, now),
+            nth: thread.ops,
+            sent_cookie: thread.sent_cookie,
+            sent_pos: thread.sent_pos,
+            sent_end: thread.sent_end,
+            sent_at: thread.sent_at,
+            books: books(task, thread, now),
         };
-        emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp);
+        if emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp) {
+            thread.sent_cookie = 0;
+        }
     }
 }
 

@@ -1,95 +1,68 @@
-//! `tracer doctor`: what this kernel and these privileges allow.
-
-use std::path::Path;
+//! `tracer doctor`: what this kernel and these privileges allow, what follows, and what the programs are like here.
 
 use serde_json::json;
 
 use super::Failure;
+use crate::host::stat;
 use crate::kernel::btf::Btf;
-use crate::kernel::load::{self, Options};
+use crate::kernel::features::{Feature, Settings, State, judge};
+use crate::kernel::load::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::{offsets, selftest};
 
-/// One line of the report.
-struct Line {
-    what: String,
-    state: &'static str,
-    detail: String,
-}
-
-fn line(what: impl Into<String>, state: &'static str, detail: impl Into<String>) -> Line {
-    Line { what: what.into(), state, detail: detail.into() }
+/// What was found.
+#[derive(Default)]
+struct Report {
+    kernel: String,
+    features: Vec<Feature>,
+    programs: Vec<Attached>,
 }
 
 /// Prints the report; fails with 77 when tracing is not possible.
 pub fn doctor(as_json: bool) -> Result<(), Failure> {
-    let mut lines = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    lines.push(line("kernel", "ok", release.trim()));
-    let mut possible = true;
+    let mut report = Report { kernel: release.trim().to_owned(), ..Report::default() };
+    let mut failure = None;
+    let mut of_types = Settings::default();
     match Btf::of_kernel() {
         Ok(btf) => {
-            lines.push(line("kernel types (BTF)", "ok", "/sys/kernel/btf/vmlinux"));
-            if let Err(missing) = offsets::resolve(&btf) {
-                possible = false;
-                lines.push(line("struct members", "missing", missing.join(", ")));
-            }
-            for plan in plan(&btf).iter().filter(|plan| plan.hook.is_none()) {
-                possible &= !plan.probe.mandatory;
-                let state = if plan.probe.mandatory { "missing" } else { "degraded" };
-                let names: Vec<&str> = plan.probe.hooks.iter().map(|hook| hook.name()).collect();
-                lines.push(line(
-                    format!("hook {}", names.join(" or ")),
-                    state,
-                    format!("not in this kernel: {}", plan.probe.without),
-                ));
-            }
+            of_types = Settings::of_types(&btf);
+            report.features.extend(lacking(&btf));
         }
-        Err(error) => {
-            possible = false;
-            lines.push(line("kernel types (BTF)", "missing", error.to_string()));
-        }
+        Err(error) => report.features.push(Feature::less(
+            "kernel types (BTF)",
+            State::Missing,
+            error.to_string(),
+            NOTHING,
+            "a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are; /sys mounted",
+        )),
     }
-    lockdown(&mut lines);
-    let mut failure = None;
-    if possible {
+    if report.features.is_empty() {
         match load::load(Options { hertz: 99, log_level: 0 }) {
             Ok((mut kernel, mut rings)) => {
-                for attached in &kernel.attached {
-                    let verified = attached.verified.map_or_else(String::new, |n| format!("{n} instructions verified"));
-                    lines.push(match &attached.missing {
-                        None => line(format!("program {} on {}", attached.program, attached.hook), "ok", verified),
-                        Some(why) => line(
-                            format!("program {} on {}", attached.program, attached.hook),
-                            "degraded",
-                            format!("{why}: {}", attached.without),
-                        ),
-                    });
-                }
-                for finding in selftest::run(&mut kernel, &mut rings)? {
-                    let what = format!("self-test, {} sockets", finding.family);
-                    lines.push(match finding.fault {
-                        None => line(what, "ok", "every operation seen exactly once, with its bytes"),
-                        Some(fault) => line(what, if finding.family == "udp" { "degraded" } else { "missing" }, fault),
-                    });
-                }
+                let findings = selftest::run(&mut kernel, &mut rings)?;
+                let exact = stat::read().is_some_and(|cpu| cpu.exact);
+                report.features = judge(&kernel.attached, &findings, &Settings::read(of_types, exact));
+                report.programs.clone_from(&kernel.attached);
             }
             Err(error) => {
-                lines.push(line("loading", "missing", error.to_string()));
+                report.features.push(Feature::less(
+                    "loading",
+                    State::Missing,
+                    error.to_string(),
+                    NOTHING,
+                    remedy(&error),
+                ));
                 failure = Some(error);
             }
         }
     }
-    let stats = std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
-    if stats.trim() == "1" {
-        lines.push(line(
-            "kernel.bpf_stats_enabled",
-            "degraded",
-            "is 1: every program run costs about 40 ns more; set it to 0 except for measuring",
-        ));
+    if as_json {
+        println!("{}", report.json());
+    } else {
+        report.print();
     }
-    print(&lines, as_json);
-    let missing = lines.iter().any(|line| line.state == "missing");
+    let missing = report.features.iter().any(|feature| feature.state == State::Missing);
     match failure {
         Some(error) => Err(error.into()),
         None if missing => Err(Failure::SelfTest("this host cannot be traced; see the lines marked missing".into())),
@@ -97,23 +70,87 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
     }
 }
 
-fn lockdown(lines: &mut Vec<Line>) {
-    let path = Path::new("/sys/kernel/security/lockdown");
-    if let Ok(text) = std::fs::read_to_string(path) {
-        let mode = text.split(['[', ']']).nth(1).unwrap_or("none").to_owned();
-        let state = if mode == "confidentiality" { "degraded" } else { "ok" };
-        lines.push(line("lockdown", state, mode));
+/// What follows when a condition of all tracing is not met.
+const NOTHING: &str = "nothing can be traced";
+
+/// What this kernel lacks that tracing cannot do without.
+fn lacking(btf: &Btf) -> Vec<Feature> {
+    let mut found = Vec::new();
+    if let Err(missing) = offsets::resolve(btf) {
+        found.push(Feature::less(
+            "kernel structures",
+            State::Missing,
+            format!("not in this kernel's types: {}", missing.join(", ")),
+            NOTHING,
+            "a kernel the README's table names; if yours is newer, report this line",
+        ));
+    }
+    for plan in plan(btf).iter().filter(|plan| plan.hook.is_none() && plan.probe.mandatory) {
+        let names: Vec<&str> = plan.probe.hooks.iter().map(|hook| hook.name()).collect();
+        found.push(Feature::less(
+            "hooks",
+            State::Missing,
+            format!("this kernel has no {}", names.join(" or ")),
+            &format!("{NOTHING}: {}", plan.probe.without),
+            "a kernel the README's table names",
+        ));
+    }
+    found
+}
+
+fn remedy(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::NoObject => "cargo xtask build --release",
+        LoadError::Privileges => {
+            "run as root, or give the process CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE"
+        }
+        _ => "a kernel the README's table names; if yours is one of them, report this line",
     }
 }
 
-fn print(lines: &[Line], as_json: bool) {
-    if as_json {
-        let all: Vec<_> =
-            lines.iter().map(|line| json!({ "what": line.what, "state": line.state, "detail": line.detail })).collect();
-        println!("{}", json!({ "checks": all }));
-        return;
+impl Report {
+    /// One line per feature, then one per program.
+    fn print(&self) {
+        println!("Linux {}\n", self.kernel);
+        for feature in &self.features {
+            println!("{}", feature.line());
+        }
+        if self.programs.is_empty() {
+            return;
+        }
+        println!("\n{:<14} {:<24} {:>10} {:>8} {:>9}", "program", "on", "verified", "bytes", "load");
+        let number = |n: Option<u32>| n.map_or_else(|| "-".into(), |n| n.to_string());
+        for program in &self.programs {
+            let built = &program.built;
+            let load = format!("{:.1} ms", built.load.as_secs_f64() * 1e3);
+            let (verified, jited) = (number(built.verified), number(built.jited));
+            println!("{:<14} {:<24} {verified:>10} {jited:>8} {load:>9}", program.program, program.hook);
+            if let Some(why) = &program.missing {
+                println!("{:<14} not attached: {why}; so {}", "", program.without);
+            }
+        }
     }
-    for line in lines {
-        println!("{:<9} {:<48} {}", line.state, line.what, line.detail);
+
+    fn json(&self) -> serde_json::Value {
+        let features = self.features.iter().map(|f| {
+            json!({
+                "name": f.name, "state": f.state.name(), "detail": f.detail,
+                "consequence": f.consequence, "remedy": f.remedy,
+            })
+        });
+        let programs = self.programs.iter().map(|p| {
+            json!({
+                "program": p.program, "hook": p.hook, "attached": p.missing.is_none(), "missing": p.missing,
+                "verified_instructions": p.built.verified, "jited_bytes": p.built.jited,
+                "load_ms": p.built.load.as_secs_f64() * 1e3,
+            })
+        });
+        let worst = self.features.iter().map(|feature| feature.state).max().unwrap_or(State::Missing);
+        json!({
+            "kernel": self.kernel,
+            "state": worst.name(),
+            "features": features.collect::<Vec<_>>(),
+            "programs": programs.collect::<Vec<_>>(),
+        })
     }
 }

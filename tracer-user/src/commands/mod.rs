@@ -2,15 +2,19 @@
 
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
+mod clock;
+mod descriptors;
 pub mod doctor;
 pub mod replay;
 pub mod run;
 mod summary;
+mod sweep;
 mod units;
 
 use std::path::Path;
 
 use crate::config::{Config, ConfigError};
+use crate::http::token::TokenError;
 use crate::kernel::load::LoadError;
 use crate::kernel::selftest::SelfTestError;
 use crate::record::RecordError;
@@ -24,6 +28,9 @@ pub enum Failure {
     /// Bad configuration.
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// The token file.
+    #[error("{0}")]
+    Token(#[from] TokenError),
     /// The kernel or the privileges cannot do it.
     #[error("{0}")]
     Kernel(#[from] LoadError),
@@ -42,7 +49,7 @@ impl Failure {
     /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or privileges cannot do it.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => USAGE,
+            Self::Config(_) | Self::Token(_) => USAGE,
             Self::Kernel(_) | Self::SelfTest(_) => 77,
             Self::Record(_) | Self::Running(_) => 1,
         }

@@ -48,6 +48,11 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
                     pipeline.tick(u64::from_ne_bytes(now));
                 }
             }
+            Ok((Kind::Clock, bytes)) => {
+                if let Ok(offset) = bytes.try_into() {
+                    pipeline.clock(i64::from_ne_bytes(offset));
+                }
+            }
             Ok((Kind::End, _)) => break Ok(()),
             Err(error) => break Err(error),
         }

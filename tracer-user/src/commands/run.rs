@@ -8,18 +8,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use super::sweep::Sweep;
 use super::units::Lines;
-use super::{Failure, host_name, summary};
+use super::{Failure, clock, descriptors, host_name, summary};
 use crate::cli::Live;
 use crate::config::Config;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::service_name;
 use crate::host::stat::{self, HostCpu};
+use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
@@ -63,6 +65,15 @@ impl Introduce for Introducer<'_> {
     }
 }
 
+/// Introduces nobody: who ends need not be known.
+struct Nobody;
+
+impl Introduce for Nobody {
+    fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
+        None
+    }
+}
+
 /// Everything but the pipeline.
 struct Agent {
     config: Config,
@@ -72,12 +83,18 @@ struct Agent {
     health: Health,
     at_start: Option<HostCpu>,
     asked: HashSet<u32>,
+    sweep: Sweep,
+    /// Wall clock minus monotonic clock as times are shown, nanoseconds.
+    wall_offset: i64,
+    /// Whether the last drain took all there was.
+    drained: bool,
 }
 
 /// Runs the agent until a signal or `--duration`; records to `record`.
 pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
+    let token = config.token_file.as_deref().map(Token::of).transpose()?;
     // Before anything touches the kernel: a port in use is said at once.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -92,7 +109,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(&runtime, &stop);
 
-    let wall_offset = wall_offset();
+    let wall_offset = clock::wall_offset();
     let seed = seed();
     let host = host_name();
     let mut pipeline = Pipeline::new(&config, seed, wall_offset, &host);
@@ -107,14 +124,26 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (mut kernel, mut rings) = load::load(Options { hertz: config.hertz, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
     let health = check(&mut kernel, &mut rings, host)?;
-    let mut agent = Agent { config, kernel, rings, recorder, health, at_start, asked: HashSet::new() };
+    let places = descriptors::connections()?;
+    let mut agent = Agent {
+        config,
+        kernel,
+        rings,
+        recorder,
+        health,
+        at_start,
+        asked: HashSet::new(),
+        sweep: Sweep::new(),
+        wall_offset,
+        drained: false,
+    };
     agent.open_up()?;
 
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
-    let shared = Shared { jobs, commands, registry: pipeline.metrics.registry(), listen };
+    let shared = Shared { jobs, commands, registry: pipeline.metrics.registry(), listen, token };
     let (ended, end) = oneshot::channel::<()>();
-    let server = runtime.spawn(http::serve(listener, shared, async move {
+    let server = runtime.spawn(http::serve(listener, shared, places, async move {
         let _ = end.await;
     }));
     announce(listen, &agent);
@@ -166,6 +195,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
+    }
+    if let Some(file) = &options.token_file {
+        config.token_file = Some(file.clone());
     }
     if let Some(hertz) = options.hertz {
         config.hertz = hertz.min(crate::kernel::sampler::MAX_HERTZ);
@@ -258,8 +290,10 @@ impl Agent {
             }
         };
         // Samples first: what they were taken in is in the other ring by then, or is known from before.
-        let mut taken = self.rings.samples(BATCH, &mut take);
-        taken += self.rings.events(BATCH, &mut take);
+        let samples = self.rings.samples(BATCH, &mut take);
+        let events = self.rings.events(BATCH, &mut take);
+        self.drained = events < BATCH;
+        let taken = samples + events;
         for pid in allowed {
             if let Err(error) = self.kernel.policy.process(pid, true) {
                 log::warn!("{error}");
@@ -289,12 +323,41 @@ impl Agent {
         }
     }
 
+    /// Times follow the wall clock when somebody sets it.
+    fn follow_clock(&mut self, pipeline: &mut Pipeline) {
+        let Some(offset) = clock::moved(self.wall_offset) else { return };
+        self.wall_offset = offset;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(Kind::Clock, &offset.to_ne_bytes());
+        }
+        pipeline.clock(offset);
+    }
+
+    /// Ends the threads and processes whose own report of it was lost.
+    fn bury(&mut self, pipeline: &mut Pipeline) {
+        if !self.drained {
+            // Their report may yet come.
+            return;
+        }
+        for record in self.sweep.tick(pipeline) {
+            if let Some(recorder) = &mut self.recorder {
+                recorder.frame(Kind::Record, &record);
+            }
+            pipeline.record(&record, &mut Nobody);
+        }
+        pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
+    }
+
     /// Once a second: expiry, the host's books, losses, own cost.
     fn tick(&mut self, pipeline: &mut Pipeline) {
         let now = monotonic();
         self.kernel.forward_log();
+        self.follow_clock(pipeline);
+        self.bury(pipeline);
         if let Some(recorder) = &mut self.recorder {
             recorder.frame(Kind::Tick, &now.to_ne_bytes());
+            recorder.flush();
+            pipeline.metrics.set_lost("records_not_written", recorder.dropped);
         }
         pipeline.tick(now);
         let lost = self.kernel.lost();
@@ -357,12 +420,6 @@ fn watch_signals(runtime: &tokio::runtime::Runtime, stop: &Arc<AtomicBool>) {
             }
         });
     }
-}
-
-/// Wall clock minus monotonic clock, nanoseconds.
-fn wall_offset() -> i64 {
-    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    wall as i64 - monotonic() as i64
 }
 
 /// Ids of two runs must differ; nobody needs to be unable to guess them.

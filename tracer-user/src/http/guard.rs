@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::token::Token;
 use super::{App, Problem};
 
 /// Longest time for one answer.
@@ -19,14 +20,16 @@ const POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
-    let mut response = if host_is_ours(&request, app.shared.listen, &app.host_name) {
+    let mut response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
+        let what = "the Host header names another server: use this agent's address, localhost or its host name";
+        Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
+    } else if let Err(refused) = may_change(&request, app.shared.listen, app.shared.token.as_ref()) {
+        refused
+    } else {
         match tokio::time::timeout(ANSWER, next.run(request)).await {
             Ok(response) => response,
             Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
         }
-    } else {
-        let what = "the Host header names another server: use this agent's address, localhost or its host name";
-        Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -35,6 +38,34 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
     // Flame graphs bring their own script and style, and say so.
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
     Ok(response)
+}
+
+/// Lets through what only reads, and what brings the token: whoever is on this host can connect, and only some may
+/// change what root's agent does. For every path, so that none is forgotten. A page elsewhere cannot send the header
+/// without asking first, which nothing here allows.
+fn may_change(request: &Request, listen: SocketAddr, token: Option<&Token>) -> Result<(), Response> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    let refused = |what: &str| Problem(StatusCode::FORBIDDEN, what.into()).into_response();
+    if !listen.ip().is_loopback() {
+        // What is sent here is not encrypted.
+        return Err(refused("changes are taken on a loopback address only"));
+    }
+    let Some(token) = token else {
+        return Err(refused("read-only: start the agent with --token-file FILE to allow changes"));
+    };
+    let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
+    let bearer = given.next().and_then(|value| value.as_bytes().split_at_checked(7));
+    let (Some((scheme, offered)), None) = (bearer, given.next()) else { return Err(unauthorized()) };
+    if scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered) { Ok(()) } else { Err(unauthorized()) }
+}
+
+fn unauthorized() -> Response {
+    let what = "changes need the header `Authorization: Bearer` with the token in the agent's --token-file";
+    let mut response = Problem(StatusCode::UNAUTHORIZED, what.into()).into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }
 
 /// Whether the request asks for this agent. A page elsewhere can make its own name resolve to our address and then

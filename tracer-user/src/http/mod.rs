@@ -10,6 +10,7 @@ mod known;
 mod listen;
 mod markup;
 mod params;
+pub mod token;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -94,6 +95,8 @@ pub struct Shared {
     pub registry: Registry,
     /// Address served.
     pub listen: SocketAddr,
+    /// What changes need; without one nothing can be changed.
+    pub token: Option<token::Token>,
 }
 
 /// What handlers share, with what only they need.
@@ -149,12 +152,18 @@ impl Shared {
 }
 
 /// Serves until `shutdown`; requests that are open then have a moment to end. The listener is bound by the caller, so
-/// that an address in use is known before tracing starts.
-pub async fn serve(listener: TcpListener, shared: Shared, shutdown: impl Future<Output = ()> + Send + 'static) {
+/// that an address in use is known before tracing starts; at most `places` connections are served at a time.
+pub async fn serve(
+    listener: TcpListener,
+    shared: Shared,
+    places: usize,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let renders = tokio::sync::Semaphore::new(RENDERS);
     let app = router(Arc::new(App { shared, host_name, renders }));
-    listen::serve(listener, app, listen::Limits::default(), shutdown).await;
+    let limits = listen::Limits { connections: places, ..listen::Limits::default() };
+    listen::serve(listener, app, limits, shutdown).await;
 }
 
 fn router(app: Arc<App>) -> Router {

@@ -7,12 +7,17 @@ use crate::store::tests::unit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn start() -> SocketAddr {
+    start_with(None).await
+}
+
+async fn start_with(token: Option<&str>) -> SocketAddr {
+    let token = token.and_then(|text| token::Token::parse(text.as_bytes()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     let (jobs, mut queue) = mpsc::channel::<Job>(16);
     let (commands, mut asked) = mpsc::channel(4);
-    let shared = Shared { jobs, commands, registry: Metrics::new().registry(), listen };
-    tokio::spawn(serve(listener, shared, std::future::pending()));
+    let shared = Shared { jobs, commands, registry: Metrics::new().registry(), listen, token };
+    tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
         while let Some(Command::Hertz(_, answer)) = asked.recv().await {
             let _ = answer.send(Ok(()));
@@ -93,11 +98,44 @@ async fn pages_elsewhere_cannot_use_the_agent() {
     let listen = start().await;
     let answer = ask(listen, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
-    let put = |extra: &str| {
-        format!(
-            "PUT /api/v1/sampling HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n{extra}Content-Length: 13\r\n\r\n{{\"hertz\": 49}}"
-        )
-    };
-    assert!(ask(listen, &put("")).await.starts_with("HTTP/1.1 403"));
-    assert!(ask(listen, &put("X-Tracer: 1\r\nContent-Type: application/json\r\n")).await.starts_with("HTTP/1.1 200"));
+}
+
+fn put(listen: SocketAddr, path: &str, extra: &str) -> String {
+    format!(
+        "PUT {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nContent-Type: application/json\r\n{extra}Content-Length: 13\r\n\r\n{{\"hertz\": 49}}"
+    )
+}
+
+#[tokio::test]
+async fn nothing_changes_without_the_token() {
+    let listen = start_with(Some("0123456789abcdef")).await;
+    for (extra, status) in [
+        ("", 401),
+        ("X-Tracer: 1\r\n", 401),
+        ("Authorization: Bearer 0123456789abcdeg\r\n", 401),
+        ("Authorization: Bearer \r\n", 401),
+        ("Authorization: Basic 0123456789abcdef\r\n", 401),
+        ("Authorization: 0123456789abcdef\r\n", 401),
+        ("Authorization: Bearer 0123456789abcdef\r\nAuthorization: Bearer x\r\n", 401),
+        ("Authorization: Bearer 0123456789abcdef\r\n", 200),
+        ("Authorization: bearer 0123456789abcdef\r\n", 200),
+    ] {
+        let answer = ask(listen, &put(listen, "/api/v1/sampling", extra)).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{extra}: {answer}");
+        assert!(status != 401 || answer.to_ascii_lowercase().contains("www-authenticate: bearer"), "{answer}");
+        assert!(!answer.contains("0123456789abcdef"), "{answer}");
+    }
+    // Whatever the path: nobody has to remember to guard a new one.
+    assert!(ask(listen, &put(listen, "/nothing", "")).await.starts_with("HTTP/1.1 401"));
+    // Reading needs none.
+    assert!(fetch(listen, "/api/v1/health").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn without_a_token_file_the_server_is_read_only() {
+    let listen = start().await;
+    for extra in ["", "X-Tracer: 1\r\n", "Authorization: Bearer 0123456789abcdef\r\n"] {
+        let answer = ask(listen, &put(listen, "/api/v1/sampling", extra)).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("--token-file"), "{answer}");
+    }
 }

@@ -1,9 +1,11 @@
 //! Loads the object into the kernel and attaches its programs.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
-use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent};
+use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 
@@ -14,6 +16,7 @@ use super::policy::Policy;
 use super::probes::{Hook, Plan, SAMPLER, plan};
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
+use super::usage;
 
 /// Why the kernel side cannot run. All of these end the agent with exit code 77.
 #[derive(Debug, thiserror::Error)]
@@ -62,12 +65,37 @@ pub struct Attached {
     pub program: &'static str,
     /// What it hangs on.
     pub hook: &'static str,
-    /// Instructions the verifier walked, where the kernel says.
-    pub verified: Option<u32>,
+    /// What the kernel made of it.
+    pub built: Built,
     /// Why it is missing, if it is.
     pub missing: Option<String>,
     /// What is lost when it is.
     pub without: &'static str,
+}
+
+impl LoadError {
+    /// On one line: of a verifier's log only what it ends with, which is why it refused.
+    pub fn brief(&self) -> String {
+        let text = self.to_string();
+        let Some((before, log)) = text.split_once("Verifier output:") else { return text.replace('\n', " ") };
+        let summary = |line: &&str| {
+            let sums = ["verification time", "stack depth", "processed ", ": "];
+            !line.trim().is_empty() && !sums.iter().any(|sum| line.starts_with(sum))
+        };
+        let reason = log.lines().rev().find(summary).unwrap_or_default();
+        format!("{} The verifier: {}", before.trim(), reason.trim())
+    }
+}
+
+/// What the kernel made of a program: what the verifier did with it, what the compiler made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Built {
+    /// Instructions the verifier walked, where the kernel says (5.16 and later); it refuses at a million.
+    pub verified: Option<u32>,
+    /// Bytes of machine code; `None` when the program is interpreted.
+    pub jited: Option<u32>,
+    /// How long loading took: relocation, verifier and compiler.
+    pub load: Duration,
 }
 
 /// The kernel side, attached. Dropping it detaches everything; so does the end of the process, however it comes.
@@ -164,8 +192,13 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let mut since = None;
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
-        let mut entry =
-            Attached { program: probe.program, hook: name, verified: None, missing: None, without: probe.without };
+        let mut entry = Attached {
+            program: probe.program,
+            hook: name,
+            built: Built::default(),
+            missing: None,
+            without: probe.without,
+        };
         let Some(hook) = hook else {
             entry.missing = Some("the kernel has no such hook".into());
             attached.push(entry);
@@ -177,7 +210,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             since = crate::host::stat::read();
         }
         match attach(&mut ebpf, probe.program, hook, &btf) {
-            Ok(verified) => entry.verified = verified,
+            Ok(built) => entry.built = built,
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {name} was refused");
                 return Err(LoadError::Refused { what, why, hint: "" });
@@ -191,8 +224,9 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         .program_mut(SAMPLER)
         .and_then(|program| program.try_into().ok())
         .ok_or_else(|| refused("the BPF object has no sampler", &"rebuild it"))?;
+    let begin = Instant::now();
     program.load().map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
-    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+    let built = built(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz)?;
     drop(btf);
@@ -200,7 +234,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     attached.push(Attached {
         program: SAMPLER,
         hook: "perf_event cpu-clock",
-        verified,
+        built,
         missing: None,
         without: "no stacks",
     });
@@ -249,30 +283,30 @@ impl Kernel {
     }
 }
 
-fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf) -> Result<Option<u32>, String> {
+fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf) -> Result<Built, String> {
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
     let wrong = || format!("the BPF object's program {name} is of another kind");
-    let info = match hook {
-        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) => {
-            let program: &mut BtfTracePoint = program.try_into().map_err(|_| wrong())?;
-            program.load(at, btf).map_err(|error| chain(&error))?;
+    let begin = Instant::now();
+    macro_rules! load_and_attach {
+        ($kind:ty, $at:expr) => {{
+            let program: &mut $kind = program.try_into().map_err(|_| wrong())?;
+            program.load($at, btf).map_err(|error| chain(&error))?;
+            let took = begin.elapsed();
             program.attach().map_err(|error| chain(&error))?;
-            program.info()
-        }
-        Hook::Entry(at) => {
-            let program: &mut FEntry = program.try_into().map_err(|_| wrong())?;
-            program.load(at, btf).map_err(|error| chain(&error))?;
-            program.attach().map_err(|error| chain(&error))?;
-            program.info()
-        }
-        Hook::Exit(at) => {
-            let program: &mut FExit = program.try_into().map_err(|_| wrong())?;
-            program.load(at, btf).map_err(|error| chain(&error))?;
-            program.attach().map_err(|error| chain(&error))?;
-            program.info()
-        }
-    };
-    Ok(info.ok().and_then(|info| info.verified_instruction_count()))
+            Ok(built(program.fd(), took))
+        }};
+    }
+    match hook {
+        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) => load_and_attach!(BtfTracePoint, at),
+        Hook::Entry(at) => load_and_attach!(FEntry, at),
+        Hook::Exit(at) => load_and_attach!(FExit, at),
+    }
+}
+
+fn built<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
+    let size = fd.ok().and_then(|fd| usage::size(fd.as_fd().as_raw_fd()));
+    let (verified, jited) = size.unwrap_or_default();
+    Built { verified, jited, load }
 }
 
 /// `CLOCK_MONOTONIC` now, nanoseconds: the clock of every record.
@@ -346,4 +380,23 @@ pub(super) fn refused(what: &str, why: &dyn std::fmt::Display) -> LoadError {
         ""
     };
     LoadError::Refused { what: what.into(), why, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_verifiers_log_the_reason_is_shown() {
+        let log = "Verifier output: 0: R1=ctx()\n1: (79) r2 = *(u64 *)(r0 +0)\naccess beyond the end of member nr\n\
+                   verification time 10 usec\nstack depth 168+0\nprocessed 477 insns (limit 1000000)\n: Permission denied";
+        let why = format!("refused with EACCES. {log}");
+        let error = LoadError::Refused { what: "the program for x".into(), why, hint: "" };
+        assert_eq!(
+            error.brief(),
+            "the program for x: refused with EACCES. The verifier: access beyond the end of member nr"
+        );
+        let plain = LoadError::Refused { what: "map X".into(), why: "EINVAL".into(), hint: "" };
+        assert_eq!(plain.brief(), "map X: EINVAL");
+    }
 }

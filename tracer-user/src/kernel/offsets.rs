@@ -8,6 +8,10 @@ use super::btf::Btf;
 /// Global of the BPF object and the offset it gets.
 pub type Resolved = (&'static str, u64);
 
+/// Members that are not read, but that only kernels with a facility have which nothing can stand in for.
+const FACILITIES: &[(&str, &str, &str)] =
+    &[("task_struct", "bpf_storage", "storage of BPF programs that belongs to a thread")];
+
 /// Resolves every member, or names those this kernel lacks that tracing cannot do without.
 pub fn resolve(btf: &Btf) -> Result<Vec<Resolved>, Vec<String>> {
     let mut found = Vec::new();
@@ -18,6 +22,11 @@ pub fn resolve(btf: &Btf) -> Result<Vec<Resolved>, Vec<String>> {
             Some(offset) => found.push((member.global, offset)),
             None if member.required => missing.push(format!("{}.{}", member.of, member.path)),
             None => found.push((member.global, ABSENT)),
+        }
+    }
+    for (of, member, what) in FACILITIES {
+        if btf.offset(of, member).is_none() {
+            missing.push(format!("{of}.{member} ({what})"));
         }
     }
     // Argument registers that share one array differ by a fixed step.

@@ -68,7 +68,6 @@ const fn instead(
 /// operation already has books.
 pub const PROBES: &[Probe] = &[
     at("switch", &[Hook::Tracepoint("sched_switch")], true, "no CPU or waiting times"),
-    at("waking", &[Hook::Tracepoint("sched_waking")], true, "no run-queue times"),
     at("fork", &[Hook::Tracepoint("sched_process_fork")], true, "new processes unnamed"),
     at("exec", &[Hook::Tracepoint("sched_process_exec")], true, "new programs unnamed"),
     at("state", &[Hook::Tracepoint("inet_sock_set_state")], true, "connections have no end"),

@@ -22,6 +22,8 @@ const INFO_LEN: usize = 232;
 const RUN_TIME: usize = 192;
 const RUN_COUNT: usize = 200;
 const MISSES: usize = 208;
+const JITED_LEN: usize = 16;
+const VERIFIED: usize = 216;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
 /// `union bpf_attr` of `BPF_OBJ_GET_INFO_BY_FD`.
@@ -51,13 +53,22 @@ pub(super) fn of(ebpf: &Ebpf) -> BTreeMap<String, Usage> {
 }
 
 fn info(fd: i32) -> Option<Usage> {
+    let bytes = ask(fd)?;
+    let at = |offset: usize| bytes.get(offset..).and_then(|rest| rest.first_chunk()).map(|b| u64::from_ne_bytes(*b));
+    Some(Usage { runs: at(RUN_COUNT)?, nanos: at(RUN_TIME)?, missed: at(MISSES)? })
+}
+
+/// Instructions the verifier walked and bytes of machine code; each `None` where the kernel does not say.
+pub(super) fn size(fd: i32) -> Option<(Option<u32>, Option<u32>)> {
+    let bytes = ask(fd)?;
+    let at = |offset: usize| bytes.get(offset..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_ne_bytes(*b));
+    Some((at(VERIFIED).filter(|n| *n > 0), at(JITED_LEN).filter(|n| *n > 0)))
+}
+
+fn ask(fd: i32) -> Option<[u8; INFO_LEN]> {
     let mut bytes = [0u8; INFO_LEN];
     let attr = Attr { fd: fd as u32, len: INFO_LEN as u32, info: bytes.as_mut_ptr() as u64 };
     // SAFETY: `attr` names a buffer of the length it says; the kernel writes at most that much.
     let refused = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Attr>()) };
-    if refused != 0 {
-        return None;
-    }
-    let at = |offset: usize| bytes.get(offset..).and_then(|rest| rest.first_chunk()).map(|b| u64::from_ne_bytes(*b));
-    Some(Usage { runs: at(RUN_COUNT)?, nanos: at(RUN_TIME)?, missed: at(MISSES)? })
+    (refused == 0).then_some(bytes)
 }

@@ -53,6 +53,9 @@ pub struct Conversation {
     turned: bool,
     /// The reply in progress belongs to no request that was seen.
     pub(super) orphan: bool,
+    /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
+    /// reply leaves no request waiting.
+    pub(super) unsure: bool,
 }
 
 impl Conversation {
@@ -72,6 +75,7 @@ impl Conversation {
             last_dir: None,
             turned: false,
             orphan: false,
+            unsure: false,
         }
     }
 
@@ -108,11 +112,12 @@ impl Conversation {
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
         }
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
         if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
             self.last_dir = Some(chunk.dir);
             let stream = self.stream(chunk.dir);
-            stream.pos = chunk.pos + chunk.len;
+            stream.pos = chunk.end();
             stream.last = chunk.at;
             return Touched::default();
         }
@@ -290,6 +295,7 @@ impl Conversation {
     /// Takes an operation of a known protocol.
     pub(super) fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
         let is_request = self.requests == Some(chunk.dir);
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let gap = chunk.pos.saturating_sub(self.stream(chunk.dir).pos);
         if gap > 0 {
             self.gap(chunk, gap, out);
@@ -338,7 +344,7 @@ impl Conversation {
             at += taken;
         }
         let stream = self.stream(chunk.dir);
-        stream.pos = chunk.pos + chunk.len;
+        stream.pos = chunk.end();
         stream.last = chunk.at;
         match touched.exchange {
             // A request that began here, and may be complete already.
@@ -414,6 +420,7 @@ impl Conversation {
         }
         out.push(Said::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
+            self.unsure = true;
             // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
             // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
             let keep = if self.pipelines() && self.pair.len() > 1 { 0 } else { 1 };
@@ -557,9 +564,12 @@ impl Conversation {
                         stream.head_bytes = used as u64;
                         stream.bytes = used as u64;
                         stream.enter(body);
+                        self.unsure |= waiting.is_none();
+                        // Where several wait, one of them may have been answered before its record came.
+                        let sure = !self.unsure && self.pair.len() == 1;
                         if let Some(waiting) = waiting.or_else(|| self.reveal(out)) {
                             let super::Reply { status, failure, .. } = message;
-                            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first });
+                            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first, sure });
                         } else {
                             self.orphan = true;
                             out.push(Said::Unpaired { status: message.status });

@@ -58,7 +58,7 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
             Said::Begun { exchange, request, first, .. } => {
                 lines.push((*exchange, format!("{} {} @{}", request.method, request.path, first.nanos)));
             }
-            Said::Replied { exchange, status, failure, first } => {
+            Said::Replied { exchange, status, failure, first, .. } => {
                 let status = match (status, failure) {
                     (0, failure) => failure.unwrap_or("ok").to_owned(),
                     (status, _) => status.to_string(),

@@ -255,6 +255,26 @@ pub struct Chunk<'a> {
     pub arrived: Nanos,
 }
 
+impl<'a> Chunk<'a> {
+    /// Position after its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.pos.saturating_add(self.len)
+    }
+
+    /// What of it lies beyond `pos`, up to which the stream is known: a record can come twice, or late, when what was
+    /// in it is already taken or given up. `None` when that is all of it.
+    fn beyond(self, pos: u64) -> Option<Self> {
+        let known = pos.saturating_sub(self.pos);
+        if known == 0 {
+            return Some(self);
+        }
+        let len = self.len.checked_sub(known).filter(|len| *len > 0)?;
+        let head: &'a [u8] = self.head.get(known as usize..).unwrap_or_default();
+        let tail = if self.tail.len() as u64 <= len { self.tail } else { &[] };
+        Some(Self { pos, len, head, tail, ..self })
+    }
+}
+
 /// What a connection's bytes said.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
@@ -292,6 +312,8 @@ pub enum Said {
         failure: Option<&'static str>,
         /// Operation that carried the first byte.
         first: Stamp,
+        /// Nothing was missing between this reply and the one before, so that it is this exchange's.
+        sure: bool,
     },
     /// The exchange is over.
     Done {

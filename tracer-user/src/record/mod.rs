@@ -4,18 +4,24 @@
 //! bytes. Kernel records are in the byte order of the machine, which the header says. Files hold heads of messages as
 //! they were on the wire: they are created with mode 0600 and never overwritten.
 
+mod whole;
+
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-const MAGIC: &[u8; 8] = b"TRACERF\x01";
+pub use whole::Whole;
+
+const MAGIC: &[u8; 8] = b"TRACERF\x02";
 /// Says the byte order: reads differently on a machine of the other one.
 const ORDER: u32 = 0x0102_0304;
 /// Longest frame that is believed.
 const FRAME_MAX: u32 = 1 << 20;
 /// Longest host name kept.
 const HOST_MAX: usize = 255;
+/// Frames gathered before they are written, bytes.
+const GATHER: usize = 1 << 18;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +34,12 @@ pub enum Kind {
     Tick,
     /// The recording ended in order.
     End,
+    /// The wall clock was set: wall clock minus monotonic clock from here on, nanoseconds (8 bytes).
+    Clock,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Record, Self::Process, Self::Tick, Self::End];
+    const ALL: [Self; 5] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock];
 
     fn byte(self) -> u8 {
         match self {
@@ -39,6 +47,7 @@ impl Kind {
             Self::Process => 2,
             Self::Tick => 3,
             Self::End => 4,
+            Self::Clock => 5,
         }
     }
 }
@@ -77,12 +86,17 @@ pub enum RecordError {
     },
 }
 
-/// Writes a file.
+/// Writes a file. What is in it are whole frames at any moment, whatever happens to the agent or the disk.
 #[derive(Debug)]
 pub struct Writer {
     path: String,
-    out: BufWriter<File>,
+    file: Whole<File>,
+    /// Whole frames not yet written, and how many.
+    frames: Vec<u8>,
+    gathered: u64,
     failed: bool,
+    /// Frames that are not in the file.
+    pub dropped: u64,
 }
 
 impl Writer {
@@ -91,7 +105,7 @@ impl Writer {
         let name = path.display().to_string();
         let io = |source| RecordError::Io { path: name.clone(), source };
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-        let mut out = BufWriter::with_capacity(1 << 18, file);
+        let mut file = Whole::new(file);
         let host = origin.host.as_bytes();
         let host = host.get(..host.len().min(HOST_MAX)).unwrap_or_default();
         let mut header = MAGIC.to_vec();
@@ -100,34 +114,49 @@ impl Writer {
         header.extend(origin.seed.to_ne_bytes());
         header.push(host.len() as u8);
         header.extend(host);
-        out.write_all(&header).map_err(io)?;
-        Ok(Self { path: name, out, failed: false })
+        file.write(&header).map_err(io)?;
+        Ok(Self { path: name, file, frames: Vec::new(), gathered: 0, failed: false, dropped: 0 })
     }
 
-    /// Appends a frame. After a failure (a full disk) nothing more is written, and it is said once.
+    /// Appends a frame. After a failure (a full disk) nothing more is written, because a recording with a hole would
+    /// replay as something that never happened; that is said once, and frames are counted.
     pub fn frame(&mut self, kind: Kind, bytes: &[u8]) {
         if self.failed {
+            self.dropped += 1;
             return;
         }
-        let written = self
-            .out
-            .write_all(&[kind.byte()])
-            .and_then(|()| self.out.write_all(&(bytes.len() as u32).to_ne_bytes()))
-            .and_then(|()| self.out.write_all(bytes));
-        if let Err(error) = written {
+        self.frames.push(kind.byte());
+        self.frames.extend((bytes.len() as u32).to_ne_bytes());
+        self.frames.extend(bytes);
+        self.gathered += 1;
+        if self.frames.len() >= GATHER {
+            self.flush();
+        }
+    }
+
+    /// Writes what was gathered.
+    pub fn flush(&mut self) {
+        if self.failed || self.frames.is_empty() {
+            return;
+        }
+        if let Err(error) = self.file.write(&self.frames) {
             self.failed = true;
+            self.dropped += self.gathered;
             log::error!("{}: {error}: recording has stopped, tracing goes on", self.path);
         }
+        self.frames.clear();
+        self.gathered = 0;
     }
 
     /// Ends the file.
     pub fn finish(mut self) -> Result<(), RecordError> {
         self.frame(Kind::End, &[]);
-        let io = |source| RecordError::Io { path: self.path.clone(), source };
+        self.flush();
         if self.failed {
-            return Err(io(io::Error::other("recording had stopped before")));
+            let source = io::Error::other(format!("recording had stopped before, {} frames are missing", self.dropped));
+            return Err(RecordError::Io { path: self.path.clone(), source });
         }
-        self.out.flush().map_err(io)
+        Ok(())
     }
 }
 
@@ -157,7 +186,7 @@ impl<R: Read> Reader<R> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
         if reader.array("the beginning of a file written by `tracer record`")? != *MAGIC {
-            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 1)"));
+            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 2)"));
         }
         if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {
             return Err(reader.malformed(8, "a file from a machine of the same byte order"));
@@ -197,7 +226,7 @@ impl<R: Read> Reader<R> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
-        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 4)"))?;
+        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 5)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
             return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));

@@ -131,6 +131,12 @@ pub struct Store {
 }
 
 impl Store {
+    /// The wall clock was set: wall clock minus monotonic clock from now on, nanoseconds. What was kept before is shown by
+    /// it too: it is the better one.
+    pub fn clock(&mut self, wall_offset: i64) {
+        self.wall_offset = wall_offset;
+    }
+
     /// An empty store for `keep` noteworthy transactions beside the newest [`RECENT`]; `wall_offset` is wall clock
     /// minus monotonic, nanoseconds.
     pub fn new(wall_offset: i64, host: &str, keep: usize) -> Self {

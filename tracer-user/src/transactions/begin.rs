@@ -9,7 +9,7 @@ use super::engine::{Engine, Output};
 use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
-use super::thread::Entity;
+use super::thread::{Entity, Thread};
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::{NOWHERE, Request, Stamp};
 
@@ -45,10 +45,10 @@ impl Engine {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
         let (trace, remote_parent) = match request.traceparent {
             Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
-            _ => (ids::trace(self.seed, cookie, exchange), None),
+            _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
         let mut live = Live {
-            id: ids::unit(self.seed, cookie, exchange, side),
+            id: ids::unit(self.seed, cookie, exchange, first.nanos, side),
             trace,
             remote_parent: remote_parent.map(crate::model::UnitId),
             caller: None,
@@ -84,7 +84,8 @@ impl Engine {
             deferred: 0,
         };
         let first_use = !std::mem::replace(&mut connection.used, true);
-        let opener = connection.opener.filter(|_| first_use);
+        // Only the first bytes of a connection are known to be of its opener's making.
+        let opener = connection.opener.filter(|_| first_use && pos == 0);
         let key = match connection.unix {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
@@ -106,7 +107,7 @@ impl Engine {
         }
         match side {
             Side::Server => {
-                self.holds(slot, cookie, head_at.tid, head_at.pid);
+                self.holds(slot, cookie, head_at);
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
                     self.link(call, slot);
                 }
@@ -131,23 +132,28 @@ impl Engine {
     }
 
     /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
-    fn holds(&mut self, slot: Slot, cookie: u64, tid: u32, tgid: u32) {
-        self.serving.insert(tgid);
+    fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
+        let (tid, tgid) = (at.tid, at.pid);
+        if self.serving.len() < self.limits.processes {
+            self.serving.insert(tgid);
+        } else {
+            self.serving_all = true;
+        }
         let units = &self.units;
         let Some(thread) = self.threads.get(&tid) else {
-            if let Some(thread) = self.thread(tid, tgid) {
+            if let Some(thread) = self.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
             }
             return;
         };
         let several = thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
-            if several && !thread.multiplexer { thread.open.iter().copied().collect() } else { SmallVec::new() };
+            if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         if several {
             thread.multiplexer = true;
         }
-        let multiplexer = thread.multiplexer;
+        let multiplexer = thread.several();
         // A multiplexer's list is only for the test; it need not grow without bound.
         if thread.open.len() < 4096 {
             thread.open.push(slot);
@@ -163,19 +169,24 @@ impl Engine {
     }
 
     /// Who caused a call that is being sent.
-    fn cause(&self, opener: Option<(Slot, bool)>, op: Option<During<'_>>) -> Cause {
+    fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
         if let Some(during) = op
+            && !self.serving_all
             && !self.serving.contains(&during.op.header.tgid)
         {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }
         let Some(During { op, group, holder }) = op else { return none("no operation") };
-        let multiplexer = self.threads.get(&op.header.tid).is_some_and(|thread| thread.multiplexer);
+        let thread = self.threads.get(&op.header.tid);
+        let multiplexer = thread.is_some_and(Thread::several);
         let (candidate, alone, evidence) = if let Some(slot) = holder {
-            (Some(slot), true, "same thread, one request at a time")
+            match thread.map_or(0, |thread| thread.open.len()) {
+                0 | 1 => (Some(slot), true, "same thread, one request at a time"),
+                _ => (Some(slot), false, "same thread, more than one request of a connection"),
+            }
         } else if let Some((slot, alone)) = opener {
-            (Some(slot), alone && !multiplexer, "connection opened in its group")
+            (Some(slot), alone == Some(op.header.tid) && !multiplexer, "connection opened in its group")
         } else if multiplexer {
             match group.and_then(|entity| self.request_of(entity)) {
                 Some(slot) => (Some(slot), false, "sent in its group"),

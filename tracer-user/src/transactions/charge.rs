@@ -29,7 +29,7 @@ impl Engine {
             },
             _ => Target::of(&self.units, slot),
         });
-        let Some(thread) = self.thread(header.tid, header.tgid) else { return };
+        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let holder = thread.holder();
         let known = thread.known;
         let delta = thread.advance(&op.books);
@@ -40,7 +40,7 @@ impl Engine {
         if dir == Direction::Rx {
             thread.group = read_group(op, side, unit);
         }
-        let multiplexer = thread.multiplexer;
+        let multiplexer = thread.several();
         // Whoever held the thread before this read: a request just read is not yet whom it worked for.
         let held = holder
             .filter(|slot| !(dir == Direction::Rx && Some(*slot) == unit && last != Target::of(&self.units, *slot)));
@@ -76,7 +76,7 @@ impl Engine {
     /// Charges what a thread's own report shows, where its operations do not.
     pub(super) fn charge_tick(&mut self, tick: &Tick, dead: bool, out: &mut Vec<Output>) {
         let header = &tick.header;
-        let Some(thread) = self.thread(header.tid, header.tgid) else { return };
+        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let quiet = header.nanos.saturating_sub(thread.charged_at) > QUIET;
         if thread.last_op != 0 && !dead && !quiet {
             return;
@@ -151,7 +151,7 @@ impl Engine {
             out.push(Output::Sample(stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
             return;
         }
-        let Some(thread) = self.thread(header.tid, header.tgid) else {
+        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else {
             self.counters.samples_dropped += 1;
             return;
         };

@@ -19,8 +19,10 @@ pub struct Connection {
     pub units: VecDeque<(u64, Slot)>,
     /// The unit that began last on it.
     pub newest: Option<Slot>,
-    /// The request in whose group it was opened, for its first call.
-    pub opener: Option<(Slot, bool)>,
+    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
+    pub opener: Option<(Slot, Option<u32>)>,
+    /// It closed, and is forgotten soon.
+    pub closing: bool,
     /// Whether a call was already made on it.
     pub used: bool,
     /// Process that last used it.
@@ -51,6 +53,7 @@ impl Connection {
             units: VecDeque::new(),
             newest: None,
             opener: None,
+            closing: false,
             used: false,
             tgid: 0,
             last: 0,

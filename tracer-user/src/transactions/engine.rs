@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::event::{OP_EOF, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
 use super::begin::{Begun, During};
@@ -33,11 +35,20 @@ pub struct Limits {
     pub threads: usize,
     /// Most live units.
     pub units: usize,
+    /// Most processes whose service is remembered, and that are known to serve.
+    pub processes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { grace: 50_000_000, idle: 300_000_000_000, connections: 131_072, threads: 65_536, units: 131_072 }
+        Self {
+            grace: 50_000_000,
+            idle: 300_000_000_000,
+            connections: 131_072,
+            threads: 65_536,
+            units: 131_072,
+            processes: 65_536,
+        }
     }
 }
 
@@ -54,6 +65,10 @@ pub struct Counters {
     pub threads_refused: u64,
     /// Units reported early because there were too many.
     pub units_evicted: u64,
+    /// Times the services of all processes were forgotten because there were too many.
+    pub processes_forgotten: u64,
+    /// Operations of threads of which others before were lost: their requests are not sure to be their only ones.
+    pub threads_doubted: u64,
     /// Samples dropped because too many waited for an owner.
     pub samples_dropped: u64,
     /// Samples of a stretch too long ago to know its owner.
@@ -105,9 +120,13 @@ pub struct Engine {
     pub(super) asks: Vec<(u64, Ask)>,
     /// Connections that are closed, by the time they are forgotten; at most one entry for each.
     closing: VecDeque<(Nanos, State)>,
+    /// Threads that ended, by the time they are forgotten; with when they ended.
+    graves: VecDeque<(Nanos, u32, Nanos)>,
     pub(super) said: Vec<Said>,
     /// Processes that have read a request: entry ports. Others begin what they ask for.
     pub(super) serving: FxHashSet<u32>,
+    /// There were too many of them: any process may be one.
+    pub(super) serving_all: bool,
     empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
@@ -134,7 +153,9 @@ impl Engine {
             asks: Vec::new(),
             closing: VecDeque::new(),
             said: Vec::new(),
+            graves: VecDeque::new(),
             serving: FxHashSet::default(),
+            serving_all: false,
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
@@ -143,6 +164,11 @@ impl Engine {
 
     /// The process belongs to this service.
     pub fn process(&mut self, tgid: u32, service: ServiceId) {
+        if self.services.len() >= self.limits.processes && !self.services.contains_key(&tgid) {
+            // Those that still run are introduced again by their next records.
+            self.counters.processes_forgotten += 1;
+            self.services.clear();
+        }
         self.services.insert(tgid, service);
     }
 
@@ -170,6 +196,26 @@ impl Engine {
     /// Live units, connections and threads: fill levels.
     pub fn levels(&self) -> (usize, usize, usize) {
         (self.units.len(), self.connections.len(), self.threads.len())
+    }
+
+    /// Threads (thread, process) that reported nothing since `before`, and every process as (process, process): those
+    /// whose end may have been lost on its way.
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        let silent = self.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
+        let threads = silent.map(|(tid, thread)| (*tid, thread.tgid));
+        threads.chain(self.services.keys().map(|tgid| (*tgid, *tgid))).collect()
+    }
+
+    /// Books up to which a thread was charged, and when it was last heard of; `None` when it is not followed, or another
+    /// one has its id.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+        let thread = self.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
+        Some((thread.books, thread.charged_at.max(thread.last_op)))
+    }
+
+    /// Entries of the queues: connections that closed, units that wait for their report.
+    pub fn queued(&self) -> usize {
+        self.closing.len() + self.graves.len() + self.waiting.len() + self.deferred.len()
     }
 
     /// Wishes for the kernel since last taken.
@@ -232,13 +278,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn thread(&mut self, tid: u32, tgid: u32) -> Option<&mut Thread> {
+    pub(super) fn thread(&mut self, tid: u32, tgid: u32, nanos: Nanos) -> Option<&mut Thread> {
         if !self.threads.contains_key(&tid) && self.threads.len() >= self.limits.threads {
             self.counters.threads_refused += 1;
             return None;
         }
         let thread = self.threads.entry(tid).or_insert_with(|| Thread::new(tgid));
-        if thread.tgid != tgid {
+        if thread.tgid != tgid || (thread.died != 0 && nanos > thread.died) {
             // The id was given to another thread.
             *thread = Thread::new(tgid);
         }
@@ -246,6 +292,15 @@ impl Engine {
     }
 
     fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+        if op.sent_cookie != 0 {
+            self.moved(&self.sent_before(op), &[], &[], out);
+        }
+        self.follow(op);
+        self.moved(op, head, tail, out);
+    }
+
+    /// Bytes were sent or received.
+    fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
@@ -295,6 +350,34 @@ impl Engine {
         self.wish(cookie);
     }
 
+    /// Notices that operations of a thread are missing.
+    fn follow(&mut self, op: &Op) {
+        let header = &op.header;
+        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
+        let Some(doubted) = thread.follow(op.nth) else { return };
+        self.counters.threads_doubted += 1;
+        for slot in doubted {
+            if let Some(live) = self.units.get_mut(slot) {
+                live.alone = false;
+            }
+        }
+    }
+
+    /// What `op` says its thread had sent before it: an operation like any other, at which its books stood still.
+    fn sent_before(&self, op: &Op) -> Op {
+        let mut header = op.header;
+        header.flags = OP_TX | OP_NO_PAYLOAD;
+        header.nanos = op.sent_at;
+        Op {
+            header,
+            cookie: op.sent_cookie,
+            pos: op.sent_pos,
+            bytes: u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX),
+            books: self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books),
+            ..Op::default()
+        }
+    }
+
     fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
         self.connections.get(&cookie)?.unit(exchange?)
     }
@@ -337,9 +420,9 @@ impl Engine {
                     return;
                 }
                 let opener = self.threads.get(&state.header.tid).and_then(|thread| {
-                    thread.holder().map(|slot| (slot, true)).or_else(|| {
+                    thread.holder().map(|slot| (slot, Some(state.header.tid))).or_else(|| {
                         let entity = thread.group.current(&state.books)?;
-                        self.request_of(entity).map(|slot| (slot, false))
+                        self.request_of(entity).map(|slot| (slot, None))
                     })
                 });
                 let connection = self.connection(state.cookie, out);
@@ -350,8 +433,12 @@ impl Engine {
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(state), out);
             }
-            tcp_state::CLOSE if self.connections.contains_key(&state.cookie) => {
-                self.closing.push_back((self.now + LINGER, *state));
+            tcp_state::CLOSE => {
+                if let Some(connection) = self.connections.get_mut(&state.cookie)
+                    && !std::mem::replace(&mut connection.closing, true)
+                {
+                    self.closing.push_back((self.now + LINGER, *state));
+                }
             }
             _ => {}
         }
@@ -360,11 +447,19 @@ impl Engine {
     /// Ends the connections that closed, once nothing can come of them any more.
     pub(super) fn bury(&mut self, now: Nanos, out: &mut Vec<Output>) {
         while let Some((due, state)) = self.closing.front().copied()
-            && due <= now
+            && (due <= now || self.closing.len() > self.limits.connections)
         {
             self.closing.pop_front();
             self.close(state.cookie, Closed::Both, state.header.nanos, Some(&state), out);
             self.drop_connection(state.cookie, state.header.nanos);
+        }
+        while let Some((due, tid, died)) = self.graves.front().copied()
+            && (due <= now || self.graves.len() > self.limits.threads)
+        {
+            self.graves.pop_front();
+            if self.threads.get(&tid).is_some_and(|thread| thread.died == died) {
+                self.threads.remove(&tid);
+            }
         }
     }
 
@@ -401,8 +496,9 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
-            Said::Replied { exchange, status, failure, first } => {
-                self.replied(cookie, exchange, (status, failure), first, op);
+            Said::Replied { exchange, status, failure, first, sure } => {
+                // What may be another request's answer is no evidence.
+                self.replied(cookie, exchange, (status, failure), first, op.filter(|_| sure));
             }
             Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
@@ -434,7 +530,7 @@ impl Engine {
         match side {
             Side::Server => {
                 if let Some(thread) = self.threads.get_mut(&tid) {
-                    thread.open.retain(|other| *other != slot);
+                    thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
             }
             Side::Client => {
@@ -454,8 +550,14 @@ impl Engine {
         self.now = self.now.max(tick.header.nanos);
         let dead = tick.header.flags & TICK_DEAD != 0;
         self.charge_tick(tick, dead, out);
-        if dead {
-            self.threads.remove(&tick.header.tid);
+        let (tid, died) = (tick.header.tid, tick.header.nanos.max(1));
+        if dead
+            && let Some(thread) = self.threads.get_mut(&tid)
+            && thread.died == 0
+        {
+            // A record of it may have been overtaken, and must not bring it back to life.
+            thread.died = died;
+            self.graves.push_back((self.now + LINGER, tid, died));
         }
     }
 
@@ -488,17 +590,23 @@ impl Engine {
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
         self.counters.units_evicted += 1;
-        if let Some((_, slot)) = self.waiting.pop_front() {
-            self.give_out(slot, out);
-            return;
+        while let Some((_, slot)) = self.waiting.pop_front().or_else(|| self.deferred.pop_front()) {
+            if self.units.get(slot).is_some() {
+                self.give_out(slot, out);
+                return;
+            }
         }
+        // None that is finished is left.
         let oldest = self.units.slots().next();
         if let Some(slot) = oldest {
             if let Some(live) = self.units.get_mut(slot) {
                 live.end = self.now;
                 live.outcome = Some(Outcome::Unfinished);
-                let (cookie, exchange) = (live.cookie, live.exchange);
+                let (cookie, exchange, tid) = (live.cookie, live.exchange, live.tid);
                 self.take_exchange(cookie, exchange);
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.over(slot, false);
+                }
             }
             self.give_out(slot, out);
         }

@@ -18,4 +18,8 @@ mod report;
 pub mod thread;
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod simulation_tests;
+#[cfg(test)]
 mod tests;

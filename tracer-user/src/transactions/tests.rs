@@ -19,6 +19,8 @@ struct Host {
     out: Vec<Output>,
     positions: HashMap<(u64, bool), u64>,
     books: HashMap<u32, Books>,
+    /// Operations of each thread so far, the lost ones included.
+    numbers: HashMap<u32, u32>,
     nanos: Nanos,
 }
 
@@ -28,7 +30,14 @@ impl Host {
         for tgid in 1..4 {
             engine.process(tgid, ServiceId(tgid));
         }
-        Self { engine, out: Vec::new(), positions: HashMap::new(), books: HashMap::new(), nanos: 1_000 }
+        Self {
+            engine,
+            out: Vec::new(),
+            positions: HashMap::new(),
+            books: HashMap::new(),
+            numbers: HashMap::new(),
+            nanos: 1_000,
+        }
     }
 
     /// The thread has used this much more CPU.
@@ -62,10 +71,13 @@ impl Host {
         let books = self.books.entry(tid).or_default();
         books.reads += u32::from(!sends);
         let books = *books;
+        let nth = self.numbers.entry(tid).or_default();
+        *nth += 1;
+        let nth = *nth;
         let flags = if sends { OP_TX } else { 0 };
         let header = Header { kind: Kind::Op as u8, flags, nanos: self.nanos, tgid, tid, ..Header::default() };
         let pos = self.positions.entry((cookie, sends)).or_default();
-        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, books, ..Op::default() };
+        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, ..Op::default() };
         *pos += text.len() as u64;
         self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
         self.nanos += 10;

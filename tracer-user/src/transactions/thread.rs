@@ -10,6 +10,8 @@ use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
 /// Samples kept per thread until it is known whom its work was for.
 pub const PENDING_SAMPLES: usize = 128;
+/// Requests a thread must answer one at a time, after something of it was not seen, before its identity counts again.
+const PROBATION: u8 = 16;
 /// Charges remembered per thread for samples that come late.
 const HISTORY: usize = 16;
 
@@ -100,6 +102,12 @@ pub struct Thread {
     pub open: SmallVec<[Slot; 2]>,
     /// It runs several requests at once.
     pub multiplexer: bool,
+    /// Number of its last operation.
+    nth: u32,
+    /// Requests it has yet to answer one at a time before its identity counts: something of it was not seen.
+    doubt: u8,
+    /// When it ended, 0 while it lives.
+    pub died: Nanos,
     /// Its callback group.
     pub group: Group,
     /// Whom its work since the last operation is for, until something says otherwise.
@@ -121,6 +129,9 @@ impl Thread {
             last_op: 0,
             open: SmallVec::new(),
             multiplexer: false,
+            nth: 0,
+            doubt: 0,
+            died: 0,
             group: Group::default(),
             last: Target::Nobody,
             history: VecDeque::new(),
@@ -131,15 +142,52 @@ impl Thread {
     /// Takes over `books`; what passed since the last ones. The books of a running slice can be ahead of what the
     /// scheduler says when it ends: what was charged once is not charged again.
     pub fn advance(&mut self, books: &Books) -> Delta {
+        if books.switches.wrapping_sub(self.books.switches) > u32::MAX / 2 {
+            // Older than what is known: a record that was overtaken.
+            return Delta::default();
+        }
         let delta = Delta::between(&self.books, books);
-        let cpu = books.cpu.max(self.books.cpu);
-        self.books = Books { cpu, ..*books };
+        let old = &self.books;
+        let (cpu, runq, blocked) = (books.cpu.max(old.cpu), books.runq.max(old.runq), books.blocked.max(old.blocked));
+        self.books = Books { cpu, runq, blocked, ..*books };
         delta
+    }
+
+    /// Takes the number of an operation; gives the requests that can no longer be said to be its only ones, because
+    /// records between this operation and the last are missing: one of them may have answered these, or read another.
+    pub fn follow(&mut self, nth: u32) -> Option<SmallVec<[Slot; 2]>> {
+        let ahead = nth.wrapping_sub(self.nth);
+        if ahead <= u32::MAX / 2 {
+            self.nth = nth;
+        }
+        if ahead == 1 {
+            return None;
+        }
+        self.doubt = PROBATION;
+        self.group = Group::default();
+        Some(std::mem::take(&mut self.open))
+    }
+
+    /// A request it read is over; `answered`: by its answer. Otherwise (the client has gone, the end was not seen) it
+    /// may go on with it, unseen, while it reads others.
+    pub fn over(&mut self, slot: Slot, answered: bool) {
+        let held = self.open.len();
+        self.open.retain(|other| *other != slot);
+        if !answered && self.open.len() < held {
+            self.doubt = PROBATION;
+        } else if held == 1 && self.open.is_empty() {
+            self.doubt = self.doubt.saturating_sub(1);
+        }
+    }
+
+    /// Whether its identity says nothing: it runs several requests at once, or may do so unseen.
+    pub fn several(&self) -> bool {
+        self.multiplexer || self.doubt > 0
     }
 
     /// The one request this thread holds, when it runs one at a time.
     pub fn holder(&self) -> Option<Slot> {
-        if self.multiplexer { None } else { self.open.first().copied() }
+        if self.several() { None } else { self.open.first().copied() }
     }
 
     /// Remembers that its work up to `until` was for `target`.

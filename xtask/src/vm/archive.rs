@@ -10,13 +10,20 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// Some releases of the archive, seen through a state directory of our own.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     dir: PathBuf,
+    processor: &'static str,
 }
 
 impl Archive {
-    /// Opens `suites` (and `security` suites) and fetches their lists.
-    pub(super) fn open(base: &Path, name: &str, suites: &[&str], security: &[&str]) -> Result<Self> {
+    /// Opens `suites` (and `security` suites) for a processor, as Debian calls it, and fetches their lists.
+    pub(crate) fn open(
+        base: &Path,
+        name: &str,
+        processor: &'static str,
+        suites: &[&str],
+        security: &[&str],
+    ) -> Result<Self> {
         let dir = base.join("apt").join(name);
         for part in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(part)).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -27,7 +34,7 @@ impl Archive {
         let lines = suites.iter().map(|s| line(&main, s)).chain(security.iter().map(|s| line(&secure, s)));
         write(&dir.join("sources.list"), &lines.collect::<String>())?;
         write(&dir.join("status"), "")?;
-        let archive = Self { dir };
+        let archive = Self { dir, processor };
         shell::output(archive.apt("apt-get").args(["-q", "update"]))?;
         Ok(archive)
     }
@@ -42,7 +49,8 @@ impl Archive {
             ("Dir::Etc::sourcelist", at("sources.list")),
             ("Dir::Etc::sourceparts", "/dev/null".into()),
             ("Dir::Etc::preferencesparts", "/dev/null".into()),
-            ("APT::Architectures", "amd64".into()),
+            ("APT::Architecture", self.processor.into()),
+            ("APT::Architectures", self.processor.into()),
             ("APT::Sandbox::User", "root".into()),
             ("Acquire::Languages", "none".into()),
         ] {
@@ -52,7 +60,7 @@ impl Archive {
     }
 
     /// The newest package whose name begins and ends like this; `None` when there is none.
-    pub(super) fn newest(&self, prefix: &str, suffix: &str) -> Result<Option<String>> {
+    pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Result<Option<String>> {
         let text = shell::output(self.apt("apt-cache").args(["search", "--names-only", &format!("^{prefix}")]))?;
         let mut names: Vec<&str> = text
             .lines()
@@ -64,7 +72,7 @@ impl Archive {
     }
 
     /// Packages and everything they need; without what is installed on this machine when `missing` is set.
-    pub(super) fn closure(&self, packages: &[&str], missing: bool) -> Result<Vec<String>> {
+    pub(crate) fn closure(&self, packages: &[&str], missing: bool) -> Result<Vec<String>> {
         let only = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
         let mut command = self.apt("apt-cache");
         command.args(["depends", "--recurse"]).args(only.map(|kind| format!("--no-{kind}"))).args(packages);
@@ -81,7 +89,7 @@ impl Archive {
     }
 
     /// Downloads packages and unpacks them into `into`.
-    pub(super) fn unpack(&self, packages: &[String], into: &Path) -> Result<()> {
+    pub(crate) fn unpack(&self, packages: &[String], into: &Path) -> Result<()> {
         let debs = self.dir.join("debs");
         // What an earlier, interrupted run left would be unpacked as well.
         let _ = fs::remove_dir_all(&debs);

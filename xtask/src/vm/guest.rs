@@ -1,5 +1,6 @@
 //! One guest: boots a kernel under emulation, runs the tests in it, and reads what they said from its console.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::image::Qemu;
 
@@ -24,7 +26,7 @@ busybox ip addr add ::1/128 dev lo 2>/dev/null
 echo "GUEST kernel $(busybox uname -r) $(busybox nproc) CPUs"
 export TRACER_BIN=/guest/tracer TRACER_WORKLOADS=/guest TRACER_TEST_SCALE=@scale@ RUST_BACKTRACE=0
 cd /tmp
-/guest/tracer doctor 2>&1 | busybox sed 's/^/DOCTOR /'
+/guest/tracer doctor --json 2>&1 | busybox sed 's/^/DOCTOR /'
 for test in @tests@; do
     name=${test%%:*}
     filter=${test#*:}
@@ -42,14 +44,18 @@ busybox poweroff -f
 pub(super) struct Boot {
     /// The kernel's own version.
     pub(super) version: String,
-    /// `tracer doctor`, line by line.
-    pub(super) doctor: Vec<String>,
+    /// What `tracer doctor --json` said; null when it said nothing of the kind.
+    pub(super) doctor: Value,
+    /// Figures the tests measured, by name.
+    pub(super) figures: BTreeMap<String, String>,
     /// Tests in order, and whether each passed.
     pub(super) tests: Vec<(String, bool)>,
     /// The guest reached its end.
     pub(super) complete: bool,
     /// The guest's kernel died.
     pub(super) panicked: bool,
+    /// It was stopped because its time was over.
+    pub(super) late: bool,
     /// How long everything took.
     pub(super) took: Duration,
     /// Everything it printed.
@@ -65,10 +71,11 @@ pub(super) fn init(tests: &[String], scale: &str) -> String {
 pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, log: &Path, limit: Duration) -> Result<Boot> {
     let mut command = qemu.command();
     // One thread for both CPUs: quicker on a busy machine, and code that is patched is not run at the same time.
-    command.args(["-accel", "tcg,thread=single", "-cpu", "max", "-m", "1G", "-smp", "2"]);
+    command.args(["-accel", "tcg,thread=single", "-m", "1G", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel);
-    command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=1 root=/dev/nvme0n1 rw init=/guest/init"]);
+    let words = "panic=-1 quiet loglevel=1 root=/dev/nvme0n1 rw init=/guest/init";
+    command.arg("-append").arg(format!("console={} {words}", qemu.console()));
     command.arg("-drive").arg(format!("file={},if=none,id=d,format=raw", disk.display()));
     command.args(["-device", "nvme,drive=d,serial=root"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -79,10 +86,12 @@ pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, log: &Path, limit: D
     // Reading ends with QEMU; QEMU ends with the guest or with its time.
     let (done, ended) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        if ended.recv_timeout(limit).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout) {
+        let late = ended.recv_timeout(limit).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
             // SAFETY: a plain system call; the child is ours and not yet waited for.
             unsafe { libc::kill(id as i32, libc::SIGKILL) };
         }
+        late
     });
     let mut boot = Boot { log: log.to_path_buf(), ..Boot::default() };
     let mut text = String::new();
@@ -93,7 +102,7 @@ pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, log: &Path, limit: D
     }
     child.wait().context("cannot wait for QEMU")?;
     let _ = done.send(());
-    let _ = watch.join();
+    boot.late = watch.join().unwrap_or(false);
     boot.took = begin.elapsed();
     fs::write(log, text).with_context(|| format!("cannot write {}", log.display()))?;
     Ok(boot)
@@ -103,7 +112,14 @@ fn read(boot: &mut Boot, line: &str) {
     if let Some(version) = line.strip_prefix("GUEST kernel ") {
         version.split(' ').next().unwrap_or_default().clone_into(&mut boot.version);
     } else if let Some(line) = line.strip_prefix("DOCTOR ") {
-        boot.doctor.push(line.to_owned());
+        // Beside the report it may say on standard error why it failed.
+        if let Ok(report) = serde_json::from_str(line) {
+            boot.doctor = report;
+        }
+    } else if let Some((_, figure)) = line.split_once("FIGURE ") {
+        if let Some((name, value)) = figure.split_once(": ") {
+            boot.figures.insert(name.to_owned(), value.to_owned());
+        }
     } else if let Some(rest) = line.strip_prefix("GUEST exit ") {
         if let Some((code, test)) = rest.split_once(' ') {
             boot.tests.push((test.to_owned(), code == "0"));
@@ -122,12 +138,21 @@ mod tests {
     #[test]
     fn the_console_is_understood() {
         let mut boot = Boot::default();
-        for line in
-            ["GUEST kernel 6.1.0-1 2 CPUs", "DOCTOR ok x", "test a ... ok", "GUEST exit 0 a:b", "GUEST exit 101 c:"]
-        {
+        for line in [
+            "GUEST kernel 6.1.0-1 2 CPUs",
+            "DOCTOR {\"kernel\":\"6.1\"}",
+            "DOCTOR tracer: this host cannot be traced",
+            "test a ... FIGURE ends tcp4: 0 of 9",
+            "GUEST exit 0 a:b",
+            "GUEST exit 101 c:",
+        ] {
             read(&mut boot, line);
         }
-        assert_eq!((boot.version.as_str(), boot.doctor.len(), boot.complete), ("6.1.0-1", 1, false));
+        assert_eq!((boot.version.as_str(), boot.complete, boot.panicked), ("6.1.0-1", false, false));
+        assert_eq!(boot.doctor["kernel"], "6.1");
+        assert_eq!(boot.figures, [("ends tcp4".to_owned(), "0 of 9".to_owned())].into());
         assert_eq!(boot.tests, [("a:b".to_owned(), true), ("c:".to_owned(), false)]);
+        read(&mut boot, "[    9.1] Kernel panic - not syncing: Fatal exception in interrupt");
+        assert!(boot.panicked);
     }
 }

@@ -8,51 +8,72 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::archive::Archive;
+use super::machine::Machine;
 use crate::shell;
 
 /// What the guest's tests run.
-const PROGRAMS: &[&str] =
-    &["busybox-static", "dash", "coreutils", "procps", "nginx-light", "python3", "gunicorn", "util-linux", "mount"];
+const PROGRAMS: &[&str] = &[
+    "busybox-static",
+    "dash",
+    "coreutils",
+    "procps",
+    "nginx-light",
+    "python3",
+    "gunicorn",
+    "redis-server",
+    "redis-tools",
+    "util-linux",
+    "mount",
+];
 
 /// A QEMU that runs from where it was unpacked.
 pub(super) struct Qemu {
     dir: PathBuf,
+    machine: Machine,
 }
 
 impl Qemu {
     /// Unpacks it when it is not there.
-    pub(super) fn ready(base: &Path) -> Result<Self> {
+    pub(super) fn ready(base: &Path, machine: Machine) -> Result<Self> {
         let dir = base.join("qemu");
         if !dir.join("ready").is_file() {
             shell::progress("fetching QEMU (unpacked beside the build, not installed)");
-            let archive = Archive::open(base, "qemu", &["bookworm"], &["bookworm-security"])?;
-            archive.unpack(&archive.closure(&["qemu-system-x86"], true)?, &dir)?;
+            // It runs here, whatever it emulates.
+            let archive = Archive::open(base, "qemu", "amd64", &["bookworm"], &["bookworm-security"])?;
+            archive.unpack(&archive.closure(&[machine.qemu_package()], true)?, &dir)?;
             fs::write(dir.join("ready"), "").context("cannot write beside QEMU")?;
         }
-        Ok(Self { dir })
+        Ok(Self { dir, machine })
     }
 
-    /// QEMU's command.
+    /// QEMU's command, with the machine it emulates.
     pub(super) fn command(&self) -> Command {
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|part| self.dir.join(part));
         let path = std::env::join_paths(libraries).unwrap_or_default();
-        let mut command = Command::new(self.dir.join("usr/bin/qemu-system-x86_64"));
+        let mut command = Command::new(self.dir.join("usr/bin").join(self.machine.qemu()));
         command.env("LD_LIBRARY_PATH", path).arg("-L").arg(self.dir.join("usr/share/qemu"));
         command.arg("-L").arg(self.dir.join("usr/share/seabios"));
+        command.args(self.machine.arguments());
         command
+    }
+
+    /// What the kernel calls its serial line.
+    pub(super) fn console(&self) -> &'static str {
+        self.machine.console()
     }
 }
 
-/// The guest's root, made when it is not there: an ext4 file system in a file.
-pub(super) fn root(base: &Path) -> Result<PathBuf> {
-    let image = base.join("root.img");
-    if image.is_file() {
+/// The guest's root, made when it is not there or held other programs: an ext4 file system in a file.
+pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
+    let (image, stamp) = (base.join("root.img"), base.join("root.programs"));
+    let wanted = PROGRAMS.join(" ");
+    if image.is_file() && fs::read_to_string(&stamp).is_ok_and(|had| had == wanted) {
         return Ok(image);
     }
     shell::progress("making the guest's disk");
     let tree = base.join("root.d");
     let _ = fs::remove_dir_all(&tree);
-    let archive = Archive::open(base, "root", &["bookworm"], &["bookworm-security"])?;
+    let archive = Archive::open(base, "root", machine.debian(), &["bookworm"], &["bookworm-security"])?;
     archive.unpack(&archive.closure(PROGRAMS, false)?, &tree)?;
     // What the packages' own scripts would have done, as far as the tests need it.
     for (file, text) in [
@@ -71,6 +92,7 @@ pub(super) fn root(base: &Path) -> Result<PathBuf> {
     for useless in ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/share/perl"] {
         let _ = fs::remove_dir_all(tree.join(useless));
     }
+    // For another processor it finds nothing, and the loader looks into the usual directories.
     shell::output(Command::new(shell::find("ldconfig").unwrap_or_else(|| "ldconfig".into())).arg("-r").arg(&tree))?;
     let unfinished = base.join("root.img.part");
     let _ = fs::remove_file(&unfinished);
@@ -79,6 +101,7 @@ pub(super) fn root(base: &Path) -> Result<PathBuf> {
     shell::output(command.arg(&tree).arg(&unfinished).arg("700M"))?;
     fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))?;
     fs::rename(&unfinished, &image).with_context(|| format!("cannot name {}", image.display()))?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(image)
 }
 

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::archive::Archive;
+use super::machine::Machine;
 use crate::shell;
 
 /// Where a kernel comes from.
@@ -18,18 +19,42 @@ pub(super) struct Source {
     security: &'static [&'static str],
     /// Packages of this kind are called so; from 7 on the image is in `linux-binary-*`.
     prefix: &'static str,
+    /// It is tried on arm64 as well.
+    pub(super) arm64: bool,
 }
-
-const SUFFIX: &str = "-cloud-amd64";
 
 /// Every kernel of the matrix, oldest first.
 pub(super) const SOURCES: &[Source] = &[
-    Source { name: "5.10", suites: &["bullseye"], security: &["bullseye-security"], prefix: "linux-image-5.10.0-" },
-    Source { name: "6.1", suites: &["bookworm"], security: &["bookworm-security"], prefix: "linux-image-6.1.0-" },
-    Source { name: "6.12", suites: &["bookworm"], security: &["bookworm-security"], prefix: "linux-image-6.12." },
-    Source { name: "6.18", suites: &["trixie", "trixie-backports"], security: &[], prefix: "linux-image-6.18." },
-    Source { name: "stable", suites: &["sid"], security: &[], prefix: "linux-binary-" },
-    Source { name: "candidate", suites: &["experimental"], security: &[], prefix: "linux-binary-" },
+    Source {
+        name: "5.10",
+        suites: &["bullseye"],
+        security: &["bullseye-security"],
+        prefix: "linux-image-5.10.0-",
+        arm64: false,
+    },
+    Source {
+        name: "6.1",
+        suites: &["bookworm"],
+        security: &["bookworm-security"],
+        prefix: "linux-image-6.1.0-",
+        arm64: false,
+    },
+    Source {
+        name: "6.12",
+        suites: &["bookworm"],
+        security: &["bookworm-security"],
+        prefix: "linux-image-6.12.",
+        arm64: true,
+    },
+    Source {
+        name: "6.18",
+        suites: &["trixie", "trixie-backports"],
+        security: &[],
+        prefix: "linux-image-6.18.",
+        arm64: true,
+    },
+    Source { name: "stable", suites: &["sid"], security: &[], prefix: "linux-binary-", arm64: false },
+    Source { name: "candidate", suites: &["experimental"], security: &[], prefix: "linux-binary-", arm64: false },
 ];
 
 /// Packages that are empty or tools, though their names fit.
@@ -38,22 +63,23 @@ fn is_image(name: &str) -> bool {
 }
 
 /// The image of a kernel, fetched when it is not there; with the name of its package.
-pub(super) fn image(source: &Source, base: &Path) -> Result<(PathBuf, String)> {
+pub(super) fn image(source: &Source, machine: Machine, base: &Path) -> Result<(PathBuf, String)> {
     let dir = base.join("kernels").join(source.name);
     let (image, package) = (dir.join("vmlinux"), dir.join("package"));
     if let (true, Ok(name)) = (image.is_file(), fs::read_to_string(&package)) {
         return Ok((image, name));
     }
     shell::progress(format!("fetching kernel {}", source.name));
-    let archive = Archive::open(base, source.name, source.suites, source.security)?;
-    let name = archive.newest(source.prefix, SUFFIX)?.filter(|name| is_image(name));
-    let name = name.with_context(|| format!("the archive has no package {}*{SUFFIX}", source.prefix))?;
+    let suffix = format!("-cloud-{}", machine.debian());
+    let archive = Archive::open(base, source.name, machine.debian(), source.suites, source.security)?;
+    let name = archive.newest(source.prefix, &suffix)?.filter(|name| is_image(name));
+    let name = name.with_context(|| format!("the archive has no package {}*{suffix}", source.prefix))?;
     let unpacked = dir.join("package.d");
     let _ = fs::remove_dir_all(&unpacked);
     archive.unpack(std::slice::from_ref(&name), &unpacked)?;
     let compressed = find_image(&unpacked)?;
     let bytes = fs::read(&compressed).with_context(|| format!("cannot read {}", compressed.display()))?;
-    let kernel = extract(&bytes).with_context(|| format!("{} of {name}", compressed.display()))?;
+    let kernel = machine.bootable(bytes).with_context(|| format!("{} of {name}", compressed.display()))?;
     fs::write(&image, kernel).with_context(|| format!("cannot write {}", image.display()))?;
     fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove {}", unpacked.display()))?;
     fs::write(&package, &name).with_context(|| format!("cannot write {}", package.display()))?;
@@ -77,7 +103,7 @@ fn find_image(dir: &Path) -> Result<PathBuf> {
 }
 
 /// The ELF file in a bzImage, by the place its setup header names (Documentation/arch/x86/boot.rst, protocol 2.08).
-fn extract(image: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn extract(image: &[u8]) -> Result<Vec<u8>> {
     let word = |at: usize| image.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);
     let sectors = match image.get(0x1f1) {
         Some(0) => 4,
@@ -102,7 +128,7 @@ fn extract(image: &[u8]) -> Result<Vec<u8>> {
     Ok(kernel)
 }
 
-fn filter(program: &str, input: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn filter(program: &str, input: &[u8]) -> Result<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(["-d", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;

@@ -1,0 +1,82 @@
+//! `tracer doctor` on this kernel: what it says, and that it says what follows when something is taken away.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tracer_tests::agent::{self, Outcome};
+use tracer_tests::{begin, say, scratch};
+
+/// The verifier refuses at a million instructions; half of that leaves no room for the next kernel's verifier.
+const MOST: u64 = 500_000;
+
+fn report() -> Value {
+    let outcome = agent::command(&["doctor", "--json"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+}
+
+fn list(report: &Value, of: &str) -> Vec<Value> {
+    report[of].as_array().unwrap_or_else(|| panic!("no {of}: {report}")).clone()
+}
+
+#[test]
+fn people_and_programs_are_told_the_same() {
+    let Some(_turn) = begin("doctor", &[]) else { return };
+    let report = report();
+    let text = agent::command(&["doctor"]).out;
+    let word = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no word in {report}")).to_owned();
+    let features = list(&report, "features");
+    for name in ["socket hooks", "TCP sockets", "UNIX sockets", "arrival times", "io_uring", "CPU accounting", "stacks"]
+    {
+        assert!(features.iter().any(|feature| feature["name"] == name), "{name}: {report}");
+    }
+    for feature in &features {
+        let (name, state) = (word(&feature["name"]), word(&feature["state"]));
+        let line = text.lines().find(|line| line.starts_with(&format!("{state:<9} {name:<20} ")));
+        let line = line.unwrap_or_else(|| panic!("{state} {name} is not in:\n{text}"));
+        let consequence = word(&feature["consequence"]);
+        assert_eq!(state == "full", consequence.is_empty(), "{feature}");
+        assert!(line.contains(&consequence) && line.contains(&word(&feature["remedy"])), "{line}");
+    }
+    for program in list(&report, "programs") {
+        let verified = program["verified_instructions"].as_u64();
+        let verified = verified.unwrap_or_else(|| panic!("not verified: {program}"));
+        assert!(program["attached"] == true && verified > 0 && verified < MOST, "{program}");
+        assert!(program["jited_bytes"].as_u64() > Some(0) && program["load_ms"].as_f64() > Some(0.0), "{program}");
+        let name = word(&program["program"]);
+        let told = |line: &str| line.starts_with(&format!("{name:<14} ")) && line.contains(&format!(" {verified} "));
+        assert!(text.lines().any(told), "{name} with {verified} is not in:\n{text}");
+        say(&format!("  {name}: {verified} instructions verified"));
+    }
+}
+
+/// `tracer doctor` where `files` look as given; the machine's own stay as they are.
+fn with(files: &[(&str, &str)]) -> Outcome {
+    let dir = scratch();
+    let mut script = String::new();
+    for (at, (path, text)) in files.iter().enumerate() {
+        let file = dir.path().join(at.to_string());
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        script.push_str(&format!("mount --bind {} {path} && ", file.display()));
+    }
+    script.push_str(&format!("exec {} doctor", agent::binary().display()));
+    agent::outcome(Command::new("unshare").args(["-m", "sh", "-c", &script]), "doctor")
+}
+
+#[test]
+fn what_is_taken_away_is_said_with_what_follows_and_the_remedy() {
+    let Some(_turn) = begin("doctor_degraded", &["unshare", "mount"]) else { return };
+    for (file, text, feature, remedy) in [
+        ("/proc/kallsyms", "0000000000000000 T _text\n", "stacks", "kernel.kptr_restrict"),
+        ("/proc/sys/net/core/bpf_jit_enable", "0\n", "compiled programs", "net.core.bpf_jit_enable=1"),
+        ("/proc/sys/kernel/bpf_stats_enabled", "1\n", "statistics", "kernel.bpf_stats_enabled=0"),
+    ] {
+        let outcome = with(&[(file, text)]);
+        // Degraded is no reason to refuse.
+        assert_eq!(outcome.code, Some(0), "{file}: {outcome:?}");
+        let start = format!("degraded  {feature:<20} ");
+        let line = outcome.out.lines().find(|line| line.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("{file}: no '{start}' in {outcome:?}"));
+        assert!(line.contains("; so ") && line.contains(remedy), "{line}");
+    }
+}

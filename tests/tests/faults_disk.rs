@@ -1,0 +1,111 @@
+//! A full disk: what is written stays readable, what is not is counted, tracing goes on.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::{self, Agent};
+use tracer_tests::faults::{self, Figures};
+use tracer_tests::units::Tail;
+use tracer_tests::vitals::Vitals;
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, bpf, load, say, scratch, units, wait};
+
+/// A disk of its own in memory; unmounted when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(dir: &Path, bytes: u64) -> Self {
+        let at = dir.join("disk");
+        std::fs::create_dir(&at).expect("a directory");
+        let done =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(&at).output();
+        let done = done.expect("mount");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Self(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn not_written(agent: &Agent, what: &str) -> f64 {
+    agent.metrics().sum("tracer_events_lost_total", &[("reason", what)])
+}
+
+#[test]
+fn a_full_disk_costs_files_and_nothing_else() {
+    let Some(_turn) = begin("faults_disk", &["cc", "mount", "umount"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let port = server.address.port().to_string();
+    let disk = Disk::new(dir.path(), faults::size(1 << 20, 16 << 20));
+    let (file, recording) = (disk.0.join("units.ndjson"), disk.0.join("recording"));
+    // Something that can be removed later, to make room.
+    let ballast = disk.0.join("ballast");
+    std::fs::write(&ballast, vec![7; 128 * 1024]).expect("ballast");
+    let path = recording.to_str().expect("a path").to_owned();
+    let arguments = ["--port", &port, "--record", &path];
+    let mut agent = Agent::launch_writing("agent", dir.path(), &file, &arguments, |_| ()).ready();
+    let held = bpf::held(agent.process().pid());
+
+    // Far more than fits.
+    let plans = faults::plans("full", 8, faults::size(500, 8000));
+    let loaded = load::run(server.address, plans.clone());
+    let sent: usize = plans.iter().map(Vec::len).sum();
+    let written = wait("every unit to be written or counted", Duration::from_secs(30), || {
+        let written = Tail::new(&file).read().iter().filter(|unit| unit.path.starts_with("/full/")).count();
+        let counted = not_written(&agent, "units_not_written");
+        // The agent also traces what this test asks of others; the port keeps that out.
+        ((written as f64 + counted) >= 2.0 * sent as f64).then_some(written)
+    });
+    let counted = not_written(&agent, "units_not_written");
+    let lost = faults::operations_lost(&agent.metrics());
+    let records = not_written(&agent, "records_not_written");
+    assert!(
+        written < 2 * sent && counted > 0.0 && records > 0.0,
+        "the disk was never full: {written} {counted} {records}"
+    );
+    let before = Vitals::of(agent.process().pid());
+    assert!(
+        (written as f64 + counted - 2.0 * sent as f64).abs() < 0.5,
+        "{written} written, {counted} counted, {sent} sent"
+    );
+    let classes = agent.json("/api/v1/classes");
+    let traced: u64 = classes["classes"].as_array().expect("classes").iter().filter_map(|c| c["count"].as_u64()).sum();
+    assert_eq!(traced, 2 * sent as u64, "tracing went on: {classes}");
+
+    // There is room again: units are written again, and what is in the file are whole lines throughout.
+    std::fs::remove_file(&ballast).expect("ballast");
+    let again = faults::plans("room", 2, 20);
+    let mut rounds = 0;
+    wait("units to be written again", Duration::from_secs(20), || {
+        load::run(server.address, again.clone());
+        rounds += 1;
+        std::thread::sleep(Duration::from_millis(1200));
+        Tail::new(&file).read().iter().any(|unit| unit.path.starts_with("/room/")).then_some(())
+    });
+    let after = Vitals::of(agent.process().pid());
+    let ended = agent.end(libc::SIGTERM);
+    // A recording that is not whole is worth a word at the end.
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.said);
+    for said in ["units.ndjson", "recording has stopped", "units are written again"] {
+        assert!(ended.said.contains(said), "{said}:\n{}", ended.said);
+    }
+    let units = units::read(&file);
+    // What was recorded before the disk was full can be replayed, and its end is named.
+    let replayed = agent::command(&["replay", &path]);
+    assert_eq!(replayed.code, Some(1), "{replayed:?}");
+    assert!(replayed.err.contains("cut off") && replayed.out.contains("GET /full"), "{replayed:?}");
+    say(&format!(
+        "disk full: {written} units written, {counted} counted, {records} records counted; with room again {} units in \
+         the file after {rounds} rounds",
+        units.len()
+    ));
+    let mut figures = Figures::of("disk full", format!("{} KiB", faults::size(1024, 16384)));
+    figures.loaded(&loaded).growth(before, after).attached(bpf::left(&held));
+    figures.note(format!("{written} units written, {counted} counted as not written, {lost} operations lost")).finish();
+}

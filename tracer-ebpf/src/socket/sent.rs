@@ -1,0 +1,76 @@
+//! Sends without payload (sendfile): remembered by the thread and told with its next record, instead of a record each.
+//!
+//! Such an operation says only how far a reply has come. A reply of one head and one body by sendfile then costs one
+//! record and not two; the position and the time are those of the operation.
+
+use core::ptr;
+
+use aya_ebpf::helpers::generated::bpf_get_smp_processor_id;
+use tracer_common::{
+    event::{Books, Header, Kind, OP_NO_PAYLOAD, OP_TX, Op},
+    lost::Lost,
+};
+
+use crate::{
+    emit,
+    kernel::task::Task,
+    storage::{Sock, Thread},
+};
+
+/// Most bytes remembered at once: a record has 32 bits for them.
+const MOST: u64 = 1 << 30;
+
+/// Remembers that `thread` sent the bytes from `pos` to the end of what `sock` sent; false when it remembers others.
+#[inline(always)]
+pub(super) fn remember(thread: &mut Thread, sock: &Sock, pos: u64) -> bool {
+    if thread.sent_cookie == 0 {
+        thread.sent_cookie = sock.cookie;
+        thread.sent_pos = pos;
+    } else if thread.sent_cookie != sock.cookie || thread.sent_end != pos || sock.tx - thread.sent_pos > MOST {
+        return false;
+    }
+    thread.sent_end = sock.tx;
+    thread.sent_at = sock.last_tx;
+    true
+}
+
+/// Forgets what was sent by the socket `cookie`: a record of its own says it.
+#[inline(always)]
+pub(super) fn told(thread: &mut Thread, cookie: u64) {
+    if thread.sent_cookie == cookie {
+        thread.sent_cookie = 0;
+    }
+}
+
+/// Reports what is remembered: the thread stops running, and it may be long until its next operation.
+#[inline(always)]
+pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
+    thread.ops = thread.ops.wrapping_add(1);
+    let op = Op {
+        header: Header {
+            kind: Kind::Op as u8,
+            flags: OP_TX | OP_NO_PAYLOAD,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Op>() as u32,
+            nanos: thread.sent_at,
+            tgid: task.tgid(),
+            tid: task.tid(),
+        },
+        cookie: thread.sent_cookie,
+        pos: thread.sent_pos,
+        arrived: 0,
+        bytes: (thread.sent_end - thread.sent_pos) as u32,
+        seq: 0,
+        head: 0,
+        tail: 0,
+        nth: thread.ops,
+        sent_cookie: 0,
+        sent_pos: 0,
+        sent_end: 0,
+        sent_at: 0,
+        books,
+    };
+    thread.sent_cookie = 0;
+    emit::event(ptr::from_ref(&op).cast(), size_of::<Op>() as u64, Lost::RingOp);
+}

@@ -1,0 +1,29 @@
+//! The wall clock: where it stands against the monotonic one, by which everything is measured.
+
+use std::time::SystemTime;
+
+use crate::kernel::load::monotonic;
+
+/// A difference that is followed, nanoseconds: more than reading two clocks one after the other explains.
+const FOLLOWED: u64 = 1_000_000;
+/// A difference worth a word, nanoseconds.
+const STEP: u64 = 500_000_000;
+
+/// Wall clock minus monotonic clock, nanoseconds.
+pub(super) fn wall_offset() -> i64 {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    wall as i64 - monotonic() as i64
+}
+
+/// The offset now, when it is no longer `before`: the clock was set, or is being slewed.
+pub(super) fn moved(before: i64) -> Option<i64> {
+    let now = wall_offset();
+    let by = now.abs_diff(before);
+    if by >= STEP {
+        let seconds = now.saturating_sub(before) as f64 / 1e9;
+        log::warn!(
+            "the wall clock was set by {seconds:+.3} s: times follow it from here on, durations are not affected"
+        );
+    }
+    (by >= FOLLOWED).then_some(now)
+}

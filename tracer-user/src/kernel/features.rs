@@ -1,0 +1,427 @@
+//! What the running kernel allows, feature by feature: full, degraded or missing, what follows for who reads the
+//! results, and what can be done about it.
+//!
+//! A function of what was found: attached programs, the self-test, a few files. Nothing here asks for a version.
+
+use std::fs;
+
+use super::btf::Btf;
+use super::load::Attached;
+use super::probes::SAMPLER;
+use super::selftest::Finding;
+
+/// How much of a feature there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// All of it.
+    Full,
+    /// Part of it; the feature says what is lost.
+    Degraded,
+    /// None of it.
+    Missing,
+}
+
+impl State {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// One feature as this kernel allows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What it is called, the same on every kernel.
+    pub name: &'static str,
+    /// How much of it there is.
+    pub state: State,
+    /// How it is done here, or what is in the way.
+    pub detail: String,
+    /// What follows for who reads the results; empty when it is full.
+    pub consequence: String,
+    /// What can be done; empty when nothing can or need be.
+    pub remedy: String,
+}
+
+impl Feature {
+    /// All of it.
+    pub fn full(name: &'static str, detail: impl Into<String>) -> Self {
+        let (consequence, remedy) = (String::new(), String::new());
+        Self { name, state: State::Full, detail: detail.into(), consequence, remedy }
+    }
+
+    /// Part of it or none, with what follows and what can be done.
+    pub fn less(name: &'static str, state: State, detail: impl Into<String>, follows: &str, remedy: &str) -> Self {
+        Self { name, state, detail: detail.into(), consequence: follows.into(), remedy: remedy.into() }
+    }
+
+    /// The feature on one line, for people.
+    pub fn line(&self) -> String {
+        let mut line = format!("{:<9} {:<20} {}", self.state.name(), self.name, self.detail);
+        if !self.consequence.is_empty() {
+            line.push_str(&format!("; so {}", self.consequence));
+        }
+        if !self.remedy.is_empty() {
+            line.push_str(&format!(". Remedy: {}", self.remedy));
+        }
+        line
+    }
+}
+
+/// What the system's own settings say, as far as features depend on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `/proc/sys/net/core/bpf_jit_enable` is 0.
+    pub interpreted: bool,
+    /// `/proc/sys/kernel/bpf_stats_enabled` is 1.
+    pub statistics: bool,
+    /// Mode of the lockdown module, where it is there.
+    pub lockdown: Option<String>,
+    /// `/proc/kallsyms` shows addresses.
+    pub kernel_symbols: bool,
+    /// The system's CPU time is known as a sum of run times, not by ticks.
+    pub exact_cpu: bool,
+    /// The kernel counts the runs of a program that it skipped.
+    pub counts_skips: bool,
+    /// The kernel counts how long each thread waited for a CPU.
+    pub counts_run_delay: bool,
+}
+
+impl Settings {
+    /// Reads them from files, and adds what the kernel's types say ([`Settings::of_types`]).
+    pub fn read(of_types: Self, exact_cpu: bool) -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
+        Self {
+            interpreted: text("/proc/sys/net/core/bpf_jit_enable").trim() == "0",
+            statistics: text("/proc/sys/kernel/bpf_stats_enabled").trim() == "1",
+            lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
+            kernel_symbols: shows_addresses(),
+            exact_cpu,
+            ..of_types
+        }
+    }
+
+    /// What the kernel's types say.
+    pub fn of_types(btf: &Btf) -> Self {
+        Self {
+            counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
+            counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Whether `/proc/kallsyms` shows more than zeros; its first lines are enough, the file has megabytes.
+fn shows_addresses() -> bool {
+    use std::io::{BufRead, BufReader};
+    let Ok(file) = fs::File::open("/proc/kallsyms") else { return false };
+    let lines = BufReader::new(file).lines().take(64).map_while(Result::ok);
+    lines.into_iter().any(|line| line.split(' ').next().is_some_and(|at| at.chars().any(|c| c != '0')))
+}
+
+/// Every feature, in the order people care: what is seen at all, then times, CPU and stacks, then cost.
+pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -> Vec<Feature> {
+    let on = |program: &str| attached.iter().find(|a| a.program == program && a.missing.is_none()).map(|a| a.hook);
+    let why = |programs: &[&str]| {
+        let missing = attached.iter().find(|a| programs.contains(&a.program) && a.missing.is_some());
+        missing.and_then(|a| a.missing.clone()).unwrap_or_else(|| "this kernel has no hook for it".into())
+    };
+    let mut features = vec![hooks(&on)];
+    features.extend(findings.iter().map(sockets));
+    features.push(match (on("tx"), on("inet6_sendmsg"), on("inet6_recvmsg")) {
+        (Some(_), ..) | (None, Some(_), Some(_)) => Feature::full("IPv6", "by the same hooks as IPv4"),
+        _ => Feature::less(
+            "IPv6",
+            State::Missing,
+            why(&["inet6_sendmsg", "inet6_recvmsg"]),
+            "requests over IPv6 are not seen",
+            "a kernel with IPv6 built in, or nothing to do where IPv6 is not used",
+        ),
+    });
+    features.push(match on("submit") {
+        Some(hook) => Feature::full(
+            "io_uring",
+            format!(
+                "buffers by {hook}; not those of registered files and provided buffers, which are seen without bytes"
+            ),
+        ),
+        None => Feature::less(
+            "io_uring",
+            State::Degraded,
+            why(&["submit"]),
+            "what is sent and received by io_uring is seen as bytes moved, without method, path or status",
+            "servers can be told to use epoll",
+        ),
+    });
+    features.push(match on("consumed") {
+        Some(hook) => Feature::full("TCP splice", format!("splice(2) out of a TCP socket by {hook}")),
+        None => Feature::less(
+            "TCP splice",
+            State::Degraded,
+            why(&["consumed"]),
+            "bodies received by splice(2) are noticed only with the next operation on their connection",
+            "",
+        ),
+    });
+    features.push(Feature::less(
+        "UNIX splice",
+        State::Degraded,
+        "no hook reports splice(2) out of a UNIX socket",
+        "replies taken whole that way are not seen at the end that takes them",
+        "",
+    ));
+    features.push(match on("arrived").or_else(|| on("arrived_entry")) {
+        Some(hook) => Feature::full("arrival times", format!("by {hook}")),
+        None => Feature::less(
+            "arrival times",
+            State::Degraded,
+            why(&["arrived", "arrived_entry"]),
+            "durations begin when the server reads: the time a request waits in its socket's queue is not in them",
+            "",
+        ),
+    });
+    features.push(match on("switch") {
+        Some(_) if on("waking").is_some() || settings.counts_run_delay => {
+            Feature::full("waiting times", "on CPU, run queue and blocked, by the scheduler")
+        }
+        Some(_) => Feature::less(
+            "waiting times",
+            State::Degraded,
+            "this kernel does not count how long a thread waits for a CPU",
+            "the time a request waits for a CPU is shown as blocked",
+            "a kernel with CONFIG_SCHED_INFO",
+        ),
+        None => Feature::less(
+            "waiting times",
+            State::Missing,
+            why(&["switch"]),
+            "a request's time is not split into running and waiting, and CPU is charged to nobody",
+            "",
+        ),
+    });
+    features.push(if settings.exact_cpu {
+        Feature::full("CPU accounting", "compared with the scheduler's own sum of run times")
+    } else {
+        Feature::less(
+            "CPU accounting",
+            State::Degraded,
+            "neither a cpuacct hierarchy nor /proc/schedstat tells the host's run time",
+            "the capture ratio compares with /proc/stat, which counts by ticks and can be off by some percent; CPU per class is exact all the same",
+            "mount -t cgroup -o cpuacct, or a kernel with CONFIG_SCHEDSTATS",
+        )
+    });
+    features.push(stacks(on(SAMPLER), settings, &why(&[SAMPLER])));
+    features.push(if settings.counts_skips {
+        Feature::full(
+            "skip counters",
+            "runs the kernel skipped are counted; TCP's sequence numbers show what was missed",
+        )
+    } else {
+        Feature::less(
+            "skip counters",
+            State::Degraded,
+            "this kernel does not count the runs of programs that it skips",
+            "only what moved TCP's sequence numbers unseen is counted as skipped",
+            "",
+        )
+    });
+    let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
+    features.push(if settings.interpreted || not_compiled {
+        Feature::less(
+            "compiled programs",
+            State::Degraded,
+            "the kernel interprets BPF programs",
+            "each event costs several times what it could, and function exits cannot be hooked",
+            "sysctl net.core.bpf_jit_enable=1",
+        )
+    } else {
+        Feature::full("compiled programs", "every program runs as machine code")
+    });
+    features.extend(hindrances(settings));
+    features
+}
+
+fn hooks(on: &impl Fn(&str) -> Option<&'static str>) -> Feature {
+    match (on("tx"), on("rx"), on("inet_sendmsg"), on("inet_recvmsg")) {
+        (Some(tx), Some(rx), ..) => Feature::full("socket hooks", format!("tracepoints {tx} and {rx}")),
+        (tx, rx, sends, receives) if (tx.or(sends)).is_some() && (rx.or(receives)).is_some() => Feature::less(
+            "socket hooks",
+            State::Degraded,
+            "this kernel has no sock_send_length and sock_recv_length: function exits stand in",
+            "a read that began before the agent is not seen, and an operation costs more; everything else is the same",
+            "a kernel with these tracepoints (6.3 or later)",
+        ),
+        _ => Feature::less(
+            "socket hooks",
+            State::Missing,
+            "neither tracepoints nor function exits",
+            "no request is seen",
+            "a kernel with these tracepoints (6.3 or later), or one that lets BPF hang on function exits",
+        ),
+    }
+}
+
+/// What the self-test found on one kind of socket.
+fn sockets(finding: &Finding) -> Feature {
+    let name = match finding.family {
+        "tcp" => "TCP sockets",
+        "unix" => "UNIX sockets",
+        _ => "UDP sockets",
+    };
+    match &finding.fault {
+        None => Feature::full(name, "self-test: every operation seen exactly once, with its bytes"),
+        Some(fault) if finding.family == "udp" => Feature::less(
+            name,
+            State::Degraded,
+            format!("self-test: {fault}"),
+            "nothing yet: no protocol over UDP is followed",
+            "",
+        ),
+        Some(fault) => Feature::less(
+            name,
+            State::Missing,
+            format!("self-test: {fault}"),
+            "requests over such sockets would be lost or wrong, and the agent is not ready",
+            "report this line: the kernel moves bytes in a way the hooks do not show",
+        ),
+    }
+}
+
+fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
+    match sampler {
+        None => Feature::less("stacks", State::Missing, why, "there are no flame graphs", ""),
+        Some(_) if !settings.kernel_symbols => Feature::less(
+            "stacks",
+            State::Degraded,
+            "/proc/kallsyms hides addresses",
+            "frames of the kernel have no names in flame graphs",
+            "sysctl kernel.kptr_restrict=1",
+        ),
+        Some(hook) => Feature::full("stacks", format!("sampled by {hook}; user code needs frame pointers")),
+    }
+}
+
+/// Settings that stand in the way.
+fn hindrances(settings: &Settings) -> Vec<Feature> {
+    let mut found = Vec::new();
+    if settings.lockdown.as_deref() == Some("confidentiality") {
+        found.push(Feature::less(
+            "lockdown",
+            State::Degraded,
+            "the kernel is locked down for confidentiality",
+            "BPF programs may not read memory of the kernel: what needs it is refused above",
+            "boot with lockdown=integrity",
+        ));
+    }
+    if settings.statistics {
+        found.push(Feature::less(
+            "statistics",
+            State::Degraded,
+            "kernel.bpf_stats_enabled is 1",
+            "every program run costs about 40 ns more",
+            "sysctl kernel.bpf_stats_enabled=0, except for measuring",
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::Built;
+    use super::super::probes::PROBES;
+    use super::*;
+
+    /// Programs attached with hooks of this kind, by what a kernel has.
+    fn attached(has: impl Fn(&str) -> bool) -> Vec<Attached> {
+        let built = Built { jited: Some(1), ..Built::default() };
+        let probes = PROBES.iter().map(|p| (p.program, p.hooks.first().map_or("", |hook| hook.name()), p.without));
+        probes
+            .chain([(SAMPLER, "perf_event cpu-clock", "no stacks")])
+            .filter(|(program, ..)| has(program))
+            .map(|(program, hook, without)| Attached { program, hook, built, missing: None, without })
+            .collect()
+    }
+
+    fn findings() -> Vec<Finding> {
+        ["tcp", "unix", "udp"].map(|family| Finding { family, fault: None }).to_vec()
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            kernel_symbols: true,
+            exact_cpu: true,
+            counts_skips: true,
+            counts_run_delay: true,
+            ..Settings::default()
+        }
+    }
+
+    fn state(features: &[Feature], name: &str) -> State {
+        features.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name} in {features:?}")).state
+    }
+
+    const EXITS: [&str; 2] = ["inet", "unix"];
+
+    #[test]
+    fn a_new_kernel_lacks_only_what_every_kernel_lacks() {
+        let features = judge(&attached(|p| !EXITS.iter().any(|e| p.starts_with(e))), &findings(), &settings());
+        let less: Vec<&str> = features.iter().filter(|f| f.state != State::Full).map(|f| f.name).collect();
+        assert_eq!(less, ["UNIX splice"]);
+    }
+
+    #[test]
+    fn function_exits_are_said_with_what_follows() {
+        let features = judge(&attached(|p| p != "tx" && p != "rx"), &findings(), &settings());
+        let hooks = &features[0];
+        assert_eq!((hooks.name, hooks.state), ("socket hooks", State::Degraded));
+        let line = hooks.line();
+        assert!(line.contains("began before the agent") && line.contains("Remedy:") && !line.contains('\n'), "{line}");
+        assert_eq!(state(&features, "IPv6"), State::Full);
+    }
+
+    #[test]
+    fn nothing_less_than_full_is_said_without_its_consequence() {
+        let broken = ["tcp", "unix", "udp"].map(|family| Finding { family, fault: Some("seen 2 times".into()) });
+        let settings = Settings {
+            interpreted: true,
+            statistics: true,
+            lockdown: Some("confidentiality".into()),
+            ..Settings::default()
+        };
+        let features = judge(&[], &broken, &settings);
+        for feature in features.iter().filter(|f| f.state != State::Full) {
+            assert!(!feature.consequence.is_empty() && !feature.detail.is_empty(), "{feature:?}");
+        }
+        for (name, expected) in [
+            ("socket hooks", State::Missing),
+            ("TCP sockets", State::Missing),
+            ("UDP sockets", State::Degraded),
+            ("io_uring", State::Degraded),
+            ("arrival times", State::Degraded),
+            ("waiting times", State::Missing),
+            ("CPU accounting", State::Degraded),
+            ("stacks", State::Missing),
+            ("skip counters", State::Degraded),
+            ("compiled programs", State::Degraded),
+            ("lockdown", State::Degraded),
+            ("statistics", State::Degraded),
+        ] {
+            assert_eq!(state(&features, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_reason_of_a_refused_program_is_passed_on() {
+        let mut all = attached(|p| !EXITS.iter().any(|e| p.starts_with(e)));
+        let submit = all.iter_mut().find(|a| a.program == "submit").expect("submit");
+        submit.missing = Some("permission denied".into());
+        let features = judge(&all, &findings(), &settings());
+        let line = features.iter().find(|f| f.name == "io_uring").expect("io_uring").line();
+        assert!(line.starts_with("degraded") && line.contains("permission denied; so"), "{line}");
+    }
+}

@@ -1,0 +1,443 @@
+//! A small host of which everything is known: threads of two services, their connections, requests, calls and CPU.
+//!
+//! [`Host::run`] plays a valid history, decided by a string of choices, and writes down the records the kernel would
+//! send and the truth behind them. `simulation_tests.rs` spoils the records and holds the engine against the truth.
+
+use std::collections::HashMap;
+
+use tracer_common::event::{
+    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
+
+use crate::decode::Record;
+use crate::model::{Nanos, Side};
+
+/// A source of decisions: the bytes a test was given, then zeros. Shrinking them gives a smaller history.
+#[derive(Debug)]
+pub(super) struct Choices<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+}
+
+impl<'a> Choices<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes: bytes.iter() }
+    }
+
+    /// A number less than `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        usize::from(self.bytes.next().copied().unwrap_or(0)) % bound.max(1)
+    }
+
+    /// Whether something happens that happens once in `n`.
+    fn once_in(&mut self, n: usize) -> bool {
+        self.below(n) == n - 1
+    }
+}
+
+/// A record that owns its bytes.
+#[derive(Clone, Debug)]
+pub(super) enum Sent {
+    Op(Op, Vec<u8>),
+    Open(Open),
+    State(State),
+    Tick(Tick),
+}
+
+impl Sent {
+    pub(super) fn record(&self) -> Record<'_> {
+        match self {
+            Self::Op(op, head) => Record::Op { op: *op, head, tail: &[] },
+            Self::Open(open) => Record::Open(*open),
+            Self::State(state) => Record::State(*state),
+            Self::Tick(tick) => Record::Tick(*tick),
+        }
+    }
+
+    /// For whoever reads why a property failed.
+    pub(super) fn line(&self) -> String {
+        match self {
+            Self::Op(op, head) => {
+                let way = if op.header.flags & OP_TX != 0 { "sends" } else { "reads" };
+                let text = String::from_utf8_lossy(head);
+                let Books { reads, polls, .. } = op.books;
+                let (tid, nth, cookie) = (op.header.tid, op.nth, op.cookie);
+                let first = text.lines().next().unwrap_or_default();
+                format!("{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}: {first}\n", op.pos)
+            }
+            Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
+            Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
+            Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
+        }
+    }
+}
+
+/// Which unit: its side and its path, which no other request has.
+pub(super) type Name = (Side, String);
+
+/// What happened.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    /// Every unit there was, and which one caused it.
+    pub(super) units: HashMap<Name, Option<Name>>,
+    /// Units of threads that run one request at a time.
+    pub(super) serial: Vec<Name>,
+    /// CPU that all threads used together, nanoseconds.
+    pub(super) cpu: u64,
+}
+
+const FRONT: u32 = 1;
+const BACK: u32 = 2;
+/// Thread of the front service that runs several requests at once.
+const LOOP: u32 = 50;
+
+/// One end of a connection that this host's kernel reports.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    cookie: u64,
+    rx: u64,
+    tx: u64,
+    opened: bool,
+    own: u32,
+    far: u32,
+}
+
+/// A connection from the front to the back service, and the thread that serves it.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    client: usize,
+    server: usize,
+    served_by: u32,
+}
+
+/// One request and how far it is.
+#[derive(Debug)]
+struct Job {
+    path: String,
+    end: usize,
+    calls: usize,
+    link: Option<usize>,
+    step: Step,
+    aborted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Read,
+    Send,
+    Serve,
+    Collect,
+    Answer,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Runs {
+    books: Books,
+    nth: u32,
+    tgid: u32,
+}
+
+/// The host.
+#[derive(Debug)]
+pub(super) struct Host<'a> {
+    choices: Choices<'a>,
+    nanos: Nanos,
+    next: u64,
+    ends: Vec<End>,
+    links: Vec<Link>,
+    /// Links and client connections nobody uses right now.
+    free_links: Vec<usize>,
+    free_ends: Vec<usize>,
+    threads: HashMap<u32, Runs>,
+    /// Clients may go away in the middle of their request.
+    aborts: bool,
+    pub(super) sent: Vec<Sent>,
+    pub(super) truth: Truth,
+}
+
+impl<'a> Host<'a> {
+    pub(super) fn new(choices: Choices<'a>, aborts: bool) -> Self {
+        Self {
+            choices,
+            aborts,
+            nanos: 1_000_000,
+            next: 0,
+            ends: Vec::new(),
+            links: Vec::new(),
+            free_links: Vec::new(),
+            free_ends: Vec::new(),
+            threads: HashMap::new(),
+            sent: Vec::new(),
+            truth: Truth::default(),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Plays `requests` requests on `lanes` threads that run one at a time and one that runs several.
+    pub(super) fn run(mut self, requests: usize, lanes: usize) -> (Vec<Sent>, Truth) {
+        // Lane 0 is the event loop's.
+        let mut queues: Vec<Vec<Job>> = (0..=lanes).map(|_| Vec::new()).collect();
+        let mut left = requests;
+        let mut lives: Vec<u32> = (0..=lanes as u32).map(|lane| if lane == 0 { LOOP } else { 10 + lane }).collect();
+        for turn in 0.. {
+            // In turns where nothing is chosen, so that every history ends.
+            let lane = (turn + self.choices.below(lanes + 1)) % (lanes + 1);
+            let wide = lane == 0;
+            let active = queues[lane].iter().filter(|job| job.step != Step::Done).count();
+            let room = if wide { 4 } else { 1 };
+            if left > 0 && active < room && (active == 0 || self.choices.once_in(2)) {
+                left -= 1;
+                let job = self.arrives(wide);
+                queues[lane].push(job);
+            }
+            let tid = lives[lane];
+            let all: Vec<usize> = (0..queues[lane].len()).filter(|i| queues[lane][*i].step != Step::Done).collect();
+            if all.is_empty() {
+                if left == 0 && queues.iter().flatten().all(|job| job.step == Step::Done) {
+                    break;
+                }
+                if !wide && self.choices.once_in(8) && self.threads.contains_key(&tid) {
+                    // A thread of a pool ends and another takes its place.
+                    self.dies(tid);
+                    lives[lane] += 100;
+                }
+                continue;
+            }
+            let job = all[self.choices.below(all.len())];
+            let mut job = queues[lane].swap_remove(job);
+            self.steps(tid, wide, &mut job);
+            queues[lane].push(job);
+            if self.choices.once_in(12) {
+                self.ticks(tid);
+            }
+        }
+        let mut tids: Vec<u32> = self.threads.keys().copied().collect();
+        tids.sort_unstable();
+        for tid in tids {
+            self.dies(tid);
+        }
+        (self.sent, self.truth)
+    }
+
+    fn arrives(&mut self, wide: bool) -> Job {
+        let n = self.number();
+        let end = if self.choices.once_in(3) { None } else { self.free_ends.pop() };
+        let end = end.unwrap_or_else(|| self.end(None));
+        let name = (Side::Server, format!("/r{n}"));
+        self.truth.units.insert(name.clone(), None);
+        if !wide {
+            self.truth.serial.push(name.clone());
+        }
+        Job { path: name.1, end, calls: self.choices.below(3), link: None, step: Step::Read, aborted: false }
+    }
+
+    /// The next steps of a request, up to where its thread waits.
+    fn steps(&mut self, tid: u32, wide: bool, job: &mut Job) {
+        match job.step {
+            Step::Read => {
+                self.waits(tid, wide);
+                self.moves(FRONT, tid, job.end, false, &request(&job.path));
+                job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
+                // A callback that only queues the work: another one does it.
+                if wide && self.choices.once_in(6) {
+                    return;
+                }
+                self.acts(tid, wide, job);
+            }
+            Step::Send | Step::Answer => {
+                if wide {
+                    self.waits(tid, true);
+                }
+                self.acts(tid, wide, job);
+            }
+            Step::Serve => {
+                let Some(link) = job.link.and_then(|link| self.links.get(link).copied()) else { return };
+                let path = format!("/c{}-{}", &job.path[1..], job.calls);
+                self.waits(link.served_by, false);
+                self.moves(BACK, link.served_by, link.server, false, &request(&path));
+                self.works(link.served_by);
+                self.moves(BACK, link.served_by, link.server, true, &reply());
+                job.step = Step::Collect;
+            }
+            Step::Collect => {
+                let Some(link) = job.link.take() else { return };
+                self.waits(tid, wide);
+                let end = self.links[link].client;
+                self.moves(FRONT, tid, end, false, &reply());
+                self.free_links.push(link);
+                job.calls -= 1;
+                job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
+                self.acts(tid, wide, job);
+            }
+            Step::Done => {}
+        }
+    }
+
+    /// Sends the next call or the answer.
+    fn acts(&mut self, tid: u32, wide: bool, job: &mut Job) {
+        self.works(tid);
+        if self.aborts && !job.aborted && self.choices.once_in(10) {
+            job.aborted = true;
+            self.closes(0, job.end);
+        }
+        if job.step == Step::Answer && job.aborted {
+            job.step = Step::Done;
+            return;
+        }
+        if job.step == Step::Answer {
+            self.moves(FRONT, tid, job.end, true, &reply());
+            if self.choices.once_in(4) {
+                self.closes(tid, job.end);
+            } else {
+                self.free_ends.push(job.end);
+            }
+            job.step = Step::Done;
+            return;
+        }
+        let path = format!("/c{}-{}", &job.path[1..], job.calls);
+        let above = (Side::Server, job.path.clone());
+        self.truth.units.insert((Side::Client, path.clone()), Some(above));
+        self.truth.units.insert((Side::Server, path.clone()), Some((Side::Client, path.clone())));
+        if !wide {
+            self.truth.serial.push((Side::Client, path.clone()));
+        }
+        let old = if self.choices.once_in(3) { None } else { self.free_links.pop() };
+        let link = old.unwrap_or_else(|| self.connects(tid));
+        job.link = Some(link);
+        let end = self.links[link].client;
+        self.moves(FRONT, tid, end, true, &request(&path));
+        job.step = Step::Serve;
+    }
+
+    fn connects(&mut self, tid: u32) -> usize {
+        let client = self.end(None);
+        let server = self.end(Some(client));
+        let served_by = 200 + self.links.len() as u32;
+        self.links.push(Link { client, server, served_by });
+        let books = self.threads.entry(tid).or_default().books;
+        let header = Header {
+            kind: Kind::State as u8,
+            flags: STATE_OWN,
+            nanos: self.nanos,
+            tgid: FRONT,
+            tid,
+            ..Header::default()
+        };
+        let cookie = self.ends[client].cookie;
+        self.sent.push(Sent::State(State { header, cookie, new: tcp_state::SYN_SENT, books, ..State::default() }));
+        self.links.len() - 1
+    }
+
+    fn end(&mut self, other: Option<usize>) -> usize {
+        let cookie = self.number();
+        let isn = (cookie as u32).wrapping_mul(0x9e37_79b9);
+        let (own, far) = match other.and_then(|other| self.ends.get(other)) {
+            Some(other) => (other.far, other.own),
+            None => (isn, isn ^ 0x5555_5555),
+        };
+        self.ends.push(End { cookie, rx: 0, tx: 0, opened: false, own, far });
+        self.ends.len() - 1
+    }
+
+    fn works(&mut self, tid: u32) {
+        let cpu = 1_000 * (1 + self.choices.below(50) as u64);
+        self.threads.entry(tid).or_default().books.cpu += cpu;
+        self.truth.cpu += cpu;
+        self.nanos += cpu;
+    }
+
+    fn waits(&mut self, tid: u32, poll: bool) {
+        self.nanos += 1_000 * (1 + self.choices.below(200) as u64);
+        let nanos = self.nanos;
+        let books = &mut self.threads.entry(tid).or_default().books;
+        books.idle_cpu = books.cpu;
+        books.idle_end = nanos;
+        books.idles += 1;
+        books.switches += 1;
+        books.polls += u32::from(poll);
+    }
+
+    fn header(&self, kind: Kind, tgid: u32, tid: u32) -> Header {
+        Header { kind: kind as u8, cpu: (tid % 4) as u16, nanos: self.nanos, tgid, tid, ..Header::default() }
+    }
+
+    fn moves(&mut self, tgid: u32, tid: u32, end: usize, sends: bool, text: &str) {
+        self.nanos += 10;
+        let runs = self.threads.entry(tid).or_default();
+        runs.tgid = tgid;
+        runs.books.reads += u32::from(!sends);
+        runs.nth += 1;
+        let Runs { books, nth, .. } = *runs;
+        let header = self.header(Kind::Op, tgid, tid);
+        let end = &mut self.ends[end];
+        if !end.opened {
+            end.opened = true;
+            let flags = if self.choices.once_in(16) { OPEN_MIDSTREAM } else { 0 };
+            let header = Header { kind: Kind::Open as u8, flags, ..header };
+            let (isn_local, isn_remote) = (end.own, end.far);
+            let open =
+                Open { header, cookie: end.cookie, family: FAMILY_INET, isn_local, isn_remote, ..Open::default() };
+            self.sent.push(Sent::Open(open));
+        }
+        let pos = if sends { &mut end.tx } else { &mut end.rx };
+        let isn = if sends { end.own } else { end.far };
+        let seq = isn.wrapping_add(1).wrapping_add(*pos as u32);
+        let header = Header { flags: if sends { OP_TX } else { 0 }, ..header };
+        let bytes = text.len() as u32;
+        let op =
+            Op { header, cookie: end.cookie, pos: *pos, bytes, seq, head: bytes as u16, nth, books, ..Op::default() };
+        *pos += u64::from(bytes);
+        self.sent.push(Sent::Op(op, text.as_bytes().to_vec()));
+    }
+
+    fn closes(&mut self, tid: u32, end: usize) {
+        // The far end's reset shows as the last state alone.
+        let states = [tcp_state::FIN_WAIT1, tcp_state::CLOSE];
+        for new in states.into_iter().skip(usize::from(tid == 0)) {
+            let header = Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, FRONT, tid) };
+            let End { cookie, rx, tx, .. } = self.ends[end];
+            let books = self.threads.get(&tid).map(|runs| runs.books).unwrap_or_default();
+            let (last_rx, last_tx) = (self.nanos, self.nanos);
+            self.sent.push(Sent::State(State {
+                header,
+                cookie,
+                rx,
+                tx,
+                last_rx,
+                last_tx,
+                new,
+                books,
+                ..State::default()
+            }));
+            self.nanos += 100;
+        }
+    }
+
+    fn tick(&mut self, tid: u32, flags: u8) {
+        let Runs { books, tgid, .. } = self.threads.get(&tid).copied().unwrap_or_default();
+        let header = Header { flags, ..self.header(Kind::Tick, tgid, tid) };
+        self.sent.push(Sent::Tick(Tick { header, books, ..Tick::default() }));
+    }
+
+    fn ticks(&mut self, tid: u32) {
+        self.tick(tid, 0);
+    }
+
+    fn dies(&mut self, tid: u32) {
+        self.works(tid);
+        self.tick(tid, TICK_DEAD);
+        self.threads.remove(&tid);
+    }
+}
+
+fn request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n")
+}
+
+fn reply() -> String {
+    "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer: a\r\n\r\nok".into()
+}

@@ -1,0 +1,216 @@
+//! Properties of the engine over histories of a simulated host, whole and spoilt.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use super::engine::{Engine, Limits, Output};
+use super::simulation::{Choices, Host, Name, Sent, Truth};
+use crate::model::{Grade, Outcome, ServiceId, UnitId};
+use crate::protocols::Settings;
+
+/// What the engine made of a history.
+#[derive(Debug, Default)]
+struct Told {
+    /// Outcome, parent and grade by name.
+    units: HashMap<Name, (Option<Outcome>, Option<UnitId>, Grade)>,
+    ids: HashMap<UnitId, Name>,
+    /// Units reported more than once, and ids given twice.
+    twice: Vec<Name>,
+    cpu: u64,
+    /// Losses the engine counted.
+    counted: u64,
+}
+
+fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
+    let bound = limits.clone();
+    let mut engine = Engine::new(Settings::default(), limits, 7);
+    for tgid in 1..4 {
+        engine.process(tgid, ServiceId(tgid));
+    }
+    let (mut out, mut told) = (Vec::new(), Told::default());
+    let take = |out: &mut Vec<Output>, told: &mut Told| {
+        for output in out.drain(..) {
+            let Output::Finished(live, verdicts) = output else { continue };
+            let name = (live.side, live.request.path.to_string());
+            told.cpu += live.cost.cpu;
+            if told.ids.insert(live.id, name.clone()).is_some() {
+                told.twice.push(name.clone());
+            }
+            if told.units.insert(name.clone(), (live.outcome, verdicts.parent, verdicts.grade)).is_some() {
+                told.twice.push(name);
+            }
+        }
+    };
+    for record in sent {
+        engine.record(&record.record(), &mut out);
+        let now = engine.now;
+        engine.report(now, &mut out);
+        take(&mut out, &mut told);
+        let (units, connections, threads) = engine.levels();
+        prop_assert!(units <= bound.units, "{units} units");
+        prop_assert!(connections <= bound.connections, "{connections} connections");
+        prop_assert!(threads <= bound.threads, "{threads} threads");
+        let queued = engine.queued();
+        // One more of each than there may be, until the next record.
+        let most = bound.units + bound.connections + bound.threads + 2;
+        prop_assert!(queued <= most, "{queued} entries in queues, at most {most}");
+    }
+    engine.expire(true, &mut out);
+    take(&mut out, &mut told);
+    prop_assert_eq!(engine.levels().0, 0);
+    let (classes, overhead) = engine.take_costs();
+    told.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
+    told.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
+    let c = engine.counters;
+    told.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.units_evicted;
+    Ok(told)
+}
+
+/// No edge that is said to be sure is wrong, nothing is reported twice, no CPU is made up.
+fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError> {
+    prop_assert!(told.twice.is_empty(), "reported twice: {:?}", told.twice);
+    prop_assert!(told.cpu <= truth.cpu, "{} ns charged of {}", told.cpu, truth.cpu);
+    for (name, (_, parent, grade)) in &told.units {
+        let Some(real) = truth.units.get(name) else {
+            return Err(TestCaseError::fail(format!("there was no {name:?}")));
+        };
+        let sure = matches!(grade, Grade::Certain | Grade::Confirmed);
+        // The other end of a call is not graded: it is the same bytes, or no parent is named.
+        let claims = sure || name.0 == crate::model::Side::Server;
+        if let Some(parent) = parent.filter(|_| claims) {
+            let said = told.ids.get(&parent);
+            prop_assert!(
+                said.is_none() || said == real.as_ref(),
+                "{name:?} is {grade:?} of {said:?}, and was of {real:?}:\n{}",
+                sent.iter().map(Sent::line).collect::<String>()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn history(bytes: &[u8], aborts: bool) -> (Vec<Sent>, Truth) {
+    let mut choices = Choices::new(bytes);
+    let (requests, lanes) = (1 + choices.below(24), choices.below(3));
+    Host::new(choices, aborts).run(requests, lanes)
+}
+
+/// Ways a history is spoilt: one byte says what happens at a place.
+fn spoil(sent: Vec<Sent>, ways: &[u8], cut: usize, heads: bool) -> (Vec<Sent>, usize) {
+    let (mut out, mut spoilt) = (Vec::new(), cut.min(sent.len()));
+    for (record, way) in sent.into_iter().skip(cut).zip(ways.iter().copied().chain(std::iter::repeat(0))) {
+        // Most records stay as they are.
+        match way {
+            200..=219 => spoilt += 1,
+            220..=229 => {
+                spoilt += 1;
+                out.push(record.clone());
+                out.push(record);
+            }
+            230..=239 if !out.is_empty() => {
+                spoilt += 1;
+                let at = out.len() - 1;
+                out.insert(at, record);
+            }
+            240..=244 if out.len() > 7 => {
+                spoilt += 1;
+                let at = out.len() - 7;
+                out.insert(at, record);
+            }
+            245..=255 if heads => {
+                if let Sent::Op(mut op, mut head) = record {
+                    spoilt += 1;
+                    head.truncate(32 + usize::from(way - 245));
+                    op.head = head.len() as u16;
+                    out.push(Sent::Op(op, head));
+                } else {
+                    out.push(record);
+                }
+            }
+            _ => out.push(record),
+        }
+    }
+    (out, spoilt)
+}
+
+fn small() -> Limits {
+    Limits { units: 6, connections: 5, threads: 4, ..Limits::default() }
+}
+
+/// The same histories in every run; others, and more of them, with `PROPTEST_CASES=100000`.
+fn config() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    let rng_seed = if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
+    let cases = asked.unwrap_or(2000);
+    ProptestConfig { cases, rng_seed, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Nothing lost: every unit is reported, those of threads with one request at a time with the right cause, and
+    /// every nanosecond is charged.
+    #[test]
+    fn whole_histories_are_told_as_they_were(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let (sent, truth) = history(&bytes, false);
+        let told = tell(&sent, Limits::default())?;
+        sound(&told, &truth, &sent)?;
+        prop_assert_eq!(told.cpu, truth.cpu);
+        prop_assert_eq!(told.counted, 0);
+
+        let missing: Vec<&Name> = truth.units.keys().filter(|name| !told.units.contains_key(*name)).collect();
+        prop_assert!(missing.is_empty(), "not reported: {missing:?}");
+        let serial: HashSet<&Name> = truth.serial.iter().collect();
+        for (name, (outcome, parent, grade)) in &told.units {
+            prop_assert_eq!(*outcome, Some(Outcome::Complete), "{:?}", name);
+            if serial.contains(name) {
+                prop_assert_eq!(*grade, Grade::Certain, "{:?}", name);
+                prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.units[name].as_ref(), "{:?}", name);
+            }
+        }
+    }
+
+    /// Clients that go away, of which nothing is lost either: nothing sure is wrong, and all CPU is charged.
+    #[test]
+    fn clients_that_go_away_make_nobody_sure_of_what_was_not(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let (sent, truth) = history(&bytes, true);
+        let told = tell(&sent, Limits::default())?;
+        sound(&told, &truth, &sent)?;
+        prop_assert_eq!(told.cpu, truth.cpu);
+        let missing: Vec<&Name> = truth.units.keys().filter(|name| !told.units.contains_key(*name)).collect();
+        prop_assert!(missing.is_empty(), "not reported: {missing:?}");
+    }
+
+    /// Records lost, doubled and out of order: nothing sure is wrong.
+    #[test]
+    fn spoilt_histories_make_nobody_sure_of_what_was_not(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        ways in proptest::collection::vec(any::<u8>(), 0..400),
+        cut in 0usize..20,
+    ) {
+        let (sent, truth) = history(&bytes, true);
+        let (sent, spoilt) = spoil(sent, &ways, cut, false);
+        let told = tell(&sent, Limits::default())?;
+        sound(&told, &truth, &sent)?;
+        // What is not reported is explained: no more is missing than records were spoilt.
+        let missing = truth.units.keys().filter(|name| !told.units.contains_key(*name)).count();
+        prop_assert!(missing <= spoilt, "{missing} units missing, {spoilt} records spoilt");
+    }
+
+    /// The same in tables far too small, with heads cut short.
+    #[test]
+    fn full_tables_are_counted_and_nobody_is_sure_of_what_was_not(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        ways in proptest::collection::vec(any::<u8>(), 0..400),
+        cut in 0usize..20,
+    ) {
+        let (sent, truth) = history(&bytes, true);
+        let (sent, spoilt) = spoil(sent, &ways, cut, true);
+        let told = tell(&sent, small())?;
+        sound(&told, &truth, &sent)?;
+        let missing = truth.units.keys().filter(|name| !told.units.contains_key(*name)).count() as u64;
+        prop_assert!(missing <= spoilt as u64 + told.counted, "{missing} missing, {spoilt} spoilt, {} counted", told.counted);
+    }
+}

@@ -1,0 +1,203 @@
+//! The cases: which program does what under which load.
+
+mod local;
+mod nginx;
+mod postgres;
+mod redis;
+mod sleeper;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::results::Sample;
+use super::sched::{self, Urgency};
+use crate::leash::Leash;
+
+pub(crate) use sleeper::serve as sleeper;
+
+/// A case, and what may be said about it.
+pub(super) struct Case {
+    /// As `--case` takes it; the first letter alone takes all that share it.
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) operation: &'static str,
+    /// Services the agent is told to trace, so that load generators are not; everything when empty.
+    pub(super) services: &'static [&'static str],
+    /// The load does not depend on how fast the server is.
+    pub(super) fixed_rate: bool,
+    /// Peers are measured here too.
+    pub(super) peers: bool,
+    kind: Kind,
+}
+
+enum Kind {
+    Nginx { connections: u32, one_core: bool },
+    Redis { rate: Option<u32> },
+    Sleeper,
+    Postgres,
+    Idle,
+    Calls,
+    Switches,
+}
+
+const NGINX: Case = Case {
+    name: "",
+    title: "",
+    operation: "request",
+    services: &["nginx"],
+    fixed_rate: false,
+    peers: false,
+    kind: Kind::Idle,
+};
+// By the name of its program's file on some distributions.
+const REDIS: Case = Case { operation: "command", services: &["redis-server", "redis-check-rdb"], ..NGINX };
+const ALL: Case = Case { services: &[], ..NGINX };
+
+/// Every case, in the order of the list.
+pub(super) const CASES: &[Case] = &[
+    Case { name: "a1", title: "nginx, 1 connection", kind: nginx(1, false), ..NGINX },
+    Case { name: "a16", title: "nginx, 16 connections", peers: true, kind: nginx(16, false), ..NGINX },
+    Case { name: "a16s", title: "nginx, 16 connections, server and load on one core", kind: nginx(16, true), ..NGINX },
+    Case { name: "a256", title: "nginx, 256 connections", kind: nginx(256, false), ..NGINX },
+    Case {
+        name: "b10k",
+        title: "Redis GET, 10 000 a second",
+        fixed_rate: true,
+        kind: Kind::Redis { rate: Some(10_000) },
+        ..REDIS
+    },
+    Case { name: "bmax", title: "Redis GET, saturated", kind: Kind::Redis { rate: None }, ..REDIS },
+    Case {
+        name: "c",
+        title: "HTTP server that sleeps 5 ms, 1000 a second",
+        services: &[sleeper::SERVICE],
+        fixed_rate: true,
+        kind: Kind::Sleeper,
+        ..NGINX
+    },
+    Case {
+        name: "d",
+        title: "PostgreSQL, pgbench -S",
+        operation: "query",
+        services: &["postgres"],
+        kind: Kind::Postgres,
+        ..NGINX
+    },
+    Case { name: "e", title: "idle host", operation: "second", kind: Kind::Idle, ..ALL },
+    Case { name: "f", title: "system calls without a network", operation: "call", kind: Kind::Calls, ..ALL },
+    Case { name: "g", title: "context switches (pipe ping-pong)", operation: "round", kind: Kind::Switches, ..ALL },
+];
+
+const fn nginx(connections: u32, one_core: bool) -> Kind {
+    Kind::Nginx { connections, one_core }
+}
+
+/// A program under load.
+pub(super) trait Workload {
+    /// One run.
+    fn run(&mut self, time: Duration, urgency: Urgency) -> Result<Sample>;
+
+    /// The process whose cost is measured, where it is one of its own.
+    fn server(&self) -> Option<i32> {
+        None
+    }
+}
+
+impl Case {
+    /// Cases that a list names, in the list of all; all when it is empty.
+    pub(super) fn selected(names: &[String]) -> Result<Vec<&'static Self>> {
+        let fits = |case: &Self, name: &str| case.name == name || (name.len() == 1 && case.name.starts_with(name));
+        for name in names {
+            if !CASES.iter().any(|case| fits(case, name)) {
+                let all: Vec<_> = CASES.iter().map(|case| case.name).collect();
+                bail!("there is no case `{name}`: they are {} (a letter alone takes all it begins)", all.join(", "));
+            }
+        }
+        Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| fits(case, name))).collect())
+    }
+
+    /// Whether throughput or latency can be compared: a host without load has neither.
+    pub(super) fn paired(&self) -> bool {
+        !matches!(self.kind, Kind::Idle)
+    }
+
+    /// Starts the program, in a directory of its own.
+    pub(super) fn start(&self, dir: &Path) -> Result<Box<dyn Workload>> {
+        let dir = dir.join(self.name);
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(match self.kind {
+            Kind::Nginx { connections, one_core } => Box::new(nginx::Nginx::start(&dir, connections, one_core)?),
+            Kind::Redis { rate } => Box::new(redis::Redis::start(&dir, rate)?),
+            Kind::Sleeper => Box::new(sleeper::Sleeper::start(&dir)?),
+            Kind::Postgres => Box::new(postgres::Postgres::start(&dir)?),
+            Kind::Idle => Box::new(Idle),
+            Kind::Calls => Box::new(local::Calls::new(&dir)?),
+            Kind::Switches => Box::new(local::Switches),
+        })
+    }
+}
+
+/// No load.
+struct Idle;
+
+impl Workload for Idle {
+    fn run(&mut self, time: Duration, _: Urgency) -> Result<Sample> {
+        std::thread::sleep(time);
+        // Costs "for each operation" are costs for each second.
+        Ok(Sample { operations: time.as_secs().max(1), seconds: time.as_secs_f64(), ..Sample::default() })
+    }
+}
+
+/// A server in a process of its own (and its children), pinned to the server's core.
+struct Server {
+    leash: Leash,
+    pid: i32,
+    urgency: Option<Urgency>,
+}
+
+impl Server {
+    /// Waits until `answers` says so; `log` is shown when it never does.
+    fn ready(mut leash: Leash, log: &Path, mut answers: impl FnMut() -> bool) -> Result<Self> {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !answers() {
+            if leash.ended()?.is_some() || Instant::now() > until {
+                bail!("a server does not answer: {}", std::fs::read_to_string(log).unwrap_or_default());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let pid = leash.pid()?;
+        Ok(Self { leash, pid, urgency: None })
+    }
+
+    /// Makes it as urgent as the run wants it.
+    fn place(&mut self, urgency: Urgency) -> Result<()> {
+        if let Some(status) = self.leash.ended()? {
+            bail!("the server has ended: {status}");
+        }
+        if self.urgency != Some(urgency) {
+            sched::place_processes(&sched::tree(self.pid), urgency, Some(sched::SERVER))?;
+            self.urgency = Some(urgency);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_selected_by_letter_and_by_name() {
+        let names = |list: &[&str]| {
+            let list: Vec<String> = list.iter().map(ToString::to_string).collect();
+            Case::selected(&list).map(|cases| cases.iter().map(|case| case.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["a"]).expect("a"), ["a1", "a16", "a16s", "a256"]);
+        assert_eq!(names(&["g", "a16"]).expect("g"), ["a16", "g"]);
+        assert_eq!(names(&[]).expect("all").len(), CASES.len());
+        assert!(names(&["z"]).expect_err("z").to_string().contains("a16, "));
+        assert!(names(&["a2"]).is_err());
+    }
+}

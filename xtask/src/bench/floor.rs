@@ -1,0 +1,105 @@
+//! The floor: programs that do nothing, on the hooks the agent uses. No tracer on these hooks costs less.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::bpf::{self, Place, Usage};
+use super::btf;
+use crate::shell;
+
+/// What the agent hangs on, found once.
+pub(super) struct Hooks {
+    programs: Vec<(Place, u32)>,
+    /// Whether stacks are sampled.
+    samples: bool,
+}
+
+/// The agent's default rate.
+const HERTZ: u32 = 99;
+
+impl Hooks {
+    /// Asks the agent which hooks it uses here.
+    pub(super) fn of(tracer: &Path) -> Result<Self> {
+        let text = shell::output(Command::new(tracer).args(["doctor", "--json"]))?;
+        let hooks = attached(&text).context("`tracer doctor --json` names no programs")?;
+        let kernel = fs::read("/sys/kernel/btf/vmlinux").context("cannot read the kernel's types")?;
+        let ids = btf::hooks(&kernel).context("the kernel's types are no BTF")?;
+        let mut found = Self { programs: Vec::new(), samples: false };
+        for (program, hook) in hooks {
+            if hook.starts_with("perf_event") {
+                found.samples = true;
+            } else if let Some(id) = ids.get(&(true, hook.as_bytes())) {
+                found.programs.push((Place::Tracepoint, *id));
+            } else if let Some(id) = ids.get(&(false, hook.as_bytes())) {
+                let place = if program.ends_with("_entry") { Place::Entry } else { Place::Exit };
+                found.programs.push((place, *id));
+            } else {
+                bail!("the kernel's types have no hook {hook}, on which the agent's program {program} hangs");
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many programs.
+    pub(super) fn count(&self) -> usize {
+        self.programs.len() + usize::from(self.samples)
+    }
+}
+
+/// Programs and hooks in what `tracer doctor --json` prints.
+fn attached(text: &str) -> Option<Vec<(String, String)>> {
+    let report: serde_json::Value = serde_json::from_str(text).ok()?;
+    let mut hooks = Vec::new();
+    for check in report["checks"].as_array()? {
+        if let Some(rest) = check["what"].as_str()?.strip_prefix("program ")
+            && check["state"] == "ok"
+        {
+            let (program, hook) = rest.split_once(" on ")?;
+            hooks.push((program.to_owned(), hook.to_owned()));
+        }
+    }
+    (!hooks.is_empty()).then_some(hooks)
+}
+
+/// Empty programs, attached as long as this lives.
+pub(super) struct Floor {
+    programs: Vec<[OwnedFd; 2]>,
+    _samplers: Vec<OwnedFd>,
+}
+
+impl Floor {
+    /// Attaches one empty program for each of the agent's.
+    pub(super) fn attach(hooks: &Hooks) -> Result<Self> {
+        let programs: Result<_> = hooks.programs.iter().map(|(place, id)| bpf::attach_empty(*place, *id)).collect();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let samplers = if hooks.samples { bpf::sample_empty(HERTZ, cpus)? } else { Vec::new() };
+        Ok(Self { programs: programs?, _samplers: samplers })
+    }
+
+    /// What they cost so far, the sampler left out: its time is the cold start of an interrupt.
+    pub(super) fn usage(&self) -> Result<Vec<Usage>> {
+        self.programs.iter().map(|[program, _]| bpf::usage(program)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_are_those_that_are_attached() {
+        let text = r#"{"checks":[{"what":"kernel","state":"ok","detail":"6"},
+            {"what":"program tx on sock_send_length","state":"ok","detail":""},
+            {"what":"program rx on gone","state":"degraded","detail":""},
+            {"what":"program sample on perf_event cpu-clock","state":"ok","detail":""}]}"#;
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let wanted = vec![pair("tx", "sock_send_length"), pair("sample", "perf_event cpu-clock")];
+        assert_eq!(attached(text), Some(wanted));
+        assert_eq!(attached(r#"{"checks":[]}"#), None);
+        assert_eq!(attached("no JSON"), None);
+    }
+}

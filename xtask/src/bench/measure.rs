@@ -1,0 +1,251 @@
+//! How a case is measured: pairs of short runs side by side, then the agent's own cost.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::agent::Agent;
+use super::bpf;
+use super::cases::{Case, Workload};
+use super::floor::{Floor, Hooks};
+use super::peers::{PEERS, Peer};
+use super::results::{self, AGENT, Cost, FLOOR, NOTHING, Pair, Program, Sample, Slice, without_statistics};
+use super::sched::Urgency;
+use crate::shell;
+
+/// What every measurement needs.
+pub(super) struct Bench<'a> {
+    pub(super) tracer: &'a Path,
+    pub(super) dir: &'a Path,
+    pub(super) hooks: &'a Hooks,
+    pub(super) pairs: u32,
+    pub(super) slices: u32,
+    pub(super) peers: bool,
+    pub(super) began: Instant,
+}
+
+/// Length of one run. Short, so that both of a pair meet the same machine.
+const RUN: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Peer(Peer),
+    Floor,
+    Agent,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Peer(peer) => peer.name(),
+            Self::Floor => FLOOR,
+            Self::Agent => AGENT,
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// Measures one case.
+    pub(super) fn case(&self, case: &Case) -> Result<results::Case> {
+        self.say(format!("{}: {}", case.name, case.title));
+        let mut workload = case.start(self.dir)?;
+        let mut result = results::Case {
+            name: case.name.into(),
+            title: case.title.into(),
+            operation: case.operation.into(),
+            fixed_rate: case.fixed_rate,
+            ..results::Case::default()
+        };
+        if case.paired() {
+            // Caches, page tables and the server's own state are as they will be.
+            workload.run(RUN, Urgency::Realtime)?;
+            self.pairs(case, workload.as_mut(), &mut result)?;
+        }
+        self.say(format!("{}: agent and BPF time", case.name));
+        result.cost = Some(self.cost(case, workload.as_mut())?);
+        Ok(result)
+    }
+
+    /// Rounds of pairs. Every second round is the mirror image of the one before, so that what comes first does not
+    /// always come first, and the agent, last in one and first in the next, is started for two runs at once.
+    fn pairs(&self, case: &Case, workload: &mut dyn Workload, result: &mut results::Case) -> Result<()> {
+        let mut variants = Vec::new();
+        if case.peers && self.peers {
+            variants.extend(PEERS.map(Variant::Peer));
+        }
+        variants.extend([Variant::Floor, Variant::Agent]);
+        let mut agent = None;
+        for round in 0..self.pairs {
+            let forward = round % 2 == 0;
+            let mut order = variants.clone();
+            if !forward {
+                order.reverse();
+            }
+            let mut bases: Vec<(Variant, Sample)> = Vec::new();
+            for variant in order {
+                if result.refused.contains_key(variant.name()) {
+                    continue;
+                }
+                let mut with = None;
+                let mut base = None;
+                for half in 0..2 {
+                    if (half == 0) == forward {
+                        base = Some(workload.run(RUN, Urgency::Realtime)?);
+                        continue;
+                    }
+                    with = match variant {
+                        Variant::Floor => {
+                            let floor = Floor::attach(self.hooks)?;
+                            let sample = workload.run(RUN, Urgency::Realtime)?;
+                            drop(floor);
+                            Some(sample)
+                        }
+                        Variant::Agent => {
+                            let running = match agent.take() {
+                                Some(running) => running,
+                                None => Agent::start(self.tracer, self.dir, case.services)?,
+                            };
+                            let sample = workload.run(RUN, Urgency::Realtime)?;
+                            if forward && round + 1 < self.pairs {
+                                agent = Some(running);
+                            } else {
+                                for (reason, count) in running.metrics()?.lost() {
+                                    *result.lost_in_pairs.entry(reason).or_default() += count;
+                                }
+                                running.end()?;
+                            }
+                            Some(sample)
+                        }
+                        Variant::Peer(peer) => match self.peer(peer, workload) {
+                            Ok(sample) => Some(sample),
+                            Err(error) => {
+                                result.refused.insert(peer.name().into(), format!("{error:#}"));
+                                None
+                            }
+                        },
+                    };
+                }
+                if let (Some(base), Some(with)) = (base, with) {
+                    bases.push((variant, base.clone()));
+                    result.pairs.push(Pair { variant: variant.name().into(), base_first: forward, base, with });
+                }
+            }
+            let base = |wanted| bases.iter().find(|(variant, _)| *variant == wanted).map(|(_, base)| base.clone());
+            if let (Some(base), Some(with)) = (base(Variant::Floor), base(Variant::Agent)) {
+                result.pairs.push(Pair { variant: NOTHING.into(), base_first: forward, base, with });
+            }
+            self.say(format!("{}: pair {} of {}: {}", case.name, round + 1, self.pairs, brief(result)));
+        }
+        Ok(())
+    }
+
+    fn peer(&self, peer: Peer, workload: &mut dyn Workload) -> Result<Sample> {
+        let Some(server) = workload.server() else { anyhow::bail!("there is no server to look at") };
+        let running = peer.start(self.dir, server)?;
+        let sample = workload.run(RUN, Urgency::Realtime)?;
+        running.end()?;
+        Ok(sample)
+    }
+
+    /// The agent's own cost, with kernel statistics on: nothing here says anything about throughput.
+    fn cost(&self, case: &Case, workload: &mut dyn Workload) -> Result<Cost> {
+        let _statistics = Statistics::on()?;
+        let mut cost = Cost { floor_ns: self.floor(workload)?, ..Cost::default() };
+        let agent = Agent::start(self.tracer, self.dir, case.services)?;
+        cost.start_peak_mb = agent.memory("VmHWM")?;
+        cost.steady_mb = agent.memory("VmRSS")?;
+        let events = agent.metrics()?.sum("tracer_events_total");
+        let first = bpf::held_by(agent.pid())?;
+        let mut before = first.clone();
+        for _ in 0..self.slices {
+            let cpu = agent.cpu()?;
+            let begin = Instant::now();
+            let run = workload.run(RUN, Urgency::Usual)?;
+            let seconds = if case.paired() { run.seconds } else { begin.elapsed().as_secs_f64() };
+            // What is still in the rings belongs to this slice; an agent without load needs no waiting for.
+            if case.paired() {
+                agent.calm()?;
+            }
+            let after = bpf::held_by(agent.pid())?;
+            let sum = |of: fn(&bpf::Usage) -> u64| -> u64 {
+                after.iter().map(of).sum::<u64>().saturating_sub(before.iter().map(of).sum())
+            };
+            cost.slices.push(Slice {
+                operations: run.operations,
+                seconds,
+                agent_cpu_ns: agent.cpu()? - cpu,
+                bpf_ns: sum(|usage| usage.nanos),
+                bpf_runs: sum(|usage| usage.runs),
+            });
+            before = after;
+        }
+        for last in before {
+            let old = first.iter().find(|usage| usage.id == last.id).cloned().unwrap_or_default();
+            let (runs, nanos) = (last.runs.saturating_sub(old.runs), last.nanos.saturating_sub(old.nanos));
+            if runs > 0 {
+                cost.programs.push(Program { name: last.name, runs, nanos });
+            }
+        }
+        cost.programs.sort_by_key(|program| std::cmp::Reverse(program.nanos));
+        cost.load_mb = agent.memory("VmRSS")?;
+        cost.load_peak_mb = agent.memory("VmHWM")?;
+        let metrics = agent.metrics()?;
+        cost.events = metrics.sum("tracer_events_total") - events;
+        cost.lost = metrics.lost();
+        agent.end()?;
+        Ok(cost)
+    }
+
+    /// Time of empty programs on the same hooks, nanoseconds an operation.
+    fn floor(&self, workload: &mut dyn Workload) -> Result<f64> {
+        let floor = Floor::attach(self.hooks)?;
+        let operations = workload.run(RUN, Urgency::Usual)?.operations;
+        let time: f64 = floor.usage()?.iter().map(|usage| without_statistics(usage.nanos, usage.runs)).sum();
+        Ok(time / operations as f64)
+    }
+
+    pub(super) fn say(&self, what: impl std::fmt::Display) {
+        shell::progress(format!("[{:4} s] {what}", self.began.elapsed().as_secs()));
+    }
+}
+
+/// Throughput with and without of the newest pairs.
+fn brief(case: &results::Case) -> String {
+    let mut newest = BTreeMap::new();
+    for pair in &case.pairs {
+        newest.insert(pair.variant.as_str(), pair.with.rate() / pair.base.rate());
+    }
+    let words: Vec<String> = newest.iter().map(|(variant, ratio)| format!("{variant} {ratio:.3}")).collect();
+    words.join(", ")
+}
+
+/// Kernel statistics of BPF programs, on while this lives.
+struct Statistics;
+
+const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+impl Statistics {
+    fn on() -> Result<Self> {
+        write_statistics("1")?;
+        Ok(Self)
+    }
+}
+
+/// Turns statistics off: no throughput is measured with them on.
+pub(super) fn statistics_off() -> Result<()> {
+    write_statistics("0")
+}
+
+fn write_statistics(value: &str) -> Result<()> {
+    use anyhow::Context;
+    std::fs::write(STATISTICS, value).with_context(|| format!("cannot write {STATISTICS}"))
+}
+
+impl Drop for Statistics {
+    fn drop(&mut self) {
+        // Left on it only costs, and the next case says so when it cannot turn it off.
+        let _ = statistics_off();
+    }
+}

@@ -1,0 +1,252 @@
+//! What was measured, as it is written to a file. Raw runs are kept: everything else is computed from them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// Version of the file's form; files of another are refused.
+const SCHEMA: u32 = 1;
+
+/// One run of load.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Sample {
+    /// Operations that were answered.
+    pub(super) operations: u64,
+    /// How long it took.
+    pub(super) seconds: f64,
+    /// Latencies, microseconds: median, 99th and 99.9th percentile.
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    /// CPU the measured program used, nanoseconds.
+    pub(super) cpu_ns: u64,
+}
+
+impl Sample {
+    /// Operations a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+
+    /// CPU of the measured program, nanoseconds an operation.
+    pub(super) fn cpu_per_operation(&self) -> f64 {
+        self.cpu_ns as f64 / self.operations as f64
+    }
+
+    /// CPU of the measured program, in hundredths of a core.
+    pub(super) fn cpu_points(&self) -> f64 {
+        self.cpu_ns as f64 / self.seconds / 1e7
+    }
+}
+
+/// Two runs side by side.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Pair {
+    /// What was on in one of them: [`AGENT`], [`FLOOR`], [`NOTHING`] or a peer.
+    pub(super) variant: String,
+    /// Which came first.
+    pub(super) base_first: bool,
+    /// Without.
+    pub(super) base: Sample,
+    /// With.
+    pub(super) with: Sample,
+}
+
+/// The agent.
+pub(super) const AGENT: &str = "agent";
+/// Empty programs on the agent's hooks.
+pub(super) const FLOOR: &str = "floor";
+/// The control: neither run had anything.
+pub(super) const NOTHING: &str = "nothing";
+
+/// One stretch of load with the agent and kernel statistics on.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Slice {
+    pub(super) operations: u64,
+    pub(super) seconds: f64,
+    /// CPU the agent used, nanoseconds, until it had caught up.
+    pub(super) agent_cpu_ns: u64,
+    /// Time and runs of all its programs, by the kernel's statistics, their own cost included.
+    pub(super) bpf_ns: u64,
+    pub(super) bpf_runs: u64,
+}
+
+/// One program.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) runs: u64,
+    /// Statistics' own cost included.
+    pub(super) nanos: u64,
+}
+
+/// What the agent costs by itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Cost {
+    pub(super) slices: Vec<Slice>,
+    pub(super) programs: Vec<Program>,
+    /// Time of empty programs on the same hooks under the same load, nanoseconds an operation, without what statistics
+    /// cost: what cold caches make of doing nothing.
+    pub(super) floor_ns: f64,
+    /// Resident memory, megabytes: peak when it became ready, then, and after the load; and the peak by then.
+    pub(super) start_peak_mb: f64,
+    pub(super) steady_mb: f64,
+    pub(super) load_mb: f64,
+    pub(super) load_peak_mb: f64,
+    /// Events it received, and those lost by reason.
+    pub(super) events: f64,
+    pub(super) lost: BTreeMap<String, f64>,
+}
+
+impl Cost {
+    pub(super) fn operations(&self) -> f64 {
+        self.slices.iter().map(|slice| slice.operations as f64).sum()
+    }
+
+    /// BPF time an operation in each slice, nanoseconds, without what statistics cost.
+    pub(super) fn bpf_per_operation(&self) -> Vec<f64> {
+        self.slices
+            .iter()
+            .map(|slice| without_statistics(slice.bpf_ns, slice.bpf_runs) / slice.operations as f64)
+            .collect()
+    }
+
+    /// Agent CPU in each slice, seconds for a million operations.
+    pub(super) fn agent_per_million(&self) -> Vec<f64> {
+        self.slices.iter().map(|slice| slice.agent_cpu_ns as f64 / slice.operations as f64 / 1e3).collect()
+    }
+
+    /// Agent CPU in each slice, in hundredths of a core.
+    pub(super) fn agent_points(&self) -> Vec<f64> {
+        self.slices.iter().map(|slice| slice.agent_cpu_ns as f64 / slice.seconds / 1e7).collect()
+    }
+
+    pub(super) fn all_lost(&self) -> f64 {
+        self.lost.values().sum()
+    }
+}
+
+/// Nanoseconds that kernel statistics add to each run of a program (measured with empty programs).
+pub(super) const STATISTICS_NS: f64 = 40.0;
+
+/// Time of runs without what statistics cost, nanoseconds.
+pub(super) fn without_statistics(nanos: u64, runs: u64) -> f64 {
+    (nanos as f64 - runs as f64 * STATISTICS_NS).max(0.0)
+}
+
+/// One case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Case {
+    /// As `--case` takes it.
+    pub(super) name: String,
+    pub(super) title: String,
+    /// What is counted: `request`, `query`, …
+    pub(super) operation: String,
+    /// The rate is given; CPU and latency are what can differ.
+    pub(super) fixed_rate: bool,
+    pub(super) pairs: Vec<Pair>,
+    /// Events lost while pairs ran, by reason: there load and server may starve the agent.
+    pub(super) lost_in_pairs: BTreeMap<String, f64>,
+    pub(super) cost: Option<Cost>,
+    /// What could not run here, in its own words.
+    pub(super) refused: BTreeMap<String, String>,
+}
+
+impl Case {
+    /// Pairs of one variant.
+    pub(super) fn of<'a>(&'a self, variant: &'a str) -> impl Iterator<Item = &'a Pair> {
+        self.pairs.iter().filter(move |pair| pair.variant == variant)
+    }
+
+    /// Variants in the order of their first pair.
+    pub(super) fn variants(&self) -> Vec<&str> {
+        let mut seen: Vec<&str> = Vec::new();
+        for pair in &self.pairs {
+            if !seen.contains(&pair.variant.as_str()) {
+                seen.push(&pair.variant);
+            }
+        }
+        seen
+    }
+}
+
+/// A whole run of `bench`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Results {
+    pub(super) schema: u32,
+    /// Commit of the tree; `+` when it had changes.
+    pub(super) commit: String,
+    pub(super) kernel: String,
+    pub(super) processor: String,
+    pub(super) cores: usize,
+    /// Seconds since the epoch.
+    pub(super) began: u64,
+    pub(super) seconds: f64,
+    /// Empty programs in the floor.
+    pub(super) floor_programs: usize,
+    pub(super) cases: Vec<Case>,
+}
+
+impl Results {
+    /// Nothing measured yet, on this machine.
+    pub(super) fn here(commit: String) -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let processor = read("/proc/cpuinfo");
+        let processor = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Self {
+            schema: SCHEMA,
+            commit,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
+            cores: super::sched::cores(),
+            began: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        parse(&text).with_context(|| format!("{} is no result of `cargo xtask bench`", path.display()))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string(self).context("results cannot be written as JSON")?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn parse(text: &str) -> Result<Results> {
+    let results: Results = serde_json::from_str(text)?;
+    if results.schema != SCHEMA {
+        bail!("its form has version {}, this is {SCHEMA}: measure again with this xtask", results.schema);
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_and_other_forms_are_refused() {
+        let mut results = Results::here("abc".into());
+        results.cases.push(Case { name: "a16".into(), ..Case::default() });
+        let text = serde_json::to_string(&results).expect("JSON");
+        assert_eq!(parse(&text).expect("own form").cases[0].name, "a16");
+        results.schema = 99;
+        let other = parse(&serde_json::to_string(&results).expect("JSON")).expect_err("another form");
+        assert!(other.to_string().contains("version 99"), "{other}");
+    }
+
+    #[test]
+    fn statistics_cost_is_taken_off() {
+        let slice = Slice { operations: 10, seconds: 2.0, agent_cpu_ns: 40_000, bpf_ns: 3000, bpf_runs: 20 };
+        let cost = Cost { slices: vec![slice], ..Cost::default() };
+        assert!((cost.bpf_per_operation()[0] - 220.0).abs() < 1e-9);
+        assert!((cost.agent_per_million()[0] - 4.0).abs() < 1e-9);
+        assert!((cost.agent_points()[0] - 0.002).abs() < 1e-9);
+    }
+}
