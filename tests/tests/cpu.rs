@@ -7,7 +7,7 @@ use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, compile};
-use tracer_tests::{begin, figure, http, load, say, scratch, wait};
+use tracer_tests::{begin, explained, figure, http, load, say, scratch, wait};
 
 /// Seconds of load.
 const LOAD: u64 = 30;
@@ -60,12 +60,18 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
                 ROUTES.iter().any(|route| c["request_class"] == format!("GET {route}")).then(|| c["count"].as_u64())?
             })
             .sum();
-        (sum >= good).then_some(service)
+        (sum as f64 + explained(&agent.metrics().lost()) >= good as f64).then_some(service)
     });
     std::thread::sleep(Duration::from_secs(3));
     let after = agent.metrics();
 
+    // What was lost may be a request of any class, and its CPU may be charged to the one before it.
+    let explained = explained(&after.lost());
+    let dearest = ROUTES
+        .map(|route| truth[route]["whole_ns"].as_f64().unwrap_or(0.0) / truth[route]["count"].as_f64().unwrap_or(1.0));
+    let shifted = explained * dearest.into_iter().fold(0.0, f64::max) / 1e9;
     say(&format!("cpu per class, server on port {port}, {good} requests, {storms} processes beside them"));
+    let (mut counted, mut worst) = (0.0, 0.0f64);
     for route in ROUTES {
         let class = format!("GET {route}");
         let labels = [("service_name", service.as_str()), ("request_class", class.as_str())];
@@ -79,11 +85,14 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
             100.0 * (traced / handler - 1.0),
             100.0 * (traced / whole - 1.0),
         ));
-        assert!((requests - count).abs() < 0.5, "{route}");
+        counted += requests;
+        worst = worst.max(100.0 * (traced / whole - 1.0).abs());
+        assert!((requests - count).abs() < 0.5 + explained, "{route}");
         // Between reading the request and having sent the reply the thread used `whole`; sending and receiving are
         // the kernel's share, and what the thread does from then until it waits again belongs to the request as well.
         let share = (whole - handler) + count * 60e-6;
-        assert!(traced > handler * 0.97 && traced < handler * 1.03 + share, "{route}: {traced} s for {handler} s");
+        let within = handler * 0.97 - shifted..handler * 1.03 + share + shifted;
+        assert!(within.contains(&traced), "{route}: {traced} s for {handler} s, {within:?} expected");
     }
 
     let kinds = |m: &tracer_tests::metrics::Metrics, kind| m.sum("tracer_host_cpu_seconds_total", &[("kind", kind)]);
@@ -93,6 +102,7 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     let busy_name = "tracer_host_cpu_busy_seconds_total";
     let busy = after.sum(busy_name, &[]) - before.sum(busy_name, &[]);
     let ratio = attributed / busy;
+    figure("classes", &format!("{counted:.0} of {good}, CPU off by at most {worst:.1} %"));
     figure("capture ratio", &format!("{ratio:.4}"));
     say(&format!(
         "host: requests {:.3} s, overhead {:.3} s, kernel {:.3} s, system says {busy:.3} s: capture ratio {ratio:.4} \

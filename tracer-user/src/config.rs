@@ -59,6 +59,7 @@ struct Agent {
     services: Vec<String>,
     pids: Vec<u32>,
     ports: Vec<u16>,
+    all_hooks: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +127,8 @@ pub struct Config {
     pub only_pids: Vec<u32>,
     /// Only these ports, when not empty.
     pub only_ports: Vec<u16>,
+    /// Hooks that otherwise wait until they are needed are attached at once.
+    pub all_hooks: bool,
     /// Stack samples per second and CPU.
     pub hertz: u32,
     /// Finished units.
@@ -155,6 +158,7 @@ impl Default for Config {
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
+            all_hooks: false,
             hertz: 99,
             transactions: Transactions { grace: Duration::from_millis(50), keep: 2000, request_id: false },
             classes: ClassConfig::default(),
@@ -215,6 +219,7 @@ impl Config {
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;
         config.only_ports = file.agent.ports;
+        config.all_hooks = file.agent.all_hooks;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }

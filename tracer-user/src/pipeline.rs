@@ -176,6 +176,11 @@ impl Pipeline {
         Charged { requests: self.charged.0, overhead: self.charged.1 }
     }
 
+    /// Whether bytes left a socket by a way no attached hook shows, since last asked.
+    pub fn take_unseen(&mut self) -> bool {
+        std::mem::take(&mut self.engine.unseen)
+    }
+
     /// Wishes for the kernel since last taken.
     pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
         self.engine.take_asks()

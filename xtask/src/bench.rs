@@ -60,9 +60,10 @@ pub(crate) struct Options {
     /// Put the tables into README.md.
     #[arg(long)]
     readme: bool,
-    /// Measure nothing; make the tables (and with --readme the README's) from results of an earlier run.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["case", "compare"])]
-    from: Option<PathBuf>,
+    /// Measure nothing; make the tables (and with --readme the README's) from results of earlier runs, whose cases are
+    /// put together when they are of one commit. With --output, write them as one.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["case", "compare"])]
+    from: Vec<PathBuf>,
     /// Measure nothing; say what changed from one run's results to another's: better, worse, no difference shown.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     compare: Option<Vec<PathBuf>>,
@@ -79,9 +80,19 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if let Some([before, after]) = options.compare.as_deref() {
         return compare::run(before, after, options.fail_on_worse);
     }
-    let results = match &options.from {
-        Some(file) => Results::read(file)?,
-        None => measure(way, options)?,
+    let results = match options.from.as_slice() {
+        [] => measure(way, options)?,
+        [first, more @ ..] => {
+            let mut results = Results::read(first)?;
+            for file in more {
+                let other = Results::read(file)?;
+                results.join(other, &Case::names()).with_context(|| format!("{}", file.display()))?;
+            }
+            if let Some(output) = &options.output {
+                results.write(output)?;
+            }
+            results
+        }
     };
     let tables = table::all(&results);
     shell::print(&tables);

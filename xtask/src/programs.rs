@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::cross;
 use crate::shell::{self, Root};
 
 /// Growth up to this much is no news: a factor, and instructions below which the factor says nothing.
@@ -130,13 +131,15 @@ impl Table {
 
     /// What fits a kernel that need not be of the matrix: the section of the same series (6.18), else of each program
     /// the largest count anywhere.
-    fn fitting(&self, release: &str) -> Section {
+    fn fitting(&self, release: &str, processor: &str) -> Section {
+        let other = |kernel: &str| kernel.ends_with("-arm64") != (processor == cross::RUST);
+        let sections = || self.0.iter().filter(|(kernel, _)| !other(kernel)).map(|(_, section)| section);
         let series = |text: &str| text.split(['.', '-', '+']).take(2).map(str::to_owned).collect::<Vec<_>>();
-        if let Some(same) = self.0.values().find(|section| series(&section.version) == series(release)) {
+        if let Some(same) = sections().find(|section| series(&section.version) == series(release)) {
             return same.clone();
         }
         let mut largest: BTreeMap<&str, &Program> = BTreeMap::new();
-        for program in self.0.values().flat_map(|section| &section.programs) {
+        for program in sections().flat_map(|section| &section.programs) {
             let entry = largest.entry(&program.name).or_insert(program);
             if program.verified > entry.verified {
                 *entry = program;
@@ -191,7 +194,7 @@ pub(crate) fn here(root: Root) -> Result<()> {
     if now.is_empty() {
         bail!("`tracer doctor --json` names no program: {text}");
     }
-    let section = Table::read()?.fitting(release);
+    let section = Table::read()?.fitting(release, std::env::consts::ARCH);
     let (table, faults) = compare(Some(&section), &now);
     shell::print(format!("programs on Linux {release}, recorded: {}\n{table}", section.version));
     if !faults.is_empty() {
@@ -212,6 +215,7 @@ mod tests {
         let mut table = Table::default();
         table.record("6.1", "6.1.0-56-cloud-amd64", &[program("tx", 110_000), program("fork", 90)]);
         table.record("stable", "7.2.13+deb14-cloud-amd64", &[program("tx", 80_000)]);
+        table.record("6.12-arm64", "6.12.117+deb12-cloud-arm64", &[program("tx", 500_000)]);
         table
     }
 
@@ -240,8 +244,10 @@ mod tests {
     #[test]
     fn a_kernel_outside_of_the_matrix_is_compared_with_its_series_or_the_worst() {
         let table = table();
-        assert_eq!(table.fitting("7.2.99-vendor").programs, [program("tx", 80_000)]);
-        assert_eq!(table.fitting("6.18.44").programs, [program("fork", 90), program("tx", 110_000)]);
+        let fitting = |release: &str, processor: &str| table.fitting(release, processor).programs;
+        assert_eq!(fitting("7.2.99-vendor", "x86_64"), [program("tx", 80_000)]);
+        assert_eq!(fitting("6.12.9", "x86_64"), [program("fork", 90), program("tx", 110_000)]);
+        assert_eq!(fitting("6.12.9", "aarch64"), [program("tx", 500_000)]);
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub(crate) struct Options {
     /// No tests: only load the programs, with their self-test.
     #[arg(long)]
     load: bool,
+    /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for the README.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
+    test: Vec<String>,
+    /// More words for the guests' kernel command line.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    append: String,
     /// Record what these kernels make of the programs in xtask/programs.toml, instead of comparing with it.
     #[arg(long)]
     record: bool,
@@ -60,7 +66,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Tests of a quick run, `binary:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4"];
 /// Tests of a full run, besides those.
-const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "doctor:"];
+const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
 /// Programs in C the tests want, compiled here.
 const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 
@@ -85,6 +91,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let root = image::root(&base, machine)?;
     let tests = tests(options);
     let files = files(&base, &built)?;
+    let parts = Parts { base: &base, qemu, root, files, append: &options.append };
     // Of all processors together: one table shows them.
     let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
     let build = fingerprint()?;
@@ -94,7 +101,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     for source in chosen {
         let (kernel, package) = kernels::image(source, machine, &base)?;
         let wanted: &[String] = if REFUSED.contains(&source.name) { &[] } else { &tests };
-        let mut boot = one(&base, &qemu, &root, &kernel, source, &files, wanted)?;
+        let mut boot = parts.boot(&kernel, source, wanted)?;
         let mut retried = None;
         // Emulated on a busy machine, a guest can panic or a wait in it run out; said, and tried once more.
         if let Err(why) = verdict(source, &boot, wanted) {
@@ -102,7 +109,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
             fs::rename(&boot.log, &first).with_context(|| format!("cannot keep {}", first.display()))?;
             shell::progress(format!("{}: {why:#} (its console: {}); once more", source.name, first.display()));
             retried = Some(format!("{why:#}"));
-            boot = one(&base, &qemu, &root, &kernel, source, &files, wanted)?;
+            boot = parts.boot(&kernel, source, wanted)?;
         }
         let verdict = verdict(source, &boot, wanted);
         let mut outcome = Outcome::new(&machine.kernel(source.name), &package, &boot);
@@ -128,14 +135,14 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         }
         outcome = Outcome {
             tests: wanted.len(),
-            full: !options.smoke && !options.load,
+            full: !options.smoke && !options.load && options.test.is_empty(),
             retried,
             refused: REFUSED.contains(&source.name),
             good: verdict.is_ok(),
             build: build.clone(),
             ..outcome
         };
-        if !options.load {
+        if !options.load && options.test.is_empty() {
             outcome.keep(&results)?;
         }
         outcomes.push(outcome);
@@ -157,8 +164,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 /// Tests of a run, `binary:filter`.
 fn tests(options: &Options) -> Vec<String> {
     let all = |tests: &[&str]| tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>();
-    if options.load {
-        return Vec::new();
+    if options.load || !options.test.is_empty() {
+        return options.test.clone();
     }
     let mut tests = all(SMOKE);
     if !options.smoke {
@@ -201,27 +208,34 @@ fn tail(log: &Path) -> String {
     lines.iter().skip(lines.len().saturating_sub(40)).fold(String::new(), |text, line| text + "    " + line + "\n")
 }
 
-fn one(
-    base: &Path,
-    qemu: &image::Qemu,
-    root: &Path,
-    kernel: &Path,
-    source: &Source,
-    files: &[(PathBuf, String)],
-    tests: &[String],
-) -> Result<Boot> {
-    shell::progress(format!("booting {}", source.name));
-    let init = base.join("init");
-    fs::write(&init, guest::init(tests, "0.05")).with_context(|| format!("cannot write {}", init.display()))?;
-    let mut files = files.to_vec();
-    files.push((init, "/guest/init".into()));
-    let disk = base.join(format!("disk-{}.img", source.name));
-    image::with_files(root, &disk, &files)?;
-    let boot = guest::boot(qemu, kernel, &disk, &base.join(format!("{}.log", source.name)), LIMIT);
-    let _ = fs::remove_file(&disk);
-    let boot = boot?;
-    shell::progress(format!("{} ran for {:.0} s", source.name, boot.took.as_secs_f64()));
-    Ok(boot)
+/// What every guest of a run is made of.
+struct Parts<'a> {
+    base: &'a Path,
+    qemu: image::Qemu,
+    /// The disk without this run's files.
+    root: PathBuf,
+    files: Vec<(PathBuf, String)>,
+    /// More words for the kernel.
+    append: &'a str,
+}
+
+impl Parts<'_> {
+    /// Boots one kernel and runs `tests` in it.
+    fn boot(&self, kernel: &Path, source: &Source, tests: &[String]) -> Result<Boot> {
+        shell::progress(format!("booting {}", source.name));
+        let init = self.base.join("init");
+        fs::write(&init, guest::init(tests, "0.05")).with_context(|| format!("cannot write {}", init.display()))?;
+        let mut files = self.files.clone();
+        files.push((init, "/guest/init".into()));
+        let disk = self.base.join(format!("disk-{}.img", source.name));
+        image::with_files(&self.root, &disk, &files)?;
+        let log = self.base.join(format!("{}.log", source.name));
+        let boot = guest::boot(&self.qemu, kernel, &disk, self.append, &log, LIMIT);
+        let _ = fs::remove_file(&disk);
+        let boot = boot?;
+        shell::progress(format!("{} ran for {:.0} s", source.name, boot.took.as_secs_f64()));
+        Ok(boot)
+    }
 }
 
 /// The agent, the test programs without their debug information, and the workloads: where from, where to.
@@ -313,8 +327,9 @@ mod tests {
     #[test]
     fn a_full_run_has_every_quick_test() {
         let of = |smoke| {
-            let (kernel, arch) = (Vec::new(), Machine::X86);
-            tests(&Options { kernel, arch, full: false, smoke, load: false, record: false, readme: false })
+            let (kernel, test, append, arch) = (Vec::new(), Vec::new(), String::new(), Machine::X86);
+            let (full, load, record, readme) = (false, false, false, false);
+            tests(&Options { kernel, arch, full, smoke, load, test, append, record, readme })
         };
         for test in of(true) {
             assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");

@@ -16,7 +16,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     arch::Shape,
-    event::{Header, Kind, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TX, Op},
+    event::{Header, Kind, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TX, OP_UNSEEN, Op},
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
     policy::{CONTROL_UDP, Control},
@@ -175,6 +175,9 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     let mut flags = if TX { OP_TX } else { 0 };
     if more {
         flags |= OP_MORE;
+    }
+    if !TX && unseen != 0 {
+        flags |= OP_UNSEEN;
     }
     if bytes == 0 {
         flags |= OP_EOF;

@@ -38,11 +38,11 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match load::load(Options { hertz: 99, log_level: 0 }) {
+        match load::load(Options { hertz: 99, all: true, log_level: 0 }) {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);
-                report.features = judge(&kernel.attached, &findings, &Settings::read(of_types, exact));
+                report.features = judge(&kernel.attached, &findings, &Settings::read(&of_types, exact));
                 report.programs.clone_from(&kernel.attached);
             }
             Err(error) => {

@@ -121,7 +121,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         None => None,
     };
 
-    let (mut kernel, mut rings) = load::load(Options { hertz: config.hertz, log_level: options.bpf_log as u8 })?;
+    let (mut kernel, mut rings) =
+        load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
     let health = check(&mut kernel, &mut rings, host)?;
     let places = descriptors::connections()?;
@@ -303,6 +304,9 @@ impl Agent {
             // Its id may come back as another's.
             self.kernel.policy.forget_process(pid);
             self.asked.remove(&pid);
+        }
+        if pipeline.take_unseen() {
+            self.kernel.attach_deferred();
         }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);

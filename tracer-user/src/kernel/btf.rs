@@ -193,6 +193,11 @@ impl Btf {
         (self.word(at_type + 4) & 0xffff).checked_sub(1)
     }
 
+    /// Whether the kernel has a type of this name.
+    pub fn has_typedef(&self, name: &str) -> bool {
+        self.find(KIND_TYPEDEF, name).is_some()
+    }
+
     /// Whether the kernel has a function of this name that programs can hang on.
     pub fn has_function(&self, name: &str) -> bool {
         self.find(KIND_FUNCTION, name).is_some()

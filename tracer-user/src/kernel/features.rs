@@ -89,11 +89,13 @@ pub struct Settings {
     pub counts_skips: bool,
     /// The kernel counts how long each thread waited for a CPU.
     pub counts_run_delay: bool,
+    /// Programs of tracepoints can be preempted.
+    pub preempts_programs: bool,
 }
 
 impl Settings {
     /// Reads them from files, and adds what the kernel's types say ([`Settings::of_types`]).
-    pub fn read(of_types: Self, exact_cpu: bool) -> Self {
+    pub fn read(of_types: &Self, exact_cpu: bool) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
         Self {
@@ -102,7 +104,7 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
-            ..of_types
+            ..of_types.clone()
         }
     }
 
@@ -111,6 +113,8 @@ impl Settings {
         Self {
             counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
             counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
+            // The guard tracepoints took from SRCU when they stopped to disable preemption came with this type.
+            preempts_programs: btf.has_typedef("class_srcu_fast_notrace_t"),
             ..Self::default()
         }
     }
@@ -229,6 +233,18 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "only what moved TCP's sequence numbers unseen is counted as skipped",
             "",
         )
+    });
+    features.push(if settings.preempts_programs {
+        Feature::less(
+            "no skipped runs",
+            State::Degraded,
+            "this kernel can preempt a program, and skips it until it ends for other threads on that CPU",
+            "an operation now and then is not seen when it happens: TCP's sequence numbers show it, hook_skipped counts \
+             it, and requests in such a gap end as unfinished",
+            "",
+        )
+    } else {
+        Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
@@ -388,6 +404,7 @@ mod tests {
     fn nothing_less_than_full_is_said_without_its_consequence() {
         let broken = ["tcp", "unix", "udp"].map(|family| Finding { family, fault: Some("seen 2 times".into()) });
         let settings = Settings {
+            preempts_programs: true,
             interpreted: true,
             statistics: true,
             lockdown: Some("confidentiality".into()),
@@ -407,6 +424,7 @@ mod tests {
             ("CPU accounting", State::Degraded),
             ("stacks", State::Missing),
             ("skip counters", State::Degraded),
+            ("no skipped runs", State::Degraded),
             ("compiled programs", State::Degraded),
             ("lockdown", State::Degraded),
             ("statistics", State::Degraded),

@@ -106,6 +106,8 @@ pub struct Kernel {
     pub policy: Policy,
     /// What was attached.
     pub attached: Vec<Attached>,
+    /// Programs that are loaded and wait until they are needed; tracepoints by BTF, all of them.
+    deferred: Vec<&'static str>,
     /// Stack sampler.
     pub sampler: Sampler,
     /// What the system said was used when the books were opened.
@@ -133,6 +135,8 @@ pod!(CpuBooks, tracer_common::policy::Ask, tracer_common::policy::Control);
 pub struct Options {
     /// Stack samples per second and CPU; 0 takes none.
     pub hertz: u32,
+    /// Attach at once what otherwise waits until it is needed.
+    pub all: bool,
     /// Level of the BPF programs' own log, 0 = off (then the verifier removes it).
     pub log_level: u8,
 }
@@ -189,6 +193,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     )?;
 
     let mut attached = Vec::new();
+    let mut deferred = Vec::new();
     let mut since = None;
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
@@ -209,8 +214,14 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        match attach(&mut ebpf, probe.program, hook, &btf) {
-            Ok(built) => entry.built = built,
+        let wait = probe.deferred && !options.all;
+        match attach(&mut ebpf, probe.program, hook, &btf, wait) {
+            Ok(built) => {
+                entry.built = built;
+                if wait {
+                    deferred.push(probe.program);
+                }
+            }
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {name} was refused");
                 return Err(LoadError::Refused { what, why, hint: "" });
@@ -238,7 +249,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         missing: None,
         without: "no stacks",
     });
-    Ok((Kernel { ebpf, policy, attached, sampler, since, logger, lost, cpus }, rings))
+    Ok((Kernel { ebpf, policy, attached, deferred, sampler, since, logger, lost, cpus }, rings))
 }
 
 /// Most of a running slice that is counted before it ends, nanoseconds. A thread that runs longer is reported by the
@@ -270,6 +281,19 @@ impl Kernel {
         sum
     }
 
+    /// Attaches what waited until it is needed. Says what was, or why it was not; it is not tried again.
+    pub fn attach_deferred(&mut self) {
+        for name in std::mem::take(&mut self.deferred) {
+            let program: Option<&mut BtfTracePoint> =
+                self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
+            let Some(program) = program else { continue };
+            match program.attach() {
+                Ok(_) => log::info!("{name} is attached: bytes left a socket by splice"),
+                Err(error) => log::warn!("{name} could not be attached: {}", chain(&error)),
+            }
+        }
+    }
+
     /// Passes on what the programs logged, where they were asked to.
     pub fn forward_log(&mut self) {
         if let Some(logger) = &mut self.logger {
@@ -283,7 +307,8 @@ impl Kernel {
     }
 }
 
-fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf) -> Result<Built, String> {
+/// Loads the program `name` and attaches it to `hook`, or only loads it where it is to `wait`.
+fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf, wait: bool) -> Result<Built, String> {
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
     let wrong = || format!("the BPF object's program {name} is of another kind");
     let begin = Instant::now();
@@ -292,7 +317,9 @@ fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf) -> Result<Bui
             let program: &mut $kind = program.try_into().map_err(|_| wrong())?;
             program.load($at, btf).map_err(|error| chain(&error))?;
             let took = begin.elapsed();
-            program.attach().map_err(|error| chain(&error))?;
+            if !wait {
+                program.attach().map_err(|error| chain(&error))?;
+            }
             Ok(built(program.fd(), took))
         }};
     }

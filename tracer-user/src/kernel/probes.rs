@@ -46,12 +46,14 @@ pub struct Probe {
     pub instead_of: Option<&'static str>,
     /// Whether tracing is refused without it.
     pub mandatory: bool,
+    /// It is attached when something shows that it is needed: until then it costs nothing.
+    pub deferred: bool,
     /// What is lost without it.
     pub without: &'static str,
 }
 
 const fn at(program: &'static str, hooks: &'static [Hook], mandatory: bool, without: &'static str) -> Probe {
-    Probe { program, hooks, instead_of: None, mandatory, without }
+    Probe { program, hooks, instead_of: None, mandatory, deferred: false, without }
 }
 
 const fn instead(
@@ -61,7 +63,7 @@ const fn instead(
     mandatory: bool,
     without: &'static str,
 ) -> Probe {
-    Probe { program, hooks, instead_of: Some(of), mandatory, without }
+    Probe { program, hooks, instead_of: Some(of), mandatory, deferred: false, without }
 }
 
 /// Every program but the sampler, in the order they are attached: time keeping first, so that the first socket
@@ -73,7 +75,16 @@ pub const PROBES: &[Probe] = &[
     at("state", &[Hook::Tracepoint("inet_sock_set_state")], true, "connections have no end"),
     at("arrived", &[Hook::Tracepoint("sk_data_ready")], false, "no socket queue times"),
     instead("arrived", "arrived_entry", &[Hook::Entry("sock_def_readable")], false, "no socket queue times"),
-    at("consumed", &[Hook::Tracepoint("tcp_rcv_space_adjust")], false, "bodies received by splice are noticed late"),
+    // Every receive on every TCP socket passes it, and only those by splice are told: it waits for the first of them.
+    Probe {
+        deferred: true,
+        ..at(
+            "consumed",
+            &[Hook::Tracepoint("tcp_rcv_space_adjust")],
+            false,
+            "bodies received by splice are noticed late",
+        )
+    },
     at(
         "submit",
         &[Hook::Tracepoint("io_uring_submit_req"), Hook::TracepointOf("io_uring_submit_sqe", 2)],

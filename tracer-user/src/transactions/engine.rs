@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    Books, OP_EOF, OP_NO_PAYLOAD, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
@@ -132,6 +132,8 @@ pub struct Engine {
     pub now: Nanos,
     /// What could not be done.
     pub counters: Counters,
+    /// Bytes left a socket by a way no attached hook shows; whoever acts on it clears it.
+    pub unseen: bool,
 }
 
 impl Engine {
@@ -159,6 +161,7 @@ impl Engine {
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
+            unseen: false,
         }
     }
 
@@ -292,8 +295,10 @@ impl Engine {
     }
 
     fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
-        if op.sent_cookie != 0 {
-            self.moved(&self.sent_before(op), &[], &[], out);
+        // The books stood still then: what the thread used since its last record is charged with this one.
+        let books = self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books);
+        if let Some(sent) = op.sent_before(books) {
+            self.moved(&sent, &[], &[], out);
         }
         self.follow(op);
         self.moved(op, head, tail, out);
@@ -303,6 +308,7 @@ impl Engine {
     fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
+        self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
         let mut said = std::mem::take(&mut self.said);
@@ -362,21 +368,6 @@ impl Engine {
             if let Some(live) = self.units.get_mut(slot) {
                 live.alone = false;
             }
-        }
-    }
-
-    /// What `op` says its thread had sent before it: an operation like any other, at which its books stood still.
-    fn sent_before(&self, op: &Op) -> Op {
-        let mut header = op.header;
-        header.flags = OP_TX | OP_NO_PAYLOAD;
-        header.nanos = op.sent_at;
-        Op {
-            header,
-            cookie: op.sent_cookie,
-            pos: op.sent_pos,
-            bytes: u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX),
-            books: self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books),
-            ..Op::default()
         }
     }
 

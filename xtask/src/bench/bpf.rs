@@ -12,6 +12,7 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+const ENABLE_STATS: libc::c_long = 32;
 // Program types.
 const PERF_EVENT: u32 = 7;
 const TRACING: u32 = 26;
@@ -125,6 +126,12 @@ pub(super) fn sample_empty(hertz: u32, cpus: usize) -> Result<Vec<OwnedFd>> {
     }
     held.push(program);
     Ok(held)
+}
+
+/// Turns run-time statistics on as long as the descriptor lives: nothing is left on when we are killed.
+pub(super) fn statistics() -> Result<OwnedFd> {
+    // All zero: BPF_STATS_RUN_TIME.
+    Attr::new().open(ENABLE_STATS).context("the kernel keeps no statistics of BPF programs")
 }
 
 /// What a program has cost since it was loaded; counted only while kernel statistics are on.

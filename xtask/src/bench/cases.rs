@@ -33,7 +33,7 @@ pub(super) struct Case {
 }
 
 enum Kind {
-    Nginx { connections: u32, one_core: bool },
+    Nginx { connections: usize, rate: Option<u32>, one_core: bool },
     Redis { rate: Option<u32> },
     Sleeper,
     Postgres,
@@ -61,6 +61,13 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "a16", title: "nginx, 16 connections", peers: true, kind: nginx(16, false), ..NGINX },
     Case { name: "a16s", title: "nginx, 16 connections, server and load on one core", kind: nginx(16, true), ..NGINX },
     Case { name: "a256", title: "nginx, 256 connections", kind: nginx(256, false), ..NGINX },
+    Case {
+        name: "a10k",
+        title: "nginx, 10 000 a second",
+        fixed_rate: true,
+        kind: Kind::Nginx { connections: 16, rate: Some(10_000), one_core: false },
+        ..NGINX
+    },
     Case {
         name: "b10k",
         title: "Redis GET, 10 000 a second",
@@ -90,8 +97,8 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "g", title: "context switches (pipe ping-pong)", operation: "round", kind: Kind::Switches, ..ALL },
 ];
 
-const fn nginx(connections: u32, one_core: bool) -> Kind {
-    Kind::Nginx { connections, one_core }
+const fn nginx(connections: usize, one_core: bool) -> Kind {
+    Kind::Nginx { connections, rate: None, one_core }
 }
 
 /// A program under load.
@@ -118,6 +125,11 @@ impl Case {
         Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| fits(case, name))).collect())
     }
 
+    /// Names of all, in order.
+    pub(super) fn names() -> Vec<&'static str> {
+        CASES.iter().map(|case| case.name).collect()
+    }
+
     /// Whether throughput or latency can be compared: a host without load has neither.
     pub(super) fn paired(&self) -> bool {
         !matches!(self.kind, Kind::Idle)
@@ -128,7 +140,10 @@ impl Case {
         let dir = dir.join(self.name);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(match self.kind {
-            Kind::Nginx { connections, one_core } => Box::new(nginx::Nginx::start(&dir, connections, one_core)?),
+            Kind::Nginx { connections, rate, one_core } => {
+                let core = if one_core { sched::SERVER } else { sched::load_core() };
+                Box::new(nginx::Nginx::start(&dir, connections, rate, core)?)
+            }
             Kind::Redis { rate } => Box::new(redis::Redis::start(&dir, rate)?),
             Kind::Sleeper => Box::new(sleeper::Sleeper::start(&dir)?),
             Kind::Postgres => Box::new(postgres::Postgres::start(&dir)?),
@@ -194,7 +209,7 @@ mod tests {
             let list: Vec<String> = list.iter().map(ToString::to_string).collect();
             Case::selected(&list).map(|cases| cases.iter().map(|case| case.name).collect::<Vec<_>>())
         };
-        assert_eq!(names(&["a"]).expect("a"), ["a1", "a16", "a16s", "a256"]);
+        assert_eq!(names(&["a"]).expect("a"), ["a1", "a16", "a16s", "a256", "a10k"]);
         assert_eq!(names(&["g", "a16"]).expect("g"), ["a16", "g"]);
         assert_eq!(names(&[]).expect("all").len(), CASES.len());
         assert!(names(&["z"]).expect_err("z").to_string().contains("a16, "));

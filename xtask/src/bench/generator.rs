@@ -2,7 +2,7 @@
 //!
 //! At a given rate it is an open loop: a request is due at its time whether or not earlier ones were answered, and its
 //! latency counts from then. A server that stalls is not spared the requests it kept from being sent (Tene's
-//! "coordinated omission").
+//! "coordinated omission"). Without a rate it is a closed loop, and latencies are those of requests that were sent.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -26,6 +26,8 @@ pub(super) struct Load {
     pub(super) connections: usize,
     /// Requests a second; as many as are answered when not given.
     pub(super) rate: Option<u32>,
+    /// Where it runs.
+    pub(super) core: usize,
 }
 
 /// How long answers may take when no more requests are sent.
@@ -39,12 +41,12 @@ struct Connection {
 }
 
 impl Load {
-    /// Runs it on the load's core; what the server used is left to the caller.
+    /// Runs it on its core; what the server used is left to the caller.
     pub(super) fn run(self, time: Duration, urgency: Urgency) -> Result<Sample> {
         // A thread of its own: its priority ends with it.
         let made = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                sched::place(0, urgency, Some(sched::load_core()))?;
+                sched::place(0, urgency, Some(self.core))?;
                 self.generate(time)
             });
             thread.join()
@@ -187,7 +189,7 @@ mod tests {
     }
 
     fn load(address: SocketAddr, connections: usize, rate: Option<u32>) -> Load {
-        Load { address, request: b"ping", reply: 2, connections, rate }
+        Load { address, request: b"ping", reply: 2, connections, rate, core: 0 }
     }
 
     #[test]

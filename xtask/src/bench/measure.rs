@@ -1,10 +1,11 @@
 //! How a case is measured: pairs of short runs side by side, then the agent's own cost.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use super::agent::Agent;
 use super::bpf;
@@ -92,13 +93,13 @@ impl Bench<'_> {
                 let mut base = None;
                 for half in 0..2 {
                     if (half == 0) == forward {
-                        base = Some(workload.run(RUN, Urgency::Realtime)?);
+                        base = Some(urgent(workload)?);
                         continue;
                     }
                     with = match variant {
                         Variant::Floor => {
                             let floor = Floor::attach(self.hooks)?;
-                            let sample = workload.run(RUN, Urgency::Realtime)?;
+                            let sample = urgent(workload)?;
                             drop(floor);
                             Some(sample)
                         }
@@ -107,7 +108,7 @@ impl Bench<'_> {
                                 Some(running) => running,
                                 None => Agent::start(self.tracer, self.dir, case.services)?,
                             };
-                            let sample = workload.run(RUN, Urgency::Realtime)?;
+                            let sample = urgent(workload)?;
                             if forward && round + 1 < self.pairs {
                                 agent = Some(running);
                             } else {
@@ -142,16 +143,16 @@ impl Bench<'_> {
     }
 
     fn peer(&self, peer: Peer, workload: &mut dyn Workload) -> Result<Sample> {
-        let Some(server) = workload.server() else { anyhow::bail!("there is no server to look at") };
+        let Some(server) = workload.server() else { bail!("there is no server to look at") };
         let running = peer.start(self.dir, server)?;
-        let sample = workload.run(RUN, Urgency::Realtime)?;
+        let sample = urgent(workload)?;
         running.end()?;
         Ok(sample)
     }
 
     /// The agent's own cost, with kernel statistics on: nothing here says anything about throughput.
     fn cost(&self, case: &Case, workload: &mut dyn Workload) -> Result<Cost> {
-        let _statistics = Statistics::on()?;
+        let _statistics = bpf::statistics()?;
         let mut cost = Cost { floor_ns: self.floor(workload)?, ..Cost::default() };
         let agent = Agent::start(self.tracer, self.dir, case.services)?;
         cost.start_peak_mb = agent.memory("VmHWM")?;
@@ -211,6 +212,31 @@ impl Bench<'_> {
     }
 }
 
+/// One run in real time, from an idle host: right after another run the same load is some per cent slower here.
+fn urgent(workload: &mut dyn Workload) -> Result<Sample> {
+    settle();
+    workload.run(RUN, Urgency::Realtime)
+}
+
+/// Waits, though not for long, until the host is idle: the kernel goes on freeing what a program left.
+fn settle() {
+    for _ in 0..5 {
+        let before = idle_ticks();
+        std::thread::sleep(Duration::from_millis(60));
+        let cores = super::sched::cores() as u64;
+        // 6 ticks of 10 ms a core; one may be missing.
+        if idle_ticks().saturating_sub(before) + 1 >= 6 * cores {
+            return;
+        }
+    }
+}
+
+/// Idle time of all CPUs, in ticks of 10 ms.
+fn idle_ticks() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    stat.split_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
 /// Throughput with and without of the newest pairs.
 fn brief(case: &results::Case) -> String {
     let mut newest = BTreeMap::new();
@@ -221,31 +247,14 @@ fn brief(case: &results::Case) -> String {
     words.join(", ")
 }
 
-/// Kernel statistics of BPF programs, on while this lives.
-struct Statistics;
-
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-impl Statistics {
-    fn on() -> Result<Self> {
-        write_statistics("1")?;
-        Ok(Self)
-    }
-}
-
-/// Turns statistics off: no throughput is measured with them on.
+/// Makes sure nobody else has kernel statistics on: no throughput is measured with them.
 pub(super) fn statistics_off() -> Result<()> {
-    write_statistics("0")
-}
-
-fn write_statistics(value: &str) -> Result<()> {
-    use anyhow::Context;
-    std::fs::write(STATISTICS, value).with_context(|| format!("cannot write {STATISTICS}"))
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        // Left on it only costs, and the next case says so when it cannot turn it off.
-        let _ = statistics_off();
+    let state = fs::read_to_string(STATISTICS).with_context(|| format!("cannot read {STATISTICS}"))?;
+    if state.trim() != "0" {
+        shell::progress("kernel.bpf_stats_enabled was on, which costs some 40 ns a program run: turning it off");
+        fs::write(STATISTICS, "0").with_context(|| format!("cannot write {STATISTICS}"))?;
     }
+    Ok(())
 }

@@ -207,6 +207,19 @@ impl Results {
         }
     }
 
+    /// Adds the cases of another run of the same commit and kernel, in the order of `names`; a case measured twice is
+    /// the other run's.
+    pub(super) fn join(&mut self, other: Self, names: &[&str]) -> Result<()> {
+        if (&other.commit, &other.kernel) != (&self.commit, &self.kernel) {
+            bail!("is of {} on Linux {}, not of {} on Linux {}", other.commit, other.kernel, self.commit, self.kernel);
+        }
+        self.cases.retain(|case| other.cases.iter().all(|newer| newer.name != case.name));
+        self.cases.extend(other.cases);
+        self.cases.sort_by_key(|case| names.iter().position(|name| *name == case.name));
+        self.seconds += other.seconds;
+        Ok(())
+    }
+
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         parse(&text).with_context(|| format!("{} is no result of `cargo xtask bench`", path.display()))
@@ -239,6 +252,19 @@ mod tests {
         results.schema = 99;
         let other = parse(&serde_json::to_string(&results).expect("JSON")).expect_err("another form");
         assert!(other.to_string().contains("version 99"), "{other}");
+    }
+
+    #[test]
+    fn runs_of_one_commit_are_joined() {
+        let case = |name: &str, title: &str| Case { name: name.into(), title: title.into(), ..Case::default() };
+        let of = |cases: Vec<Case>| Results { commit: "abc".into(), seconds: 2.0, cases, ..Results::default() };
+        let mut results = of(vec![case("b", "old"), case("c", "old")]);
+        results.join(of(vec![case("c", "new"), case("a", "new")]), &["a", "b", "c"]).expect("the same commit");
+        let all: Vec<_> = results.cases.iter().map(|case| (case.name.as_str(), case.title.as_str())).collect();
+        assert_eq!(all, [("a", "new"), ("b", "old"), ("c", "new")]);
+        assert!((results.seconds - 4.0).abs() < 1e-9);
+        results.commit = "def".into();
+        assert!(results.join(of(Vec::new()), &[]).is_err());
     }
 
     #[test]

@@ -68,14 +68,14 @@ pub(super) fn init(tests: &[String], scale: &str) -> String {
 }
 
 /// Boots `kernel` with `disk`; ends by itself, by the guest's panic, or after `limit`.
-pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, log: &Path, limit: Duration) -> Result<Boot> {
+pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, append: &str, log: &Path, limit: Duration) -> Result<Boot> {
     let mut command = qemu.command();
     // One thread for both CPUs: quicker on a busy machine, and code that is patched is not run at the same time.
     command.args(["-accel", "tcg,thread=single", "-m", "1G", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel);
     let words = "panic=-1 quiet loglevel=1 root=/dev/nvme0n1 rw init=/guest/init";
-    command.arg("-append").arg(format!("console={} {words}", qemu.console()));
+    command.arg("-append").arg(format!("console={} {words} {append}", qemu.console()));
     command.arg("-drive").arg(format!("file={},if=none,id=d,format=raw", disk.display()));
     command.args(["-device", "nvme,drive=d,serial=root"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());

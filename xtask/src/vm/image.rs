@@ -22,6 +22,7 @@ const PROGRAMS: &[&str] = &[
     "gunicorn",
     "redis-server",
     "redis-tools",
+    "python3-redis",
     "util-linux",
     "mount",
 ];

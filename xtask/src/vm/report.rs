@@ -172,6 +172,7 @@ const TRUTHS: &[(&str, &[&str])] = &[
     ("socket operations: ends (tcp4 / tcp6 / unix)", &["ends tcp4", "ends tcp6", "ends unix"]),
     ("Redis: commands right", &["redis commands"]),
     ("chains whole", &["whole chains"]),
+    ("classes: requests counted, CPU against the threads' own", &["classes"]),
     ("capture ratio", &["capture ratio"]),
     ("flame graph: own function", &["flame alpha", "flame beta"]),
     ("left after TERM / INT / KILL", &["left after signal 15", "left after signal 2", "left after signal 9"]),
@@ -210,7 +211,11 @@ fn truths(outcomes: &[Outcome], build: &str) -> String {
 }
 
 fn tests(outcome: &Outcome) -> String {
-    let again = outcome.retried.as_ref().map_or_else(String::new, |why| format!(", second try ({why})"));
+    let again = outcome.retried.as_ref().map_or_else(String::new, |why| {
+        // A cell, not a log.
+        let why: String = why.chars().take(80).map(|c| if c == '|' || c.is_control() { ' ' } else { c }).collect();
+        format!(", second try ({})", why.trim())
+    });
     if outcome.refused {
         return format!("{}{again}", if outcome.good { "refused, as it should be" } else { "not refused" });
     }
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn tables_say_what_was_found_and_where() {
         let refused =
-            Outcome { refused: true, retried: Some("its kernel panicked".into()), ..outcome("5.10", "missing") };
+            Outcome { refused: true, retried: Some("its kernel panicked|\n".into()), ..outcome("5.10", "missing") };
         let old = Outcome { build: "a".into(), full: true, ..outcome("6.1", "degraded") };
         let text = tables(&[refused, old, outcome("6.12", "full")], "b");
         for line in [

@@ -35,7 +35,10 @@ impl Redis {
         prepare(address)?;
         // A fixed rate comes from several clients as in production; saturation from as many as redis-benchmark has.
         let connections = if rate.is_some() { 16 } else { 50 };
-        Ok(Self { server, load: Load { address, request: GET, reply: REPLY.len(), connections, rate } })
+        Ok(Self {
+            server,
+            load: Load { address, request: GET, reply: REPLY.len(), connections, rate, core: sched::load_core() },
+        })
     }
 }
 

@@ -33,7 +33,8 @@ impl Sleeper {
         let leash = Leash::start(Root::Already, &program, &args, &[("OTEL_SERVICE_NAME", SERVICE)], &log)?;
         let answers = || http::get(address, "/").is_ok_and(|reply| reply.status == 200);
         let server = Server::ready(leash, &log, answers)?;
-        let load = Load { address, request: REQUEST, reply: REPLY.len(), connections: 64, rate: Some(1000) };
+        let (reply, core) = (REPLY.len(), sched::load_core());
+        let load = Load { address, request: REQUEST, reply, connections: 64, rate: Some(1000), core };
         Ok(Self { server, load })
     }
 }
