@@ -47,6 +47,7 @@ fuzz_target!(|data: &[u8]| {
                     pos: *position,
                     bytes: head.len() as u32,
                     seq: u32::from(value),
+                    nth: u32::from(which >> 4),
                     books,
                     ..Op::default()
                 };
@@ -70,6 +71,7 @@ fuzz_target!(|data: &[u8]| {
         }
         engine.report(nanos, &mut out);
         let (units, connections, threads) = engine.levels();
+        assert!(engine.queued() <= 26, "{} entries in queues", engine.queued());
         assert!(units <= 8 && connections <= 9 && threads <= 8, "{units} {connections} {threads}");
         for output in out.drain(..) {
             match output {

@@ -20,14 +20,14 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it in `dir`, known to the agent as service `name`, keeping nothing on disk.
-    pub fn start(name: &str, dir: &Path) -> Self {
+    /// Starts it in `dir`, keeping nothing on disk.
+    pub fn start(dir: &Path) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let program = crate::find("redis-server").unwrap_or_else(|| panic!("no redis-server"));
         let mut command = Command::new(program);
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""]);
-        command.args(["--appendonly", "no", "--dir"]).arg(dir).env("OTEL_SERVICE_NAME", name);
-        let mut process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
+        command.args(["--appendonly", "no", "--dir"]).arg(dir);
+        let mut process = Process::start("redis-server", &mut command, &dir.join("redis-server.log"));
         wait_for_listener(&mut process, address);
         Self { process, address }
     }

@@ -280,6 +280,28 @@ mod tests {
     }
 
     #[test]
+    fn commands_are_their_own_class() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        for (protocol, method, expected) in
+            [("redis", "CONFIG SET", "CONFIG SET"), ("redis", "GET", "GET"), ("http", "GET", "GET /")]
+        {
+            let facts = Facts {
+                service: ServiceId(0),
+                protocol,
+                side: Side::Server,
+                method,
+                path: "",
+                host: None,
+                headers: &[],
+                port: 6379,
+                status: None,
+            };
+            let id = classifier.classify(&mut names, &facts);
+            assert_eq!(&*names.class(id).unwrap().name, expected);
+        }
+    }
+
+    #[test]
     fn values_of_a_position_are_learned() {
         let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
         for i in 0..500 {

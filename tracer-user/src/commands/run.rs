@@ -374,6 +374,7 @@ impl Agent {
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
+        pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
         pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
         let mut skipped = 0;
         for (program, usage) in self.kernel.usage() {

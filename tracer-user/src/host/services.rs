@@ -82,9 +82,19 @@ fn program(facts: &ProcessFacts) -> String {
         }
         "sh" | "bash" | "dash" => script(arguments, &[], &["-c", "-o"]),
         "java" => java(arguments),
-        _ => None,
+        _ => link(facts, &base),
     };
     script.unwrap_or(base)
+}
+
+/// The name a program of several names was started by (Debian's redis-server is a link to redis-check-rdb), when the
+/// kernel's word for it and its own agree on one that is not the file's.
+fn link(facts: &ProcessFacts, base: &str) -> Option<String> {
+    let first = facts.cmdline.first()?.split(' ').next()?;
+    let name = stem(first);
+    // The kernel keeps 15 bytes of it.
+    let kept = name.get(..name.len().min(15))?;
+    (!name.is_empty() && name != base && kept == facts.comm).then_some(name)
 }
 
 /// First argument that is a script; `modules` take the name that follows them, `values` are skipped with theirs.
@@ -132,6 +142,24 @@ mod tests {
             ..ProcessFacts::default()
         };
         service_name(&facts, &Vec::new())
+    }
+
+    #[test]
+    fn programs_of_several_names() {
+        for (comm, cmdline, expected) in [
+            ("redis-server", "redis-server 127.0.0.1:6379", "redis-server"),
+            ("redis-server", "/usr/bin/redis-server", "redis-server"),
+            ("a-long-program-", "/bin/a-long-program-name", "a-long-program-name"),
+            ("worker", "/usr/bin/redis-server", "redis-check-rdb"),
+        ] {
+            let facts = ProcessFacts {
+                exe: "/usr/bin/redis-check-rdb".into(),
+                cmdline: vec![cmdline.into()],
+                comm: comm.into(),
+                ..ProcessFacts::default()
+            };
+            assert_eq!(service_name(&facts, &Vec::new()), expected);
+        }
     }
 
     #[test]

@@ -166,6 +166,16 @@ pub async fn serve(
     listen::serve(listener, app, limits, shutdown).await;
 }
 
+/// Reads a query string as every endpoint that takes one would; whether any can use it. For fuzzing.
+pub fn reads(query: &str) -> bool {
+    let Ok(uri) = format!("/?{query}").parse::<axum::http::Uri>() else { return false };
+    let params = || params::Params::of(&uri);
+    let transactions = params().and_then(api::transactions_filter).is_ok();
+    let profiles = params().and_then(api::profile_filter).is_ok();
+    let id = api::trace_id(query).is_ok();
+    transactions || profiles || id
+}
+
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(console::overview))

@@ -26,7 +26,7 @@ pub enum LoadError {
     NoObject,
     /// Not privileged.
     #[error(
-        "loading BPF programs needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE): run as root, e.g. with sudo"
+        "loading BPF programs needs root (or CAP_BPF and CAP_PERFMON; see SECURITY.md for what more gives names): run as root, e.g. with sudo"
     )]
     Privileges,
     /// No BTF.

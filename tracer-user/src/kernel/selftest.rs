@@ -107,6 +107,7 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
         rings.events(usize::MAX, &mut |bytes| {
             if let Ok(Record::Op { op, head, .. }) = decode::record(bytes) {
                 // Bytes of a file are told with their thread's next record.
+                let front = if op.header.flags & OP_NO_PAYLOAD == 0 { head.to_vec() } else { Vec::new() };
                 if let Some(sent) = op.sent_before(op.books) {
                     let entry = Seen { tx: true, bytes: sent.bytes, front: Vec::new() };
                     seen.entry(sent.cookie).or_default().push(entry);

@@ -133,3 +133,64 @@ fn the_capture_ratio_is_what_was_attributed() {
     has(&text, "tracer_host_cpu_seconds_total{kind=\"kernel\"} 0.5");
     has(&text, "tracer_host_cpu_busy_seconds_total 3.5");
 }
+
+#[test]
+fn operations_of_databases_have_families_of_their_own() {
+    let class = |side| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "redis",
+        side,
+        name: Arc::from("GET"),
+        route: Arc::from(""),
+    };
+    let names = Names { services: vec![Arc::from("shop")], classes: vec![class(Side::Server), class(Side::Client)] };
+    let mut metrics = Metrics::new();
+    let operation = Unit { protocol: "redis", method: Arc::from("GET"), status: None, ..unit(1, 0, 200_000, false) };
+    let failed = Unit { failure: Some("WRONGTYPE"), error: true, ..operation.clone() };
+    let call = Unit { side: Side::Client, class: ClassId(1), peer_port: 6379, ..operation.clone() };
+    let lost = Unit { outcome: Outcome::Unfinished, error: true, ..call.clone() };
+    for unit in [&operation, &failed, &call, &lost] {
+        metrics.unit(&names, unit);
+    }
+    let text = scrape(&metrics);
+    for (side, status, error, port) in [
+        ("server", "", "", ""),
+        ("server", "WRONGTYPE", "WRONGTYPE", ""),
+        ("client", "", "", ",server_port=\"6379\""),
+        ("client", "", "unfinished", ",server_port=\"6379\""),
+    ] {
+        has(
+            &text,
+            &format!(
+                "db_{side}_operation_duration_seconds_count{{db_operation_name=\"GET\",db_response_status_code=\"{status}\",\
+                 db_system_name=\"redis\",error_type=\"{error}\",request_class=\"GET\"{port},service_name=\"shop\"}} 1"
+            ),
+        );
+    }
+    assert!(!text.contains("http_server_request_duration_seconds_count{"), "{text}");
+}
+
+#[test]
+fn kinds_of_failures_of_one_class_have_a_bound() {
+    let names = Names {
+        services: vec![Arc::from("shop")],
+        classes: vec![ClassInfo {
+            service: ServiceId(0),
+            service_name: Arc::from("shop"),
+            protocol: "redis",
+            side: Side::Client,
+            name: Arc::from("GET"),
+            route: Arc::from(""),
+        }],
+    };
+    let mut metrics = Metrics::new();
+    for port in 1..=100 {
+        let call = Unit { side: Side::Client, protocol: "redis", peer_port: port, ..unit(1, 0, 1, false) };
+        metrics.unit(&names, &call);
+    }
+    let text = scrape(&metrics);
+    let series = text.lines().filter(|line| line.starts_with("db_client_operation_duration_seconds_count{")).count();
+    assert_eq!(series, 33);
+    has(&text, "tracer_metrics_folded_total{what=\"series\"} 68");
+}

@@ -1,6 +1,8 @@
 //! Stacks per request class: kept as addresses and counts on the pipeline's thread, named on a thread of their own,
 //! rendered on the caller's.
 
+mod fault;
+pub mod jit;
 mod pprof;
 mod symbolize;
 
@@ -12,6 +14,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
+pub use symbolize::name_in_file;
 use symbolize::{Frames, Symbols, Wanted};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
@@ -114,6 +117,11 @@ impl Profiles {
         *self.generations.entry(pid).or_insert(self.base) += 1;
         self.names.remove(&pid);
         self.symbols.forget(pid);
+    }
+
+    /// Times the thread that names stacks did not come back, and another took its place.
+    pub fn stuck(&self) -> u64 {
+        self.symbols.stuck()
     }
 
     /// Stacks kept.

@@ -1,13 +1,9 @@
 //! One connection: two streams, a parser and the requests that wait.
 
 use super::closing::give_up;
-use super::elements::Elements;
-use super::pair::{Pair, Waiting};
-use super::stream::{Chunked, Fed, HEAD_LIMIT, State, Stream};
-use super::{
-    Body, Chunk, Detected, NOWHERE, PROTOCOLS, Parser, Protocol, Request, Said, Settings, Stamp, Step, Touched,
-    Verdict, Want,
-};
+use super::pair::Pair;
+use super::stream::{HEAD_LIMIT, State, Stream};
+use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Beginnings of messages that fit no protocol before a connection is left alone.
@@ -17,7 +13,7 @@ const MISSES_MIDSTREAM: u8 = 32;
 /// This many requests at once, and more will follow: all that can be carried of operations is wanted.
 const PIPELINE: usize = 8;
 /// Most payload the kernel can carry, asked for step by step.
-const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
+pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
 /// An operation put aside.
 #[derive(Debug)]
@@ -46,7 +42,7 @@ pub struct Conversation {
     pub(super) held: Vec<Held>,
     pub(super) last_dir: Option<Direction>,
     /// The current operation goes the other way than the one before it.
-    turned: bool,
+    pub(super) turned: bool,
     /// The reply in progress belongs to no request that was seen.
     pub(super) orphan: bool,
     /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
@@ -254,13 +250,6 @@ impl Conversation {
         }
         if !is_request {
             self.pair.turned();
-        }
-    }
-
-    /// Gives up all requests that wait: which of them the next reply answers is not known.
-    fn give_up_all(&mut self, at: Stamp, out: &mut Vec<Said>) {
-        while let Some(waiting) = self.pair.end() {
-            give_up(&waiting, at, out);
         }
     }
 
@@ -489,135 +478,6 @@ impl Conversation {
             }
         };
         (used.saturating_sub(had)) as u64
-    }
-
-    /// The next reply is to a request that was not seen, if so: it is reported now that its reply proves it.
-    fn reveal(&mut self, out: &mut Vec<Said>) -> Option<Waiting> {
-        let (waiting, unseen) = self.pair.reveal()?;
-        let side = self.side()?;
-        out.push(Said::Begun {
-            exchange: waiting.exchange,
-            request: Request::unnamed(),
-            first: unseen.at,
-            arrived: unseen.arrived,
-            head_at: unseen.at,
-            pos: NOWHERE,
-            side,
-        });
-        Some(waiting)
-    }
-
-    /// What is there is no message's beginning. Where requests follow each other, the next one is looked for: what lies
-    /// before it is the end of one that began in bytes that were not captured.
-    fn invalid(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
-        let is_request = self.requests == Some(chunk.dir);
-        let stream = match chunk.dir {
-            Direction::Rx => &mut self.rx,
-            Direction::Tx => &mut self.tx,
-        };
-        stream.restart();
-        if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
-            let next = memchr::memmem::find_iter(captured, b"\n*")
-                .map(|at| at + 1)
-                .find(|at| captured.get(*at..).is_some_and(|rest| protocol.detect(rest) == Detected::Request));
-            if let Some(next) = next {
-                out.push(Said::Lost { dir: chunk.dir, bytes: next as u64 });
-                self.pair.overflow(chunk.at, chunk.arrived);
-                return next as u64;
-            }
-            self.pair.unseen(chunk.at, chunk.arrived);
-        }
-        out.push(Said::Lost { dir: chunk.dir, bytes: left });
-        self.stream(chunk.dir).state = State::Lost;
-        left
-    }
-
-    /// A head was longer than what was captured: ask for twice as much.
-    fn want_more(&mut self, dir: Direction, had: usize) {
-        let stream = self.stream(dir);
-        let wanted = (had * 2).clamp(2048, usize::from(HEAD_MAX)) as u16;
-        stream.head_wanted = stream.head_wanted.max(wanted);
-    }
-
-    fn elements(
-        &mut self,
-        chunk: &Chunk<'_>,
-        elements: Elements,
-        captured: &[u8],
-        left: u64,
-        is_request: bool,
-        out: &mut Vec<Said>,
-    ) -> u64 {
-        let stream = self.stream(chunk.dir);
-        let (fed, all) = if captured.is_empty() {
-            (elements.skip(left), left)
-        } else {
-            (elements.feed(captured), captured.len() as u64)
-        };
-        match fed {
-            Fed::More(next) => {
-                stream.bytes += all;
-                stream.state = next.rest().map_or(State::Elements(next), State::Body);
-                all
-            }
-            Fed::End(used) => {
-                stream.bytes += used as u64;
-                self.ended(is_request, chunk.at, out);
-                used as u64
-            }
-            Fed::Invalid => {
-                out.push(Said::Lost { dir: chunk.dir, bytes: left });
-                stream.state = State::UntilTurn;
-                self.want_more(chunk.dir, chunk.head.len());
-                if is_request && self.pipelines() {
-                    self.pair.unseen(chunk.at, chunk.arrived);
-                }
-                0
-            }
-        }
-    }
-
-    fn chunked(
-        &mut self,
-        chunk: &Chunk<'_>,
-        chunked: Chunked,
-        captured: &[u8],
-        left: u64,
-        is_request: bool,
-        out: &mut Vec<Said>,
-    ) -> u64 {
-        let stream = self.stream(chunk.dir);
-        if captured.is_empty() {
-            // Uncaptured bytes: fine inside a chunk, else the framing is lost.
-            if let Chunked::Data(n) = chunked
-                && n >= left
-            {
-                let rest = n - left;
-                stream.bytes += left;
-                stream.state = State::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
-                return left;
-            }
-            out.push(Said::Lost { dir: chunk.dir, bytes: left });
-            stream.state = State::ChunkedLost;
-            return 0;
-        }
-        match chunked.feed(captured) {
-            Fed::More(next) => {
-                stream.bytes += captured.len() as u64;
-                stream.state = State::Chunked(next);
-                captured.len() as u64
-            }
-            Fed::End(used) => {
-                stream.bytes += used as u64;
-                self.ended(is_request, chunk.at, out);
-                used as u64
-            }
-            Fed::Invalid => {
-                out.push(Said::Lost { dir: chunk.dir, bytes: left });
-                stream.state = State::ChunkedLost;
-                0
-            }
-        }
     }
 }
 

@@ -4,11 +4,13 @@
 //! every protocol needs stands once: positions, gaps and resynchronisation in `stream.rs`, matching replies to
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
+mod bodies;
 pub mod closing;
 mod conversation;
 mod elements;
 mod gaps;
 pub mod http1;
+mod missing;
 mod pair;
 pub mod redis;
 mod stream;

@@ -4,62 +4,18 @@
 //! the kind of its error, from a list as well. Keys, values and passwords never leave this file.
 
 mod commands;
+mod detect;
+mod read;
 
 use memchr::memchr;
 
-use self::commands::{COMMANDS, Command, NAME_LIMIT};
+use self::commands::{COMMANDS, Command};
+use self::detect::{ARGUMENTS, CONFIRMATIONS, PUSHES, detect_array, detect_inline};
+use self::read::{OTHER_ERROR, Read, confirmed, error, header, inner_error, word};
 use super::elements::Elements;
 use super::stream::Fed;
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
-/// Kinds of errors (the first word of an error) that are told apart; scripts may invent others.
-const ERRORS: &[&str] = &[
-    "ERR",
-    "WRONGTYPE",
-    "NOAUTH",
-    "WRONGPASS",
-    "NOPERM",
-    "MOVED",
-    "ASK",
-    "CROSSSLOT",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "LOADING",
-    "BUSY",
-    "BUSYGROUP",
-    "BUSYKEY",
-    "NOSCRIPT",
-    "NOGROUP",
-    "UNKILLABLE",
-    "NOTBUSY",
-    "MASTERDOWN",
-    "MISCONF",
-    "READONLY",
-    "OOM",
-    "EXECABORT",
-    "NOREPLICAS",
-    "INPROG",
-    "NOGOODSLAVE",
-    "NOPROTO",
-    "UNBLOCKED",
-    "NOTREADY",
-    "IOERR",
-    "DENIED",
-    "INVALIDOBJ",
-    "NOMASTERLINK",
-    "NOQUORUM",
-    "SYNTAX",
-    "SAVEDERR",
-];
-/// What every other kind is called.
-const OTHER_ERROR: &str = "_OTHER";
-/// First words of messages that answer no request.
-const PUSHES: &[&[u8]] = &[b"message", b"pmessage", b"smessage", b"invalidate", b"tracking-redir-broken"];
-/// First words of messages that confirm a subscription or its end, one for each channel.
-const CONFIRMATIONS: &[&[u8]] =
-    &[b"subscribe", b"psubscribe", b"ssubscribe", b"unsubscribe", b"punsubscribe", b"sunsubscribe"];
-/// Most arguments of a command (the server's own limit).
-const ARGUMENTS: u64 = 1024 * 1024;
 /// Longest line that is waited for: the server's own limit for inline commands.
 const LINE_LIMIT: usize = 64 * 1024;
 
@@ -108,53 +64,6 @@ impl Protocol for Redis {
 
     fn open(&self) -> Box<dyn Parser> {
         Box::new(Values::default())
-    }
-}
-
-/// Something read off the front of bytes.
-enum Read<T> {
-    Got(T),
-    /// The bytes end before it does.
-    Short,
-    Bad,
-}
-
-/// `KIND number CR LF` at `at`: the number and the position after it. `None` is a number below zero.
-fn header(bytes: &[u8], at: usize, kind: u8) -> Read<(Option<u64>, usize)> {
-    let rest = bytes.get(at..).unwrap_or_default();
-    match rest.first() {
-        None => return Read::Short,
-        Some(byte) if *byte != kind => return Read::Bad,
-        Some(_) => {}
-    }
-    let digits = rest.get(1..).unwrap_or_default();
-    let line = digits.get(..digits.len().min(24)).unwrap_or_default();
-    let Some(end) = memchr(b'\n', line) else {
-        let valid = line.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'\r'));
-        return if valid && digits.len() < 24 { Read::Short } else { Read::Bad };
-    };
-    let Some(text) = line.get(..end).and_then(|line| line.strip_suffix(b"\r")) else { return Read::Bad };
-    let Some(number) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
-        return Read::Bad;
-    };
-    Read::Got((u64::try_from(number).ok(), at + 1 + end + 1))
-}
-
-/// A string at `at` that may be a name: its bytes, or none of a longer one, and the position after it.
-fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
-    let (len, start) = match header(bytes, at, b'$') {
-        Read::Got((Some(len), start)) => (len, start),
-        Read::Got((None, _)) | Read::Bad => return Read::Bad,
-        Read::Short => return Read::Short,
-    };
-    if len > NAME_LIMIT as u64 {
-        return Read::Got((None, at));
-    }
-    let end = start + len as usize;
-    match (bytes.get(start..end), bytes.get(end..end + 2)) {
-        (Some(word), Some(b"\r\n")) => Read::Got((Some(word), end + 2)),
-        (Some(_), Some(_)) => Read::Bad,
-        _ => Read::Short,
     }
 }
 
@@ -214,65 +123,6 @@ fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>,
         asked,
         cut: false,
     })
-}
-
-fn detect_array(bytes: &[u8]) -> Detected {
-    let push = bytes.first() == Some(&b'>');
-    let (count, at) = match header(bytes, 0, if push { b'>' } else { b'*' }) {
-        Read::Got((Some(count), at)) if (1..=ARGUMENTS).contains(&count) => (count, at),
-        Read::Got(_) | Read::Bad => return Detected::No,
-        Read::Short => return Detected::NeedMore,
-    };
-    match word(bytes, at) {
-        Read::Got((Some(word), after)) => {
-            if PUSHES.contains(&word) && (push || (3..=4).contains(&count)) {
-                return Detected::Reply;
-            }
-            if CONFIRMATIONS.contains(&word) && count == 3 {
-                // `subscribe channel :1` confirms, `subscribe channel channel` asks.
-                return match confirmed(bytes, after) {
-                    Read::Got(_) => Detected::Reply,
-                    Read::Short => Detected::NeedMore,
-                    Read::Bad if push => Detected::No,
-                    Read::Bad => Detected::Request,
-                };
-            }
-            if !push && COMMANDS.find(word).is_some() { Detected::Request } else { Detected::No }
-        }
-        Read::Got((None, _)) | Read::Bad => Detected::No,
-        Read::Short => Detected::NeedMore,
-    }
-}
-
-/// The second and third part of a confirmation, from `at`: the channel (or null), and how many are subscribed to.
-fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
-    let (len, start) = match header(bytes, at, b'$') {
-        Read::Got(found) => found,
-        Read::Short => return Read::Short,
-        Read::Bad => match bytes.get(at..at + 3) {
-            // RESP3's null.
-            Some(b"_\r\n") => (None, at + 3),
-            _ => return Read::Bad,
-        },
-    };
-    let at = len.map_or(start, |len| start.saturating_add(len as usize).saturating_add(2));
-    match header(bytes, at, b':') {
-        Read::Got((count, _)) => Read::Got(count.unwrap_or(0)),
-        Read::Short => Read::Short,
-        Read::Bad => Read::Bad,
-    }
-}
-
-/// A line that begins with a command could be many a protocol's: it is only looked at again with its reply.
-fn detect_inline(bytes: &[u8]) -> Detected {
-    let end = bytes.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
-    let first = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
-    let fits = match end {
-        Some(_) => COMMANDS.find(first).is_some(),
-        None => COMMANDS.begins(first),
-    };
-    let text = bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n'));
-    if fits && text { Detected::NeedMore } else { Detected::No }
 }
 
 /// Which requests get no reply because the client asked for silence.
@@ -508,40 +358,6 @@ impl Parser for Values {
     fn is_unasked(&self, bytes: &[u8]) -> bool {
         bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, &Asked::default()), Unasked::No)
     }
-}
-
-/// The kind of the error that `bytes` begin with.
-fn error(bytes: &[u8]) -> Read<&'static str> {
-    let text = match bytes.first() {
-        Some(b'!') => match header(bytes, 0, b'!') {
-            Read::Got((_, at)) => bytes.get(at..).unwrap_or_default(),
-            Read::Short => return Read::Short,
-            Read::Bad => return Read::Bad,
-        },
-        _ => bytes.get(1..).unwrap_or_default(),
-    };
-    let Some(end) = text.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n')) else {
-        return if text.len() <= NAME_LIMIT { Read::Short } else { Read::Got(OTHER_ERROR) };
-    };
-    let word = text.get(..end).unwrap_or_default();
-    Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
-}
-
-/// The kind of the first error among the values of the array that `bytes` begin with, as far as they go.
-fn inner_error(bytes: &[u8]) -> Option<&'static str> {
-    let Read::Got((Some(count), mut at)) = header(bytes, 0, b'*') else { return None };
-    for _ in 0..count {
-        let rest = bytes.get(at..)?;
-        if matches!(rest.first(), Some(b'-' | b'!')) {
-            return match error(rest) {
-                Read::Got(kind) => Some(kind),
-                Read::Short | Read::Bad => Some(OTHER_ERROR),
-            };
-        }
-        let Fed::End(used) = Elements::new(1).feed(rest) else { return None };
-        at += used;
-    }
-    None
 }
 
 #[cfg(test)]

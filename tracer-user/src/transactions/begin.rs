@@ -81,6 +81,7 @@ impl Engine {
             calls: Vec::new(),
             cause: Cause { candidate: None, alone: false, vote: Vote::None, evidence: "no request held", kept: None },
             alone: true,
+            batch: false,
             deferred: 0,
         };
         let first_use = !std::mem::replace(&mut connection.used, true);
@@ -146,7 +147,8 @@ impl Engine {
             }
             return;
         };
-        let several = thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
+        let several = !thread.multiplexer
+            && thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
             if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
         let Some(thread) = self.threads.get_mut(&tid) else { return };

@@ -7,9 +7,10 @@
 use tracer_common::event::{Op, Sample, Tick};
 
 use super::engine::{Engine, Output, read_group};
-use super::live::Slot;
+use super::live::{Live, Slot};
 use super::thread::{PENDING_SAMPLES, Pending, Target};
 use crate::model::{Cost, Direction, Nanos, Owner, ServiceId, Side, StackSample};
+use crate::protocols::Said;
 
 /// A thread that does socket I/O is charged by its operations; its ticks only count after this long without one.
 const QUIET: Nanos = 2_000_000_000;
@@ -70,6 +71,48 @@ impl Engine {
         }
         if let Some(thread) = self.threads.get_mut(&header.tid) {
             thread.last = if owner == Target::Nobody { held.unwrap_or(Target::Nobody) } else { owner };
+        }
+    }
+
+    /// Requests of a connection that one operation answers, when there are several.
+    pub(super) fn batch(&self, cookie: u64, said: &[Said]) -> Vec<Slot> {
+        let done =
+            said.iter().filter_map(|word| if let Said::Done { exchange, .. } = word { Some(*exchange) } else { None });
+        if done.clone().nth(1).is_none() {
+            return Vec::new();
+        }
+        let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
+        done.filter_map(|exchange| connection.unit(exchange)).collect()
+    }
+
+    /// Divides evenly what requests cost that were answered at once: whatever of it was whose, nothing said, and the one
+    /// that was read first must not seem to have cost it all.
+    pub(super) fn share(&mut self, slots: &[Slot]) {
+        let served = |live: &&Live| live.side == Side::Server;
+        let mut sum = Cost::default();
+        let mut count = 0;
+        for live in slots.iter().filter_map(|slot| self.units.get(*slot)).filter(served) {
+            // What was given to its class stays there.
+            sum.add(less(live.cost, live.posted));
+            count += 1;
+        }
+        if count < 2 {
+            return;
+        }
+        for slot in slots {
+            let Some(live) = self.units.get_mut(*slot).filter(|live| live.side == Side::Server) else { continue };
+            let part = |whole: u64| whole / count;
+            let cost = Cost {
+                cpu: part(sum.cpu),
+                runq: part(sum.runq),
+                blocked: part(sum.blocked),
+                switches: part(sum.switches),
+            };
+            sum = less(sum, cost);
+            count = (count - 1).max(1);
+            live.cost = live.posted;
+            live.cost.add(cost);
+            live.batch = true;
         }
     }
 

@@ -347,12 +347,14 @@ impl Engine {
         } else {
             self.unit_of(cookie, touched)
         };
+        let batch = self.batch(cookie, &said);
         for word in said.drain(..) {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
         let unit = before.or_else(|| self.unit_of(cookie, touched));
         self.charge_op(op, dir, unit, out);
+        self.share(&batch);
         self.wish(cookie);
     }
 

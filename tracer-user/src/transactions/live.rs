@@ -107,6 +107,8 @@ pub struct Live {
     pub cause: Cause,
     /// Server side: whether its thread ran one request at a time throughout.
     pub alone: bool,
+    /// Server side: answered by one operation with others, which shared what they cost together.
+    pub batch: bool,
     /// Times its report was put off.
     pub deferred: u8,
 }

@@ -83,7 +83,9 @@ impl Engine {
         let verdicts = match live.side {
             Side::Server => {
                 let parent = live.remote_parent.or(live.caller.map(|(_, id)| id));
-                let (grade, evidence) = if live.alone {
+                let (grade, evidence) = if live.batch {
+                    (Grade::Confirmed, "answered at once with others: even shares of their cost")
+                } else if live.alone {
                     (Grade::Certain, "its thread ran one request at a time")
                 } else {
                     (Grade::Confirmed, "charged by callback group")

@@ -1,0 +1,89 @@
+//! Bodies that say themselves where they end: chunks and RESP values.
+
+use super::conversation::Conversation;
+use super::elements::Elements;
+use super::stream::{Chunked, Fed, State};
+use super::{Chunk, Said};
+
+impl Conversation {
+    pub(super) fn elements(
+        &mut self,
+        chunk: &Chunk<'_>,
+        elements: Elements,
+        captured: &[u8],
+        left: u64,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let stream = self.stream(chunk.dir);
+        let (fed, all) = if captured.is_empty() {
+            (elements.skip(left), left)
+        } else {
+            (elements.feed(captured), captured.len() as u64)
+        };
+        match fed {
+            Fed::More(next) => {
+                stream.bytes += all;
+                stream.state = next.rest().map_or(State::Elements(next), State::Body);
+                all
+            }
+            Fed::End(used) => {
+                stream.bytes += used as u64;
+                self.ended(is_request, chunk.at, out);
+                used as u64
+            }
+            Fed::Invalid => {
+                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                stream.state = State::UntilTurn;
+                self.want_more(chunk.dir, chunk.head.len());
+                if is_request && self.pipelines() {
+                    self.pair.unseen(chunk.at, chunk.arrived);
+                }
+                0
+            }
+        }
+    }
+
+    pub(super) fn chunked(
+        &mut self,
+        chunk: &Chunk<'_>,
+        chunked: Chunked,
+        captured: &[u8],
+        left: u64,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let stream = self.stream(chunk.dir);
+        if captured.is_empty() {
+            // Uncaptured bytes: fine inside a chunk, else the framing is lost.
+            if let Chunked::Data(n) = chunked
+                && n >= left
+            {
+                let rest = n - left;
+                stream.bytes += left;
+                stream.state = State::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
+                return left;
+            }
+            out.push(Said::Lost { dir: chunk.dir, bytes: left });
+            stream.state = State::ChunkedLost;
+            return 0;
+        }
+        match chunked.feed(captured) {
+            Fed::More(next) => {
+                stream.bytes += captured.len() as u64;
+                stream.state = State::Chunked(next);
+                captured.len() as u64
+            }
+            Fed::End(used) => {
+                stream.bytes += used as u64;
+                self.ended(is_request, chunk.at, out);
+                used as u64
+            }
+            Fed::Invalid => {
+                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                stream.state = State::ChunkedLost;
+                0
+            }
+        }
+    }
+}

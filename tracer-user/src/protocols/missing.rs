@@ -1,0 +1,160 @@
+//! Bytes that were not captured, and messages that cannot be read: what is given up, and what is still known.
+
+use super::closing::give_up;
+use super::conversation::{Conversation, HEAD_MAX};
+use super::pair::Waiting;
+use super::stream::{Chunked, Fed, State};
+use super::{Chunk, Detected, NOWHERE, Request, Said, Stamp};
+use crate::model::Direction;
+
+impl Conversation {
+    /// `gap` bytes before this operation were not reported.
+    pub(super) fn gap(&mut self, chunk: &Chunk<'_>, gap: u64, out: &mut Vec<Said>) {
+        let is_request = self.requests == Some(chunk.dir);
+        let protocol = self.protocol;
+        let stream = self.stream(chunk.dir);
+        let before = stream.last;
+        let lost = match stream.state {
+            State::Body(n) => {
+                let take = n.min(gap);
+                stream.state = State::Body(n - take);
+                stream.bytes += take;
+                if n <= gap {
+                    self.ended(is_request, before, out);
+                }
+                gap - take
+            }
+            State::Chunked(Chunked::Data(n)) if n > gap => {
+                stream.state = State::Chunked(Chunked::Data(n - gap));
+                stream.bytes += gap;
+                0
+            }
+            State::Chunked(_) => {
+                stream.state = State::ChunkedLost;
+                stream.bytes += gap;
+                gap
+            }
+            State::Elements(elements) => match elements.skip(gap) {
+                Fed::More(next) => {
+                    stream.bytes += gap;
+                    stream.state = State::Elements(next);
+                    0
+                }
+                Fed::End(used) => {
+                    stream.bytes += used as u64;
+                    self.ended(is_request, before, out);
+                    gap - used as u64
+                }
+                Fed::Invalid => {
+                    stream.bytes += gap;
+                    stream.state = State::UntilTurn;
+                    gap
+                }
+            },
+            State::ChunkedLost | State::UntilClose | State::UntilTurn => {
+                stream.bytes += gap;
+                0
+            }
+            State::Start | State::Lost => gap,
+        };
+        if lost == 0 {
+            return;
+        }
+        out.push(Said::Lost { dir: chunk.dir, bytes: lost });
+        if !is_request {
+            self.unsure = true;
+            // Whole replies may have been in what was not seen, and requests in what was not seen the other way. What
+            // follows answers the newest request that was seen if its thread has read nothing in between: who asks by
+            // HTTP/1 waits for the answer, but for the few who do not. Else nobody's: a wrong pair would be worse than
+            // none.
+            let several = self.pipelines() && self.pair.len() > 1;
+            let keep = usize::from(!several && self.answers_newest(&chunk.at));
+            while self.pair.len() > keep {
+                let Some(waiting) = self.pair.end() else { break };
+                give_up(&waiting, before, out);
+            }
+        } else if self.pipelines() && !self.turned {
+            // What was sent before replies came was answered by them.
+            self.pair.unseen(chunk.at, chunk.arrived);
+        }
+        let stream = self.stream(chunk.dir);
+        if matches!(stream.state, State::Start | State::Lost) {
+            stream.restart();
+            // Where the record resumes, a message may begin.
+            let fits = match protocol.map(|protocol| protocol.detect(chunk.head)) {
+                Some(Detected::Request) => is_request,
+                Some(Detected::Reply) => !is_request,
+                _ => false,
+            };
+            if !fits {
+                stream.state = State::Lost;
+            }
+        }
+    }
+
+    /// Whether an operation in the direction of replies directly follows the newest one in that of requests: by the same
+    /// thread, which has read no socket in between but to get this very reply.
+    fn answers_newest(&self, at: &Stamp) -> bool {
+        let (asked, own) = match self.requests {
+            Some(Direction::Rx) => (&self.rx.last, 0),
+            Some(Direction::Tx) => (&self.tx.last, 1),
+            None => return false,
+        };
+        asked.tid == at.tid && asked.reads.wrapping_add(own) == at.reads
+    }
+
+    /// The next reply is to a request that was not seen, if so: it is reported now that its reply proves it.
+    pub(super) fn reveal(&mut self, out: &mut Vec<Said>) -> Option<Waiting> {
+        let (waiting, unseen) = self.pair.reveal()?;
+        let side = self.side()?;
+        out.push(Said::Begun {
+            exchange: waiting.exchange,
+            request: Request::unnamed(),
+            first: unseen.at,
+            arrived: unseen.arrived,
+            head_at: unseen.at,
+            pos: NOWHERE,
+            side,
+        });
+        Some(waiting)
+    }
+
+    /// What is there is no message's beginning. Where requests follow each other, the next one is looked for: what lies
+    /// before it is the end of one that began in bytes that were not captured.
+    pub(super) fn invalid(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+        let is_request = self.requests == Some(chunk.dir);
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        stream.restart();
+        if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
+            let next = memchr::memmem::find_iter(captured, b"\n*")
+                .map(|at| at + 1)
+                .find(|at| captured.get(*at..).is_some_and(|rest| protocol.detect(rest) == Detected::Request));
+            if let Some(next) = next {
+                out.push(Said::Lost { dir: chunk.dir, bytes: next as u64 });
+                self.pair.overflow(chunk.at, chunk.arrived);
+                return next as u64;
+            }
+            self.pair.unseen(chunk.at, chunk.arrived);
+        }
+        out.push(Said::Lost { dir: chunk.dir, bytes: left });
+        self.stream(chunk.dir).state = State::Lost;
+        left
+    }
+
+    /// A head was longer than what was captured: ask for twice as much.
+    pub(super) fn want_more(&mut self, dir: Direction, had: usize) {
+        let stream = self.stream(dir);
+        let wanted = (had * 2).clamp(2048, usize::from(HEAD_MAX)) as u16;
+        stream.head_wanted = stream.head_wanted.max(wanted);
+    }
+
+    /// Gives up all requests that wait: which of them the next reply answers is not known.
+    pub(super) fn give_up_all(&mut self, at: Stamp, out: &mut Vec<Said>) {
+        while let Some(waiting) = self.pair.end() {
+            give_up(&waiting, at, out);
+        }
+    }
+}

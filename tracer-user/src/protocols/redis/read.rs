@@ -1,0 +1,148 @@
+//! Pieces of RESP read off the front of bytes that may end anywhere.
+
+use memchr::memchr;
+
+use super::commands::NAME_LIMIT;
+use crate::protocols::elements::Elements;
+use crate::protocols::stream::Fed;
+
+/// Kinds of errors (the first word of an error) that are told apart; scripts may invent others.
+pub(super) const ERRORS: &[&str] = &[
+    "ERR",
+    "WRONGTYPE",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "MOVED",
+    "ASK",
+    "CROSSSLOT",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "LOADING",
+    "BUSY",
+    "BUSYGROUP",
+    "BUSYKEY",
+    "NOSCRIPT",
+    "NOGROUP",
+    "UNKILLABLE",
+    "NOTBUSY",
+    "MASTERDOWN",
+    "MISCONF",
+    "READONLY",
+    "OOM",
+    "EXECABORT",
+    "NOREPLICAS",
+    "INPROG",
+    "NOGOODSLAVE",
+    "NOPROTO",
+    "UNBLOCKED",
+    "NOTREADY",
+    "IOERR",
+    "DENIED",
+    "INVALIDOBJ",
+    "NOMASTERLINK",
+    "NOQUORUM",
+    "SYNTAX",
+    "SAVEDERR",
+];
+/// What every other kind is called.
+pub(super) const OTHER_ERROR: &str = "_OTHER";
+/// Something read off the front of bytes.
+pub(super) enum Read<T> {
+    Got(T),
+    /// The bytes end before it does.
+    Short,
+    Bad,
+}
+
+/// `KIND number CR LF` at `at`: the number and the position after it. `None` is a number below zero.
+pub(super) fn header(bytes: &[u8], at: usize, kind: u8) -> Read<(Option<u64>, usize)> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    match rest.first() {
+        None => return Read::Short,
+        Some(byte) if *byte != kind => return Read::Bad,
+        Some(_) => {}
+    }
+    let digits = rest.get(1..).unwrap_or_default();
+    let line = digits.get(..digits.len().min(24)).unwrap_or_default();
+    let Some(end) = memchr(b'\n', line) else {
+        let valid = line.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'\r'));
+        return if valid && digits.len() < 24 { Read::Short } else { Read::Bad };
+    };
+    let Some(text) = line.get(..end).and_then(|line| line.strip_suffix(b"\r")) else { return Read::Bad };
+    let Some(number) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
+        return Read::Bad;
+    };
+    Read::Got((u64::try_from(number).ok(), at + 1 + end + 1))
+}
+
+/// A string at `at` that may be a name: its bytes, or none of a longer one, and the position after it.
+pub(super) fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
+    let (len, start) = match header(bytes, at, b'$') {
+        Read::Got((Some(len), start)) => (len, start),
+        Read::Got((None, _)) | Read::Bad => return Read::Bad,
+        Read::Short => return Read::Short,
+    };
+    if len > NAME_LIMIT as u64 {
+        return Read::Got((None, at));
+    }
+    let end = start + len as usize;
+    match (bytes.get(start..end), bytes.get(end..end + 2)) {
+        (Some(word), Some(b"\r\n")) => Read::Got((Some(word), end + 2)),
+        (Some(_), Some(_)) => Read::Bad,
+        _ => Read::Short,
+    }
+}
+
+/// The second and third part of a confirmation, from `at`: the channel (or null), and how many are subscribed to.
+pub(super) fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
+    let (len, start) = match header(bytes, at, b'$') {
+        Read::Got(found) => found,
+        Read::Short => return Read::Short,
+        Read::Bad => match bytes.get(at..at + 3) {
+            // RESP3's null.
+            Some(b"_\r\n") => (None, at + 3),
+            _ => return Read::Bad,
+        },
+    };
+    let at = len.map_or(start, |len| start.saturating_add(len as usize).saturating_add(2));
+    match header(bytes, at, b':') {
+        Read::Got((count, _)) => Read::Got(count.unwrap_or(0)),
+        Read::Short => Read::Short,
+        Read::Bad => Read::Bad,
+    }
+}
+
+/// The kind of the error that `bytes` begin with.
+pub(super) fn error(bytes: &[u8]) -> Read<&'static str> {
+    let text = match bytes.first() {
+        Some(b'!') => match header(bytes, 0, b'!') {
+            Read::Got((_, at)) => bytes.get(at..).unwrap_or_default(),
+            Read::Short => return Read::Short,
+            Read::Bad => return Read::Bad,
+        },
+        _ => bytes.get(1..).unwrap_or_default(),
+    };
+    let Some(end) = text.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n')) else {
+        return if text.len() <= NAME_LIMIT { Read::Short } else { Read::Got(OTHER_ERROR) };
+    };
+    let word = text.get(..end).unwrap_or_default();
+    Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
+}
+
+/// The kind of the first error among the values of the array that `bytes` begin with, as far as they go.
+pub(super) fn inner_error(bytes: &[u8]) -> Option<&'static str> {
+    let Read::Got((Some(count), mut at)) = header(bytes, 0, b'*') else { return None };
+    for _ in 0..count {
+        let rest = bytes.get(at..)?;
+        if matches!(rest.first(), Some(b'-' | b'!')) {
+            return match error(rest) {
+                Read::Got(kind) => Some(kind),
+                Read::Short | Read::Bad => Some(OTHER_ERROR),
+            };
+        }
+        let Fed::End(used) = Elements::new(1).feed(rest) else { return None };
+        at += used;
+    }
+    None
+}
