@@ -2,6 +2,7 @@
 
 mod durations;
 mod export;
+mod own;
 mod process;
 mod quantile;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Addresses to names, on a thread of its own: reading symbol tables takes milliseconds.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,6 +9,9 @@ use std::time::{Duration, Instant};
 use blazesym::Pid;
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
+use rustc_hash::FxHashSet;
+
+use crate::guard::fill::Fill;
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Arc<str>]>;
@@ -36,6 +40,20 @@ pub(super) struct Wanted {
 enum Job {
     Name(Wanted),
     Forget(u32),
+    /// Lets go of everything that can be read again.
+    Rest,
+}
+
+/// How full its queue and caches are.
+#[derive(Debug, Default)]
+struct Levels {
+    /// Stacks waiting; and times there was no place.
+    queue: AtomicUsize,
+    refused: AtomicU64,
+    names: AtomicUsize,
+    names_refused: AtomicU64,
+    processes: AtomicUsize,
+    processes_dropped: AtomicU64,
 }
 
 /// Handle on the naming thread.
@@ -43,6 +61,7 @@ enum Job {
 pub(super) struct Symbols {
     jobs: SyncSender<Job>,
     named: Arc<Mutex<HashMap<u32, Frames>>>,
+    levels: Arc<Levels>,
 }
 
 impl Symbols {
@@ -51,17 +70,52 @@ impl Symbols {
         let (jobs, queue) = sync_channel(QUEUE);
         let named = Arc::new(Mutex::new(HashMap::new()));
         let results = Arc::clone(&named);
-        let spawned = std::thread::Builder::new().name("tracer-symbols".into()).spawn(move || work(&queue, &results));
+        let levels = Arc::new(Levels::default());
+        let seen = Arc::clone(&levels);
+        let named_thread = std::thread::Builder::new().name("tracer-symbols".into());
+        let spawned = named_thread.spawn(move || work(&queue, &results, &seen));
         if let Err(error) = spawned {
             log::error!("no thread for symbols ({error}): flame graphs will have no names");
         }
-        Self { jobs, named }
+        Self { jobs, named, levels }
+    }
+
+    /// How full they are: stacks that wait, shared names, processes whose tables are open.
+    pub(super) fn fills(&self) -> [Fill; 3] {
+        let of = |entries: &AtomicUsize, limit, reached: &AtomicU64| {
+            Fill::new(entries.load(Ordering::Relaxed), limit, reached.load(Ordering::Relaxed))
+        };
+        let levels = &self.levels;
+        [
+            of(&levels.queue, QUEUE, &levels.refused),
+            of(&levels.names, NAMES, &levels.names_refused),
+            of(&levels.processes, PROCESSES, &levels.processes_dropped),
+        ]
+    }
+
+    /// Keeps the names of these stacks only.
+    pub(super) fn keep(&self, used: &FxHashSet<u32>) {
+        if let Ok(mut named) = self.named.lock() {
+            named.retain(|id, _| used.contains(id));
+            named.shrink_to_fit();
+        }
+    }
+
+    /// Lets go of symbol tables and names, as far as they can be read again.
+    pub(super) fn rest(&self) {
+        let _ = self.jobs.try_send(Job::Rest);
     }
 
     /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, wanted: Wanted) {
+        // Counted first: the thread may take it at once.
+        self.levels.queue.fetch_add(1, Ordering::Relaxed);
         match self.jobs.try_send(Job::Name(wanted)) {
-            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.levels.queue.fetch_sub(1, Ordering::Relaxed);
+                self.levels.refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -92,11 +146,13 @@ fn builder() -> blazesym::symbolize::Builder {
     Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
 }
 
-fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
+fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>, levels: &Levels) {
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: Vec<u32> = Vec::new();
     loop {
+        levels.names.store(names.len(), Ordering::Relaxed);
+        levels.processes.store(processes.len(), Ordering::Relaxed);
         let job = match queue.recv_timeout(REST) {
             Ok(job) => job,
             Err(RecvTimeoutError::Timeout) => {
@@ -113,8 +169,15 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
                 processes.retain(|known| *known != pid);
                 continue;
             }
+            Job::Rest => {
+                symbolizer = builder().build();
+                processes = Vec::new();
+                names = HashMap::new();
+                continue;
+            }
             Job::Name(wanted) => wanted,
         };
+        levels.queue.fetch_sub(1, Ordering::Relaxed);
         if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
             continue;
         }
@@ -123,6 +186,7 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
         }
         if processes.len() > PROCESSES {
             // Start over rather than keep every program ever seen in memory.
+            levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
             symbolizer = builder().build();
             processes.clear();
         }
@@ -134,6 +198,8 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
             let shared: Arc<str> = Arc::from(name);
             if names.len() < NAMES {
                 names.insert(name.into(), Arc::clone(&shared));
+            } else {
+                levels.names_refused.fetch_add(1, Ordering::Relaxed);
             }
             shared
         };

@@ -28,10 +28,12 @@ pub enum Kind {
     Tick,
     /// The recording ended in order.
     End,
+    /// Detail given up from here on (1 byte: the level).
+    Shed,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Record, Self::Process, Self::Tick, Self::End];
+    const ALL: [Self; 5] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Shed];
 
     fn byte(self) -> u8 {
         match self {
@@ -39,6 +41,7 @@ impl Kind {
             Self::Process => 2,
             Self::Tick => 3,
             Self::End => 4,
+            Self::Shed => 5,
         }
     }
 }
@@ -197,7 +200,7 @@ impl<R: Read> Reader<R> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
-        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 4)"))?;
+        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 5)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
             return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));
