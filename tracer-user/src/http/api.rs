@@ -31,10 +31,12 @@ pub(super) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
 }
 
 pub(super) async fn healthy(State(app): AppState) -> Result<&'static str, Problem> {
+    app.shared.attached()?;
     app.shared.ask(|_| "ok\n").await
 }
 
 pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
+    app.shared.attached()?;
     let missing = app.shared.ask(|view| view.health.not_ready.clone()).await?;
     if missing.is_empty() {
         return Ok("ready\n".into_response());
@@ -43,6 +45,7 @@ pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
 }
 
 pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem> {
+    app.shared.attached()?;
     let health = app.shared.ask(|view| view.health.clone()).await?;
     let books = health.books;
     Ok(Json(json!({
@@ -57,7 +60,12 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
             "requests": books.requests, "overhead": books.overhead, "kernel": books.kernel,
             "unreported": books.unreported, "idle": books.idle, "system_busy": books.system_busy,
         },
-        "agent": { "cpu_s": health.own_cpu_s, "rss_bytes": health.own_rss },
+        "agent": {
+            "cpu_s": health.own_cpu_s, "cpu_cores": health.own_cores, "rss_bytes": health.own_rss,
+            "max_cpu_cores": health.ceilings.map(|ceilings| ceilings.cpu),
+            "max_rss_bytes": health.ceilings.map(|ceilings| ceilings.memory),
+        },
+        "shed": { "level": health.level as u8, "what": health.level.name(), "meaning": health.level.what() },
     })))
 }
 

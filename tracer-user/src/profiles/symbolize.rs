@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
+use rustc_hash::FxHashSet;
+
+use crate::guard::fill::Fill;
 
 use super::jit::Names;
 
@@ -55,6 +58,20 @@ pub(super) struct Wanted {
 enum Job {
     Name(Wanted),
     Forget(u32),
+    /// Lets go of everything that can be read again.
+    Rest,
+}
+
+/// How full its queue and caches are.
+#[derive(Debug, Default)]
+struct Levels {
+    /// Stacks waiting; and times there was no place.
+    queue: AtomicUsize,
+    refused: AtomicU64,
+    names: AtomicUsize,
+    names_refused: AtomicU64,
+    processes: AtomicUsize,
+    processes_dropped: AtomicU64,
 }
 
 /// Handle on the naming thread.
@@ -63,6 +80,7 @@ pub(super) struct Symbols {
     jobs: SyncSender<Job>,
     named: Arc<Mutex<HashMap<u32, Frames>>>,
     turn: Arc<Turn>,
+    levels: Arc<Levels>,
 }
 
 /// Whose turn it is to name stacks, and since when it is busy with one.
@@ -86,17 +104,18 @@ impl Symbols {
             busy: AtomicU64::new(0),
             number: AtomicU64::new(0),
         };
-        let symbols = Self { jobs, named: Arc::new(Mutex::new(HashMap::new())), turn: Arc::new(turn) };
+        let symbols =
+            Self { jobs, named: Arc::new(Mutex::new(HashMap::new())), turn: Arc::new(turn), levels: Arc::default() };
         symbols.spawn();
         symbols
     }
 
     fn spawn(&self) {
-        let (turn, results) = (Arc::clone(&self.turn), Arc::clone(&self.named));
+        let (turn, results, levels) = (Arc::clone(&self.turn), Arc::clone(&self.named), Arc::clone(&self.levels));
         let number = turn.number.load(Ordering::Acquire);
         let run = move || {
             super::fault::survive();
-            work(&turn, number, &results);
+            work(&turn, number, &results, &levels);
         };
         if let Err(error) = std::thread::Builder::new().name("tracer-symbols".into()).spawn(run) {
             log::error!("no thread for symbols ({error}): flame graphs will have no names");
@@ -124,11 +143,43 @@ impl Symbols {
         }
     }
 
+    /// How full they are: stacks that wait, shared names, processes whose tables are open.
+    pub(super) fn fills(&self) -> [Fill; 3] {
+        let of = |entries: &AtomicUsize, limit, reached: &AtomicU64| {
+            Fill::new(entries.load(Ordering::Relaxed), limit, reached.load(Ordering::Relaxed))
+        };
+        let levels = &self.levels;
+        [
+            of(&levels.queue, QUEUE, &levels.refused),
+            of(&levels.names, NAMES, &levels.names_refused),
+            of(&levels.processes, PROCESSES, &levels.processes_dropped),
+        ]
+    }
+
+    /// Keeps the names of these stacks only.
+    pub(super) fn keep(&self, used: &FxHashSet<u32>) {
+        if let Ok(mut named) = self.named.lock() {
+            named.retain(|id, _| used.contains(id));
+            named.shrink_to_fit();
+        }
+    }
+
+    /// Lets go of symbol tables and names, as far as they can be read again.
+    pub(super) fn rest(&self) {
+        let _ = self.jobs.try_send(Job::Rest);
+    }
+
     /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, wanted: Wanted) {
         self.check();
+        // Counted first: the thread may take it at once.
+        self.levels.queue.fetch_add(1, Ordering::Relaxed);
         match self.jobs.try_send(Job::Name(wanted)) {
-            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.levels.queue.fetch_sub(1, Ordering::Relaxed);
+                self.levels.refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -173,11 +224,13 @@ fn builder() -> blazesym::symbolize::Builder {
     Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
 }
 
-fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>) {
+fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels: &Levels) {
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: HashMap<u32, Option<Names>> = HashMap::new();
     while turn.is(number) {
+        levels.names.store(names.len(), Ordering::Relaxed);
+        levels.processes.store(processes.len(), Ordering::Relaxed);
         let Ok(queue) = turn.queue.lock() else { return };
         let job = queue.recv_timeout(REST);
         drop(queue);
@@ -197,13 +250,21 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>) {
                 processes.remove(&pid);
                 continue;
             }
+            Job::Rest => {
+                symbolizer = builder().build();
+                processes = HashMap::new();
+                names = HashMap::new();
+                continue;
+            }
             Job::Name(wanted) => wanted,
         };
+        levels.queue.fetch_sub(1, Ordering::Relaxed);
         if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
             continue;
         }
         if processes.len() >= PROCESSES && !processes.contains_key(&wanted.pid) {
             // Start over rather than keep every program ever seen in memory.
+            levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
             symbolizer = builder().build();
             processes.clear();
         }
@@ -229,6 +290,8 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>) {
             let shared: Arc<str> = Arc::from(name);
             if names.len() < NAMES {
                 names.insert(name.into(), Arc::clone(&shared));
+            } else {
+                levels.names_refused.fetch_add(1, Ordering::Relaxed);
             }
             shared
         };

@@ -2,7 +2,7 @@
 
 use super::closing::give_up;
 use super::pair::Pair;
-use super::stream::{HEAD_LIMIT, State, Stream};
+use super::stream::{State, Stream};
 use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
@@ -366,13 +366,13 @@ impl Conversation {
             stream.buffer.extend_from_slice(captured);
             let fresh = stream.buffer.get(from..).unwrap_or_default();
             let complete = self.parser.as_ref().is_none_or(|parser| parser.may_be_whole(fresh));
-            if !complete && !cut && stream.buffer.len() < HEAD_LIMIT {
+            if !complete && !cut && stream.buffer.len() < settings.head_limit {
                 return left;
             }
             gathered = std::mem::take(&mut stream.buffer);
             &gathered
         };
-        let cut = cut || bytes.len() >= HEAD_LIMIT;
+        let cut = cut || bytes.len() >= settings.head_limit;
         let Some(parser) = &mut self.parser else { return left };
         let used = if is_request {
             match parser.request(bytes, cut, settings) {

@@ -18,6 +18,8 @@ mod stream;
 use std::fmt;
 use std::sync::Arc;
 
+use tracer_common::limits::HEAD_COLLECTED;
+
 pub use conversation::Conversation;
 pub use elements::Elements;
 
@@ -210,6 +212,8 @@ pub struct Settings {
     pub request_id: bool,
     /// Keep `Host`.
     pub host: bool,
+    /// Longest head put together from pieces, bytes.
+    pub head_limit: usize,
     /// Methods that need no new string; the usual ones by default.
     pub methods: Vec<Arc<str>>,
 }
@@ -217,7 +221,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let methods = http1::METHODS.iter().map(|name| Arc::from(*name)).collect();
-        Self { headers: Vec::new(), request_id: false, host: false, methods }
+        Self { headers: Vec::new(), request_id: false, host: false, head_limit: HEAD_COLLECTED, methods }
     }
 }
 

@@ -279,13 +279,58 @@ fn what_is_too_much_is_reported_early_and_once() {
     for cookie in 1..=40 {
         let tid = 50 + cookie as u32 % 5;
         host.opens(cookie, (0, 0)).reads(tid, cookie, GET);
-        let (units, connections, threads) = host.engine.levels();
-        assert!(units <= 4 && connections <= 6 && threads <= 3, "{units} {connections} {threads}");
+        let fills = host.engine.fills();
+        for fill in [fills.units, fills.connections, fills.threads] {
+            assert!(fill.entries <= fill.limit && fill.limit <= 6, "{fills:?}");
+        }
     }
     let begun = host.out.iter().filter(|output| matches!(output, Output::Begun(_))).count();
     assert_eq!((begun, host.finish().len()), (40, 40));
     let counters = host.engine.counters;
     assert!(counters.units_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
+}
+
+#[test]
+fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() {
+    let limits = Limits { head_bytes: 40 * 1024, ..Limits::default() };
+    let mut host = Host::new(limits);
+    let begin = "GET /slow HTTP/1.1\r\nX-Filler: ";
+    for cookie in 1..=30 {
+        host.opens(cookie, (0, 0)).reads(50, cookie, &format!("{begin}{}", "x".repeat(4000)));
+    }
+    host.engine.expire(false, &mut host.out);
+    let fill = host.engine.fills().head_bytes;
+    assert!(fill.entries <= fill.limit && fill.entries > 30 * 1024 && fill.reached > 15, "{fill:?}");
+    assert!(host.engine.counters.gap_bytes >= fill.reached * 4000, "counted");
+    // The youngest is whole when its head is.
+    host.reads(50, 30, "\r\n\r\n").sends(50, 30, OK);
+    // The oldest is not, and its reply is nobody's.
+    host.reads(50, 1, "\r\n\r\n").sends(50, 1, OK);
+    assert_eq!(host.engine.counters.unpaired, 1);
+    let complete: Vec<u64> = host
+        .finish()
+        .iter()
+        .filter(|(live, _)| live.outcome == Some(Outcome::Complete))
+        .map(|(live, _)| live.cookie)
+        .collect();
+    assert_eq!(complete, [30]);
+}
+
+#[test]
+fn closed_connections_and_processes_are_bounded_too() {
+    let limits = Limits { connections: 6, processes: 8, ..Limits::default() };
+    let mut host = Host::new(limits);
+    for cookie in 1..=40 {
+        host.engine.process(100 + cookie as u32, ServiceId(1));
+        host.opens(cookie, (0, 0)).reads(50, cookie, GET).sends(50, cookie, OK).state(cookie, tcp_state::CLOSE);
+        let fills = host.engine.fills();
+        for fill in [fills.closing, fills.processes] {
+            assert!(fill.entries <= fill.limit, "{fills:?}");
+        }
+    }
+    let counters = host.engine.counters;
+    assert!(counters.processes_forgotten > 0);
+    assert_eq!(host.finish().len(), 40);
 }
 
 #[test]
