@@ -10,6 +10,10 @@ use crate::model::{Direction, Nanos, Outcome, Side};
 const MISSES: u8 = 2;
 /// The same for a connection that was joined in its middle, where most operations are bodies.
 const MISSES_MIDSTREAM: u8 = 32;
+/// Replies kept while their request's record has not come (it can come later, from another thread).
+const HELD_CHUNKS: usize = 16;
+/// Bytes of them.
+const HELD_BYTES: usize = 64 * 1024;
 /// This many requests at once, and more will follow: all that can be carried of operations is wanted.
 const PIPELINE: usize = 8;
 /// Most payload the kernel can carry, asked for step by step.
@@ -136,6 +140,42 @@ impl Conversation {
         touched
     }
 
+    /// Takes the replies that were put aside.
+    fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
+        let Some(requests) = self.requests else { return };
+        for Held { pos, len, head, tail, at, arrived } in held {
+            let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
+            self.turn(chunk.dir, out);
+            self.last_dir = Some(chunk.dir);
+            self.feed(&chunk, settings, out);
+        }
+    }
+
+    /// Puts a reply aside whose request has not come; false when it is to be taken now.
+    fn early(&mut self, chunk: &Chunk<'_>) -> bool {
+        let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
+        let waiting = !self.pair.is_empty() || self.orphan;
+        if starting && self.parser.as_ref().is_some_and(|parser| parser.is_unasked(chunk.head)) {
+            return false;
+        }
+        let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
+        if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty()
+            || self.held.len() >= HELD_CHUNKS
+            || bytes + chunk.head.len() > HELD_BYTES
+        {
+            return false;
+        }
+        self.held.push(Held {
+            pos: chunk.pos,
+            len: chunk.len,
+            head: chunk.head.to_vec(),
+            tail: chunk.tail.to_vec(),
+            at: chunk.at,
+            arrived: chunk.arrived,
+        });
+        true
+    }
+
     /// Finds out what is spoken; true when `chunk` can be taken by the protocol found.
     fn detect(&mut self, chunk: &Chunk<'_>, turned: bool) -> bool {
         let limit = if self.midstream { MISSES_MIDSTREAM } else { MISSES };
@@ -225,7 +265,7 @@ impl Conversation {
     }
 
     /// The other direction begins to speak: what could only end that way has ended.
-    pub(super) fn turn(&mut self, to: Direction, out: &mut Vec<Said>) {
+    fn turn(&mut self, to: Direction, out: &mut Vec<Said>) {
         let from = to.flip();
         let is_request = self.requests == Some(from);
         let stream = self.stream(from);

@@ -8,7 +8,6 @@ mod bodies;
 pub mod closing;
 mod conversation;
 mod elements;
-mod gaps;
 pub mod http1;
 mod missing;
 mod pair;
