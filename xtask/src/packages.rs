@@ -45,7 +45,6 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("libstd-rust-web-dev-bpf", "", Need::DebianEbpf, "core for bpfel-unknown-none, so no nightly is needed"),
     package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
     package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
-    package("redis-server", "redis-server", Need::Bench, "server of the benchmark"),
     package("postgresql", "", Need::Bench, "server of the benchmark, with its pgbench"),
     package("bpftrace", "bpftrace", Need::Bench, "peer: a latency histogram"),
     package("linux-perf", "perf", Need::Bench, "peer: perf trace and perf record"),
