@@ -51,7 +51,7 @@ impl Conversation {
         }
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
-            self.unsure &= self.pair.len() > 0;
+            self.unsure &= !self.pair.is_empty();
             out.push(Said::Done {
                 exchange: waiting.exchange,
                 outcome,

@@ -65,7 +65,7 @@ impl Conversation {
             self.unsure = true;
             // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
             // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
-            let keep = if self.pipelines() && self.pair.len() > 1 { 0 } else { 1 };
+            let keep = usize::from(!self.pipelines() || self.pair.len() == 1);
             while self.pair.len() > keep {
                 let Some(waiting) = self.pair.end() else { break };
                 give_up(&waiting, before, out);
