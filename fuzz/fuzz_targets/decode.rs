@@ -1,22 +1,28 @@
-//! Any bytes as a kernel record, and as a kernel's type information.
+//! Any bytes as a kernel record, of every kind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tracer_user::{decode, kernel::btf::Btf, record::Reader};
+use tracer_common::event::Kind;
+use tracer_user::decode::{self, Record};
 
 fuzz_target!(|data: &[u8]| {
     let _ = decode::record(data);
     let mut fixed = data.to_vec();
-    if fixed.len() >= 8 {
-        // A length that agrees gets further.
-        let len = (fixed.len() as u32).to_ne_bytes();
-        fixed[4..8].copy_from_slice(&len);
-        let _ = decode::record(&fixed);
+    if fixed.len() < 8 {
+        return;
     }
-    if let Ok(btf) = Btf::parse(data.to_vec()) {
-        let _ = btf.offset("sock", "sk_protocol");
-    }
-    if let Ok(mut reader) = Reader::new("fuzz".into(), data) {
-        while reader.next_frame().is_ok_and(|(_, bytes)| bytes.len() < 1 << 20) {}
+    // A length that agrees gets further; and each kind in turn.
+    let len = (fixed.len() as u32).to_ne_bytes();
+    fixed[4..8].copy_from_slice(&len);
+    for kind in Kind::ALL {
+        fixed[0] = kind as u8;
+        match decode::record(&fixed) {
+            Ok(Record::Op { op, head, tail }) => assert!(head.len() + tail.len() <= op.bytes as usize),
+            Ok(Record::Sample { sample, user, kernel }) => {
+                assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
+            }
+            Ok(Record::Tick(tick)) => drop(decode::comm(&tick.comm).into_owned()),
+            _ => {}
+        }
     }
 });

@@ -47,6 +47,7 @@ fuzz_target!(|data: &[u8]| {
                     pos: *position,
                     bytes: head.len() as u32,
                     seq: u32::from(value),
+                    nth: u32::from(which >> 4),
                     books,
                     ..Op::default()
                 };
@@ -69,7 +70,9 @@ fuzz_target!(|data: &[u8]| {
             _ => engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut out),
         }
         engine.report(nanos, &mut out);
-        let (units, connections, threads) = engine.levels();
+        let fills = engine.fills();
+        let [units, connections, threads] = [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
+        assert!(engine.queued() <= 26, "{} entries in queues", engine.queued());
         assert!(units <= 8 && connections <= 9 && threads <= 8, "{units} {connections} {threads}");
         for output in out.drain(..) {
             match output {
@@ -82,5 +85,5 @@ fuzz_target!(|data: &[u8]| {
     engine.expire(true, &mut out);
     finished += out.iter().filter(|output| matches!(output, Output::Finished(..))).count() as u64;
     assert_eq!(begun, finished, "every unit is reported once");
-    assert_eq!(engine.levels().0, 0);
+    assert_eq!(engine.fills().units.entries, 0);
 });

@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let (bytes, next) = tail.split_at(len);
         rest = next;
         nanos += 1;
-        let at = Stamp { nanos, pid: 1, tid: 1 };
+        let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
         if flags & 0x80 != 0 {
             let how = [Closed::Local, Closed::Remote, Closed::Both][usize::from(flags & 3) % 3];
             conversation.closed(how, at, None, &settings, &mut out);

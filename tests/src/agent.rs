@@ -94,11 +94,16 @@ impl Agent {
         arguments: &[&str],
         prepare: impl FnOnce(&mut Command),
     ) -> Self {
-        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let mut command = Command::new(binary());
+        prepare(&mut command);
+        Self::launch_by(command, name, dir, transactions, arguments)
+    }
+
+    /// The same by a command that runs the agent's binary as somebody else.
+    pub fn launch_by(mut command: Command, name: &str, dir: &Path, transactions: &Path, arguments: &[&str]) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(transactions);
         command.args(arguments).current_dir(dir);
-        prepare(&mut command);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
         Self { process, listen, transactions: transactions.into() }
     }

@@ -89,3 +89,13 @@ pub fn left(objects: &Objects) -> usize {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Links and clock events a process holds: what keeps programs attached.
+pub fn links(pid: u32) -> usize {
+    let held = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    held.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter(|target| {
+            matches!(target.to_str(), Some("anon_inode:bpf_link" | "anon_inode:[perf_event]" | "anon_inode:bpf-link"))
+        })
+        .count()
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct MemoryGroup {
     dir: PathBuf,
+    limit: PathBuf,
     events: PathBuf,
 }
 
@@ -30,13 +31,23 @@ impl MemoryGroup {
                 why.push(format!("{}: {error}", dir.display()));
                 continue;
             }
-            let group = Self { events: dir.join(events), dir };
-            match fs::write(group.dir.join(limit), bytes.to_string()) {
+            let group = Self { limit: dir.join(limit), events: dir.join(events), dir };
+            match fs::write(&group.limit, bytes.to_string()) {
                 Ok(()) => return Ok(group),
-                Err(error) => why.push(format!("{}/{limit}: {error}", group.dir.display())),
+                Err(error) => why.push(format!("{}: {error}", group.limit.display())),
             }
         }
         Err(why.join("; "))
+    }
+
+    /// Changes what it allows. The old hierarchy refuses a limit below what cannot be freed, and kills nobody for it:
+    /// then it becomes the least that it takes, and the next page that is needed is one too many.
+    pub fn limit(&self, bytes: u64) {
+        let mut bytes = bytes;
+        while fs::write(&self.limit, bytes.to_string()).is_err() {
+            bytes += 1 << 20;
+            assert!(bytes < 1 << 40, "{} takes no limit", self.limit.display());
+        }
     }
 
     /// The file that a process writes its id to in order to enter.

@@ -13,9 +13,9 @@
 //! [`Judged::conserved`] asserts both sides. The first: nothing is lost unseen. The second: nothing is counted that was
 //! not lost. In particular none counted means none missing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::agent::Agent;
 use crate::load::{Loaded, Request};
@@ -180,7 +180,7 @@ pub fn caught_up(agent: &Agent) {
 /// Waits until units of both ends of every request of `plans` are in the agent's file, or it is clear that they do not
 /// come; what is missing then, the comparison says.
 pub fn reported(agent: &Agent, plans: &[Vec<Request>]) -> usize {
-    let wanted: std::collections::HashSet<&str> = plans.iter().flatten().map(|r| r.target.as_str()).collect();
+    let wanted: HashSet<&str> = plans.iter().flatten().map(|request| request.target.as_str()).collect();
     Tail::new(&agent.transactions)
         .until(2 * wanted.len(), Duration::from_secs(20), |unit| wanted.contains(unit.path.as_str()))
 }
@@ -190,7 +190,6 @@ pub fn reported(agent: &Agent, plans: &[Vec<Request>]) -> usize {
 pub struct Figures {
     case: &'static str,
     size: String,
-    began: Instant,
     sent: u64,
     failed: u64,
     judged: Option<Judged>,
@@ -201,12 +200,11 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of a case of this name and size, which begins now.
+    /// Of a case of this name and size.
     pub fn of(case: &'static str, size: impl Into<String>) -> Self {
         Self {
             case,
             size: size.into(),
-            began: Instant::now(),
             sent: 0,
             failed: 0,
             judged: None,
@@ -257,13 +255,11 @@ impl Figures {
     /// Prints the figures, hands them to `cargo xtask faults` (a line in the file that `TRACER_FAULTS_FILE` names), and
     /// asserts what holds in every case: no traced program failed, and nothing is left attached.
     pub fn finish(&self) {
-        let seconds = self.began.elapsed().as_secs_f64();
         let judged = self.judged.as_ref();
         let wrong = judged.map(|judged| judged.of(|kept| kept.wrong.len()));
         let line = serde_json::json!({
             "case": self.case,
             "size": self.size,
-            "seconds": seconds,
             "sent": self.sent,
             "failed": self.failed,
             "ends": judged.map(|judged| 2 * judged.sent),

@@ -35,10 +35,11 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
     let recording = dir.path().join("recording");
     let path = recording.to_str().expect("a path").to_owned();
     std::fs::write(&ahead, "0").expect("a file");
-    let mut agent = Agent::launch_with("agent", dir.path(), &["--port", &port, "--record", &path], |command| {
-        command.env("LD_PRELOAD", &shim).env("TRACER_TEST_CLOCK", &ahead);
-    })
-    .ready();
+    let mut agent =
+        Agent::launch_with("agent", dir.path(), &["--hertz", "0", "--port", &port, "--record", &path], |command| {
+            command.env("LD_PRELOAD", &shim).env("TRACER_TEST_CLOCK", &ahead);
+        })
+        .ready();
     let held = bpf::held(agent.process().pid());
     let before = Vitals::of(agent.process().pid());
 

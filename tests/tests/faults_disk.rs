@@ -48,7 +48,7 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let ballast = disk.0.join("ballast");
     std::fs::write(&ballast, vec![7; 128 * 1024]).expect("ballast");
     let path = recording.to_str().expect("a path").to_owned();
-    let arguments = ["--port", &port, "--record", &path];
+    let arguments = ["--hertz", "0", "--port", &port, "--record", &path];
     let mut agent = Agent::launch_writing("agent", dir.path(), &file, &arguments, |_| ()).ready();
     let held = bpf::held(agent.process().pid());
 

@@ -32,7 +32,7 @@ fn under(name: &str, fault: impl FnOnce(&mut Agent)) -> Found {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let port = server.address.port().to_string();
-    let mut agent = Agent::start(dir.path(), &["--port", &port]);
+    let mut agent = Agent::start(dir.path(), &["--hertz", "0", "--port", &port]);
     let held = bpf::held(agent.process().pid());
     assert!(held.len() > 20, "{held:?}");
     let warm = faults::plans("warm", CONNECTIONS, 300);

@@ -11,6 +11,8 @@ pub const HEAD_REQUEST: u16 = 4096;
 pub const HEAD_REPLY: u16 = 1024;
 /// Payload carried in either direction until user space knows the protocol.
 pub const HEAD_UNKNOWN: u16 = 4096;
+/// Longest head of a message user space puts together from pieces.
+pub const HEAD_COLLECTED: usize = 64 * 1024;
 /// Most I/O vector elements looked at in one operation.
 pub const IOVECS_MAX: usize = 16;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).

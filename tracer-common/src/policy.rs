@@ -52,6 +52,10 @@ wire! {
         pub generation: u32,
         /// Period of the stack sampler, nanoseconds; repeated in every sample.
         pub sample_period: u64,
+        /// Most payload to carry from the front of an operation, bytes, whatever was asked for.
+        pub head_max: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

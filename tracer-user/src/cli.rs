@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::span::duration;
+use crate::span::{cores, duration, memory};
 use clap::{Args, Parser, Subcommand};
 
 /// eBPF request tracer and profiler.
@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
     name = "tracer",
     version,
     about = "Which classes of request a host handles, how long each takes and where, what CPU each costs and which code burns it. No change to any application.",
-    after_help = "EXAMPLES:\n  sudo tracer run                              trace everything; console on http://127.0.0.1:9464/\n  sudo tracer run --port 80 --duration 30s      only what uses port 80, then print a summary\n  sudo tracer record /tmp/r.tracer --duration 1m\n  tracer replay /tmp/r.tracer                  the same result again, anywhere, without root\n\nEXIT CODES:\n  0  fine\n  1  failed while running\n  2  bad usage or configuration\n  77 this kernel or these privileges cannot do it (see `tracer doctor`)"
+    after_help = "EXAMPLES:\n  sudo tracer run                              trace everything; console on http://127.0.0.1:9464/\n  sudo tracer run --port 80 --duration 30s      only what uses port 80, then print a summary\n  sudo tracer record /tmp/r.tracer --duration 1m\n  tracer replay /tmp/r.tracer                  the same result again, anywhere, without root\n\nEXIT CODES:\n  0  fine\n  1  failed while running\n  2  bad usage or configuration\n  3  the watchdog, or a bug, detached everything (stderr says why; start it anew)\n  77 this kernel or these privileges cannot do it (see `tracer doctor`)"
 )]
 pub struct Cli {
     /// What to do.
@@ -78,6 +78,17 @@ pub struct Live {
     /// Write finished units of work to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub transactions: Option<PathBuf>,
+    /// Most resident memory the agent may take (256M, 2G; at least 64M). From 85 % of it on it gives up detail, never
+    /// sums; when that does not help, it detaches everything and ends. [default: 512M]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub max_memory: Option<u64>,
+    /// Most CPU the agent may take, in percent of one core, averaged over seconds (10%, 150%). As with memory.
+    /// [default: 100%]
+    #[arg(long, value_name = "PERCENT", value_parser = cores)]
+    pub max_cpu: Option<f64>,
+    /// Nice value of the agent, -20 (first) to 19 (last). [default: 10]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..20))]
+    pub nice: Option<i32>,
     /// Log level of the agent: error, warn, info, debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub log: log::LevelFilter,

@@ -1,7 +1,7 @@
 //! Configuration in two stages: `File` is what was written, [`Config`] what it means, checked.
 
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use toml::Spanned;
 
 use crate::classes::ClassConfig;
 use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
+use crate::guard::fill;
+use crate::guard::shed::Ceilings;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 
@@ -47,6 +49,9 @@ struct File {
     sampling: SamplingFile,
     transactions: TransactionsFile,
     classes: ClassesFile,
+    limits: LimitsFile,
+    priority: PriorityFile,
+    watchdog: WatchdogFile,
     class: Vec<RuleFile>,
     service: Vec<ServiceFile>,
 }
@@ -81,6 +86,27 @@ struct TransactionsFile {
 struct ClassesFile {
     max_per_service: Option<Spanned<i64>>,
     learn_after: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct LimitsFile {
+    max_memory: Option<Spanned<String>>,
+    max_cpu: Option<Spanned<String>>,
+    restore_after: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PriorityFile {
+    nice: Option<Spanned<i64>>,
+    oom_score_adj: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WatchdogFile {
+    stall: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,7 +163,19 @@ pub struct Config {
     pub classes: ClassConfig,
     /// Rules that name services.
     pub services: NamingRules,
+    /// Most the agent itself may take.
+    pub ceilings: Ceilings,
+    /// Its nice value.
+    pub nice: i32,
+    /// How soon the kernel ends it when memory is short; `None` = [`OOM_SCORE_ADJ`], or what it was started with where
+    /// that is more.
+    pub oom_score_adj: Option<i32>,
+    /// How long its pipeline may stand still before everything is detached; zero = for ever.
+    pub stall: Duration,
 }
+
+/// `oom_score_adj` of the agent by default: before the programs it traces.
+pub const OOM_SCORE_ADJ: i32 = 500;
 
 /// How finished units are treated.
 #[derive(Clone, Debug)]
@@ -163,6 +201,10 @@ impl Default for Config {
             transactions: Transactions { grace: Duration::from_millis(50), keep: 2000, request_id: false },
             classes: ClassConfig::default(),
             services: Vec::new(),
+            ceilings: Ceilings { memory: fill::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
+            nice: 10,
+            oom_score_adj: None,
+            stall: Duration::from_secs(10),
         }
     }
 }
@@ -187,6 +229,15 @@ impl Source<'_> {
             return Err(self.wrong(&value.span(), what()));
         }
         T::try_from(*value.get_ref()).map_err(|_| self.wrong(&value.span(), what()))
+    }
+}
+
+impl Source<'_> {
+    fn time(&self, value: &Spanned<String>, range: RangeInclusive<Duration>) -> Result<Duration, ConfigError> {
+        let (least, most) = (range.start().as_secs(), range.end().as_secs());
+        crate::span::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
+            self.wrong(&value.span(), format!("expected a time from {least}s to {most}s, such as \"10s\""))
+        })
     }
 }
 
@@ -238,6 +289,27 @@ impl Config {
         }
         if let Some(learn) = &file.classes.learn_after {
             config.classes.learn_after = source.number(learn, 2..10_001)?;
+        }
+        let hour = Duration::from_secs(3600);
+        if let Some(memory) = &file.limits.max_memory {
+            config.ceilings.memory =
+                crate::span::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
+        }
+        if let Some(cpu) = &file.limits.max_cpu {
+            config.ceilings.cpu = crate::span::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
+        }
+        if let Some(calm) = &file.limits.restore_after {
+            config.ceilings.calm = source.time(calm, Duration::from_secs(1)..=hour)?.as_nanos() as u64;
+        }
+        if let Some(nice) = &file.priority.nice {
+            config.nice = source.number(nice, -20..20)?;
+        }
+        if let Some(score) = &file.priority.oom_score_adj {
+            config.oom_score_adj = Some(source.number(score, -1000..1001)?);
+        }
+        if let Some(stall) = &file.watchdog.stall {
+            let off = crate::span::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
+            config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=hour)? };
         }
         for rule in &file.class {
             config.classes.rules.push(check_rule(&source, rule)?);
@@ -323,6 +395,8 @@ mod tests {
         assert_eq!(config.transactions.grace, default.transactions.grace);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
+        assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));
+        assert_eq!((config.nice, config.oom_score_adj), (default.nice, Some(OOM_SCORE_ADJ)));
     }
 
     #[test]
@@ -336,6 +410,11 @@ mod tests {
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
+            ("[limits]\nmax_memory = \"1k\"\n", "t.toml:2:14: '1k' is no amount of memory: expected"),
+            ("[limits]\nmax_memory = \"10M\"\n", "t.toml:2:14: '10M' is too little"),
+            ("[limits]\nmax_cpu = \"0%\"\n", "t.toml:2:11: '0%' is no share of a core: expected"),
+            ("[watchdog]\nstall = \"1s\"\n", "t.toml:2:9: expected a time from 2s to 3600s"),
+            ("[priority]\nnice = 20\n", "t.toml:2:8: 20 is out of range: expected -20 to 19"),
             ("a = [", "t.toml:1:"),
         ] {
             let error = Config::parse("t.toml", text).unwrap_err().to_string();

@@ -6,7 +6,8 @@
 // Layer 0: words every layer shares.
 pub mod model;
 pub mod span;
-// Layer 1: who runs on this host.
+// Layer 1: who runs on this host; what the agent itself may take.
+pub mod guard;
 pub mod host;
 // Layer 2: bytes from the kernel to events.
 pub mod decode;

@@ -14,18 +14,21 @@ use std::sync::Arc;
 use tracer_common::event::{Books, Kind};
 use tracer_common::policy::Ask;
 
-use crate::classes::{Classifier, Facts};
+use crate::classes::{self, ClassFills, Classifier, Facts};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
+use crate::guard::fill::{Fill, PipelineFills};
+use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
-use crate::profiles::Profiles;
+use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::Settings;
 use crate::store::Store;
-use crate::transactions::engine::{Engine, Limits, Output, Verdicts};
+use crate::transactions::engine::{Engine, Output, Verdicts};
+use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
 
 /// Most services that get a name of their own; what comes later shares one, visibly.
@@ -85,6 +88,11 @@ pub struct Pipeline {
     events: [u64; Kind::ALL.len()],
     malformed: [u64; Malformed::ALL.len()],
     services_refused: u64,
+    /// Processes forgotten early because too many had ended.
+    left_early: u64,
+    /// Detail given up now, and at most so far.
+    level: Level,
+    shed_most: Level,
 }
 
 /// CPU charged so far, nanoseconds.
@@ -105,19 +113,20 @@ impl Pipeline {
             host: config.classes.wants_host(),
             ..Settings::default()
         };
-        let limits = Limits { grace: config.transactions.grace.as_nanos() as u64, ..Limits::default() };
+        let memory = config.ceilings.memory;
+        let limits = Limits { grace: config.transactions.grace.as_nanos() as u64, ..Limits::for_memory(memory) };
         Self {
             engine: Engine::new(settings, limits, seed),
-            classifier: Classifier::new(&config.classes),
+            classifier: Classifier::new(&config.classes).within(classes::Bounds::for_memory(memory)),
             names: Names::default(),
             rules: config.services.clone(),
             services: HashMap::new(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
-            metrics: Metrics::new(),
+            metrics: Metrics::new().for_memory(memory),
             stats: ClassStats::new(),
-            store: Store::new(wall_offset, host, config.transactions.keep),
-            profiles: Profiles::new(),
+            store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
+            profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
             writer: None,
             outputs: Vec::new(),
             reported: 0,
@@ -125,6 +134,9 @@ impl Pipeline {
             events: [0; Kind::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             services_refused: 0,
+            left_early: 0,
+            level: Level::Full,
+            shed_most: Level::Full,
         }
     }
 
@@ -273,6 +285,7 @@ impl Pipeline {
             && (due <= now || self.leaving.len() > LEAVING)
         {
             self.leaving.pop_front();
+            self.left_early += u64::from(due > now);
             self.engine.forget_process(tgid);
             self.profiles.process_gone(tgid);
             self.gone.push(tgid);
@@ -461,6 +474,7 @@ impl Pipeline {
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
             ("units_not_written", self.writer.as_ref().map_or(0, |writer| writer.dropped())),
+            ("heads_given_up", counters.heads_given_up),
         ] {
             self.metrics.set_lost(reason, count);
         }
@@ -468,10 +482,60 @@ impl Pipeline {
             let id = ServiceId(index as u32);
             self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
         }
-        let (units, connections, threads) = self.engine.levels();
-        self.metrics.set_level("units", units as u64);
-        self.metrics.set_level("connections", connections as u64);
-        self.metrics.set_level("threads", threads as u64);
+        self.metrics.set_fills(&self.fills().all());
+    }
+
+    /// How full everything is.
+    pub fn fills(&self) -> PipelineFills {
+        let EngineFills { connections, closing, threads, units, joins, processes, head_bytes } = self.engine.fills();
+        let ClassFills { classes, positions, cache } = self.classifier.fills();
+        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes } = self.profiles.fills();
+        let (store_units, store_wanted) = self.store.fills();
+        PipelineFills {
+            connections,
+            connections_closing: closing,
+            threads,
+            units,
+            joins,
+            head_bytes,
+            processes,
+            processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),
+            services: Fill::new(self.names.services.len(), SERVICES, self.services_refused),
+            classes,
+            path_positions: positions,
+            class_cache: cache,
+            duration_series: self.metrics.series(),
+            store_units,
+            store_wanted,
+            stacks,
+            stack_counts: pairs,
+            symbol_queue: queue,
+            symbol_names: names,
+            symbol_processes,
+        }
+    }
+
+    /// Gives up as much detail as `level` says from now on, or takes it back. Sums, charges and counters of losses are
+    /// the same at every level.
+    pub fn shed(&mut self, level: Level) {
+        let diet = level.diet();
+        self.engine.set_head_limit(diet.head_limit);
+        self.classifier.allow_new(diet.new_classes);
+        self.store.keep_part(diet.store_part);
+        self.profiles.keep_part(diet.store_part);
+        if level > self.level {
+            for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
+                self.metrics.shed(taken);
+            }
+        }
+        self.level = level;
+        self.shed_most = self.shed_most.max(level);
+        self.metrics.set_shed_level(level);
+    }
+
+    /// Most detail that was given up at any time.
+    pub fn shed_most(&self) -> Level {
+        self.shed_most
     }
 
     /// Takes the host's books, once they are known.

@@ -17,6 +17,7 @@ mod measure;
 mod peers;
 mod results;
 mod sched;
+mod soak;
 mod statistics;
 mod table;
 
@@ -70,6 +71,9 @@ pub(crate) struct Options {
     /// With --compare: fail when anything is worse.
     #[arg(long, requires = "compare")]
     fail_on_worse: bool,
+    /// Measure nothing; load everything for so long (90s, 60m, 2h) and see whether anything grows or goes missing.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60m", value_parser = soak::duration)]
+    soak: Option<std::time::Duration>,
 }
 
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
@@ -79,6 +83,9 @@ const SLICES: u32 = 5;
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if let Some([before, after]) = options.compare.as_deref() {
         return compare::run(before, after, options.fail_on_worse);
+    }
+    if let Some(time) = options.soak {
+        return soak::run(way, time);
     }
     let results = match options.from.as_slice() {
         [] => measure(way, options)?,

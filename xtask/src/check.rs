@@ -1,9 +1,9 @@
-//! `cargo xtask check`: format, tidy, lints, documentation, and that the object compiles for every processor.
+//! `cargo xtask check`: format, tidy, lints, documentation, dependencies, and that the object compiles for every processor.
 
 use anyhow::{Result, bail};
 
 use crate::build_ebpf::{self, Way};
-use crate::{shell, tidy};
+use crate::{deny, shell, tidy};
 
 /// Runs every check, then says which failed. Without `ebpf`, only what a stable toolchain can do.
 pub(crate) fn run(way: Option<Way>, ebpf: bool) -> Result<()> {
@@ -11,8 +11,13 @@ pub(crate) fn run(way: Option<Way>, ebpf: bool) -> Result<()> {
         build_ebpf::ready(way)?;
         build_ebpf::compile(way, "aarch64").map(drop)
     };
-    let mut checks: Vec<(&str, &dyn Fn() -> Result<()>)> =
-        vec![("format", &format), ("tidy", &tidy::run), ("lints", &lints), ("documentation", &documentation)];
+    let mut checks: Vec<(&str, &dyn Fn() -> Result<()>)> = vec![
+        ("format", &format),
+        ("tidy", &tidy::run),
+        ("lints", &lints),
+        ("documentation", &documentation),
+        ("dependencies", &deny::run),
+    ];
     if ebpf {
         checks.push(("eBPF object for aarch64", &object));
     }

@@ -21,16 +21,22 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 /// `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
+    /// Targets; all when none is given.
+    target: Vec<String>,
     /// Seconds each target runs.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
+    /// Minutes each target runs, instead.
+    #[arg(long, conflicts_with = "seconds")]
+    minutes: Option<u32>,
 }
 
 /// Runs every target; fails when one finds something.
 pub(crate) fn run(options: &Options) -> Result<()> {
     packages::install(&[Need::Fuzz])?;
     let mut tally = Tally::default();
-    all(options.seconds, &mut tally)?;
+    let seconds = options.minutes.map_or(options.seconds, |minutes| minutes * 60);
+    some(&options.target, seconds, &mut tally)?;
     tally.print();
     if !tally.failed().is_empty() {
         bail!("fuzz targets failed: {}", tally.failed().join(", "));
@@ -40,8 +46,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test.
 pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
+    some(&[], seconds, tally)
+}
+
+/// The same with these targets only, where any are given.
+fn some(wanted: &[String], seconds: u32, tally: &mut Tally) -> Result<()> {
     let dir = shell::root().join("fuzz");
-    let targets = targets(&dir.join("Cargo.toml"))?;
+    let mut targets = targets(&dir.join("Cargo.toml"))?;
+    if let Some(unknown) = wanted.iter().find(|name| !targets.contains(name)) {
+        bail!("no fuzz target {unknown}; there are {}", targets.join(", "));
+    }
+    targets.retain(|name| wanted.is_empty() || wanted.contains(name));
     if !packages::missing(&[Need::Fuzz]).is_empty() && shell::find("c++").is_none() {
         for target in &targets {
             tally.skip(&format!("fuzz target {target}"), "no C++ compiler for libFuzzer");
@@ -78,6 +93,10 @@ fn one(dir: &Path, target: &str, program: &Path, seconds: u32) -> Result<()> {
     let seeds = dir.join("seeds").join(target);
     if seeds.is_dir() {
         command.arg(seeds);
+    }
+    let dictionary = dir.join("dictionaries").join(format!("{target}.dict"));
+    if dictionary.is_file() {
+        command.arg(format!("-dict={}", dictionary.display()));
     }
     let output = file.try_clone().context("cannot open the log twice")?;
     let status = command

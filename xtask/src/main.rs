@@ -1,4 +1,5 @@
-//! Chores of this repository: `cargo xtask setup|build-ebpf|build|check|test|ci|demo|bench|fuzz|vm|tidy`.
+//! Chores of this repository:
+//! `cargo xtask setup|build-ebpf|build|check|deny|test|ci|demo|bench|faults|fuzz|vm|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
@@ -10,6 +11,8 @@ mod check;
 mod ci;
 mod cross;
 mod demo;
+mod deny;
+mod faults;
 mod fuzz;
 mod http;
 mod leash;
@@ -56,6 +59,8 @@ enum Task {
     Demo(demo::Options),
     /// Measure what tracing costs on this machine.
     Bench(bench::Options),
+    /// Run the fault cases and print what became of requests, traced programs and the agent in each.
+    Faults(faults::Options),
     /// A server that sleeps 5 ms a request; part of `bench`.
     #[command(hide = true)]
     BenchSleeper {
@@ -66,6 +71,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
     Vm(vm::Options),
+    /// Licences, duplicate versions and sources of dependencies; known vulnerabilities where they can be looked up.
+    Deny,
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
     Tidy,
 }
@@ -82,9 +89,11 @@ fn main() -> ExitCode {
         Task::Ci(options) => ci::run(way, &options),
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
+        Task::Faults(options) => faults::run(way, &options),
         Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
+        Task::Deny => deny::run(),
         Task::Tidy => tidy::run(),
     };
     match done {

@@ -169,7 +169,8 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
-    let cap = head_cap::<TX>(sock);
+    let asked = head_cap::<TX>(sock);
+    let cap = if asked < control.head_max { asked } else { control.head_max };
     // SAFETY: a per-CPU area of this program.
     let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
     let mut flags = if TX { OP_TX } else { 0 };

@@ -9,14 +9,52 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
 use rules::Rule;
 use tree::Tree;
 
-/// Most exact paths remembered; beyond it the memory is emptied and fills again.
-const CACHE: usize = 16_384;
+/// Longest path remembered, bytes: a longer one is followed anew each time.
+const CACHED_PATH: usize = 512;
 /// Most methods of one service and side that get trees of their own.
 const METHODS: usize = 32;
+
+/// Bounds over all services.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most classes; beyond it requests that would begin one are counted under its parent.
+    pub classes: usize,
+    /// Most positions in the trees of paths; beyond it new words count as values.
+    pub positions: usize,
+    /// Most exact paths remembered; beyond it the memory is emptied and fills again.
+    pub cache: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { classes: 10_000, positions: 400_000, cache: 16_384 }
+    }
+}
+
+impl Bounds {
+    /// Bounds for an agent that may take `memory` bytes.
+    pub fn for_memory(memory: u64) -> Self {
+        let Self { classes, positions, cache } = Self::default();
+        let scaled = |most| scaled(most, memory);
+        Self { classes: scaled(classes), positions: scaled(positions), cache: scaled(cache) }
+    }
+}
+
+/// How full the classifier is.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassFills {
+    /// Classes.
+    pub classes: Fill,
+    /// Positions of paths.
+    pub positions: Fill,
+    /// Exact paths remembered.
+    pub cache: Fill,
+}
 
 /// How requests are classed.
 #[derive(Clone, Debug)]
@@ -96,6 +134,12 @@ pub struct Classifier {
     ids: HashMap<(ServiceId, &'static str, Side, Arc<str>), ClassId>,
     cache: FxHashMap<u64, Vec<(Key, ClassId)>>,
     cached: usize,
+    bounds: Bounds,
+    /// Requests that would begin a class are counted under its parent.
+    folding: bool,
+    positions: usize,
+    /// Times each bound was reached: classes, positions, cache.
+    reached: [u64; 3],
 }
 
 /// An exact request.
@@ -119,7 +163,41 @@ impl Classifier {
             ids: HashMap::new(),
             cache: FxHashMap::default(),
             cached: 0,
+            bounds: Bounds::default(),
+            folding: false,
+            positions: 0,
+            reached: [0; 3],
         }
+    }
+
+    /// The same with these bounds over all services.
+    #[must_use]
+    pub fn within(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
+    }
+
+    /// How full everything is.
+    pub fn fills(&self) -> ClassFills {
+        let Bounds { classes, positions, cache } = self.bounds;
+        ClassFills {
+            classes: Fill::new(self.ids.len(), classes, self.reached[0]),
+            positions: Fill::new(self.positions, positions, self.reached[1]),
+            cache: Fill::new(self.cached, cache, self.reached[2]),
+        }
+    }
+
+    /// Whether requests may begin classes. Where not, those that would are counted under the parents of these.
+    pub fn allow_new(&mut self, allowed: bool) {
+        if self.folding == allowed {
+            self.folding = !allowed;
+            // What was answered in the meantime is not to stay.
+            self.forget_paths();
+        }
+    }
+
+    fn forget_paths(&mut self) {
+        self.cache = FxHashMap::default();
+        self.cached = 0;
     }
 
     /// Whether a class can depend on the reply, so that it is known only at the end.
@@ -160,9 +238,12 @@ impl Classifier {
             return *id;
         }
         let id = self.learn(names, facts);
-        if self.cached >= CACHE {
-            self.cache.clear();
-            self.cached = 0;
+        if facts.path.len() > CACHED_PATH {
+            return id;
+        }
+        if self.cached >= self.bounds.cache {
+            self.reached[2] += 1;
+            self.forget_paths();
         }
         self.cached += 1;
         let key = Key {
@@ -188,10 +269,16 @@ impl Classifier {
         let tree_key = (facts.protocol, facts.side, Arc::clone(&method));
         let found = if room || service.trees.contains_key(&tree_key) {
             let tree = service.trees.entry(tree_key).or_default();
-            let found = tree.insert(facts.path, learn_after);
+            let before = tree.len();
+            let left = self.bounds.positions.saturating_sub(self.positions);
+            self.reached[1] += u64::from(left == 0);
+            // Where nothing new may begin, nothing new is learned either.
+            let most = if self.folding { 0 } else { before + left };
+            let found = tree.insert(facts.path, learn_after, most);
+            self.positions = (self.positions + tree.len()).saturating_sub(before);
             if found.collapsed {
                 // Paths under it have another class from now on.
-                self.cache.clear();
+                self.cache = FxHashMap::default();
                 self.cached = 0;
             }
             found.route
@@ -208,12 +295,16 @@ impl Classifier {
         if let Some(id) = self.ids.get(&key) {
             return *id;
         }
+        let full = self.ids.len() >= self.bounds.classes;
         let service = self.services.entry(facts.service).or_default();
         // Places are kept for rules and for the parents everything else merges into.
         let max = self.config.max_per_service;
         let limit = if ruled { max.saturating_sub(1) } else { max.saturating_sub(8) };
-        if service.classes >= limit {
+        // A rule's class is asked for by name and has its place; so have the parents.
+        let full = full && !ruled;
+        if service.classes >= limit || full || (self.folding && !ruled) {
             service.merged += 1;
+            self.reached[0] += u64::from(full);
             let parent = template::parent(&key.3, service.classes + 1 >= max);
             if let Some(parent) = parent {
                 let route = parent.split_once(' ').map_or("", |(_, route)| route);
@@ -325,6 +416,62 @@ mod tests {
             classify(&mut classifier, &mut names, "POST", &format!("/x{}", "/a".repeat(i % 100)));
         }
         assert!(classifier.classes(ServiceId(0)) <= 200, "{}", classifier.classes(ServiceId(0)));
+    }
+
+    #[test]
+    fn nothing_new_begins_while_folding_and_old_classes_go_on() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        for path in ["/a", "/b/17", "/c/words"] {
+            classify(&mut classifier, &mut names, "GET", path);
+        }
+        classifier.allow_new(false);
+        let positions = classifier.fills().positions.entries;
+        for (path, class) in [
+            ("/a", "GET /a"),
+            ("/b/18", "GET /b/{id}"),
+            ("/new", "GET {other}"),
+            ("/new/17", "GET {other}"),
+            ("/c/words", "GET /c/words"),
+            ("/c/other", "GET {other}"),
+        ] {
+            assert_eq!(classify(&mut classifier, &mut names, "GET", path), class, "{path}");
+        }
+        assert!(classifier.merged_total(ServiceId(0)) >= 3);
+        for i in 0..1000 {
+            classify(&mut classifier, &mut names, "GET", &format!("/flood/{}", word(i)));
+        }
+        let grown = classifier.fills().positions.entries - positions;
+        assert!(grown < 8 && classifier.classes(ServiceId(0)) <= 5, "{grown}");
+        classifier.allow_new(true);
+        assert_eq!(classify(&mut classifier, &mut names, "GET", "/new"), "GET /new");
+    }
+
+    #[test]
+    fn all_services_together_are_bounded() {
+        let bounds = Bounds { classes: 40, positions: 60, cache: 10 };
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()).within(bounds), Names::default());
+        for i in 0..2000 {
+            let path = format!("/{}/{}", word(i), word(i * 7));
+            let facts = Facts {
+                service: ServiceId(i as u32 % 50),
+                protocol: "http",
+                side: Side::Server,
+                method: "GET",
+                path: &path,
+                host: None,
+                headers: &[],
+                port: 80,
+                status: None,
+            };
+            classifier.classify(&mut names, &facts);
+            let fills = classifier.fills();
+            // Every service may have its `GET {other}` beside.
+            assert!(fills.classes.entries <= 40 + 50, "{fills:?}");
+            // Values share a place of their own under a position that is there.
+            assert!(fills.positions.entries <= 60 + 2 * 50 && fills.cache.entries <= 10, "{fills:?}");
+        }
+        let fills = classifier.fills();
+        assert!(fills.classes.reached > 0 && fills.positions.reached > 0 && fills.cache.reached > 0, "{fills:?}");
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use super::units::Lines;
 use super::{Failure, summary};
 use crate::cli::Replay;
 use crate::config::Config;
+use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::model::ClassId;
 use crate::pipeline::{Introduce, Pipeline};
@@ -53,6 +54,11 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
                     pipeline.clock(i64::from_ne_bytes(offset));
                 }
             }
+            Ok((Kind::Shed, bytes)) => {
+                if let Some(level) = bytes.first() {
+                    pipeline.shed(Level::from_number(*level));
+                }
+            }
             Ok((Kind::End, _)) => break Ok(()),
             Err(error) => break Err(error),
         }
@@ -73,7 +79,7 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
             .collect();
         println!("{}", json!({ "classes": classes }));
     } else {
-        summary::print(&pipeline, None, 0);
+        summary::print(&pipeline, None);
     }
     Ok(ended?)
 }

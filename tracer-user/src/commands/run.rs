@@ -1,28 +1,35 @@
 //! `tracer run` and `tracer record`: the agent.
 //!
-//! Two threads: this one drains the kernel's rings into the pipeline; tokio's serves HTTP. They meet in two bounded
-//! channels, jobs and commands.
+//! This thread drains the kernel's rings into the pipeline; tokio's serve HTTP. They meet in two bounded channels, jobs
+//! and commands. The watchdog's needs neither: it reads a heartbeat and can detach everything (`guard/watchdog.rs`).
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
+use tracer_common::limits::{ASKS_MAX, EVENT_RING_BYTES, PROCESSES_MAX, SAMPLE_RING_BYTES};
+use tracer_common::lost::Lost;
 
 use super::sweep::Sweep;
 use super::units::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
 use crate::cli::Live;
-use crate::config::Config;
+use crate::config::{Config, OOM_SCORE_ADJ};
+use crate::guard::fill::{AgentFills, Fill};
+use crate::guard::own;
+use crate::guard::shed::Level;
+use crate::guard::status::Status;
+use crate::guard::watchdog::{self, Watchdog};
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::service_name;
 use crate::host::stat::{self, HostCpu};
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
+use crate::kernel::level::RingLevel;
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::probes::SAMPLER;
@@ -32,8 +39,8 @@ use crate::model::HostBooks;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Origin, Writer};
 
-/// Records taken from a ring before the other one and everything else get their turn.
-const BATCH: usize = 65_536;
+/// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
+const BATCH: usize = 16_384;
 /// Milliseconds between drains while there is traffic, and at most when there is none.
 const BUSY_WAIT: i32 = 4;
 const IDLE_WAIT: i32 = 50;
@@ -88,13 +95,30 @@ struct Agent {
     wall_offset: i64,
     /// Whether the last drain took all there was.
     drained: bool,
+    /// Stack samples per second and CPU that are wanted; there are fewer while load is shed.
+    hertz: u32,
+    status: Arc<Status>,
+    /// Gauges of the rings of events and of stacks.
+    levels: Option<[RingLevel; 2]>,
+    console: Arc<http::Console>,
+    jobs: mpsc::Sender<Job>,
+    /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
+    ticks: u64,
+    asks_waiting: usize,
 }
+
+/// Records between two heartbeats: a full ring takes a while where CPU is short.
+const BEAT_EVERY: u32 = 1024;
+/// Ticks between two counts of what is in the kernel's maps.
+const COUNT_EVERY: u64 = 16;
 
 /// Runs the agent until a signal or `--duration`; records to `record`.
 pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
+    // Threads inherit it.
+    let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is said at once.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -106,8 +130,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         Failure::Running(format!("cannot listen on {}: {error}; choose another with --listen", config.listen))
     })?;
     let listen = listener.local_addr().unwrap_or(config.listen);
-    let stop = Arc::new(AtomicBool::new(false));
-    watch_signals(&runtime, &stop);
+    let status = Arc::new(Status::default());
+    watch_signals(&runtime, &status);
 
     let wall_offset = clock::wall_offset();
     let seed = seed();
@@ -124,9 +148,28 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
-    let health = check(&mut kernel, &mut rings, host)?;
+    let attachments = kernel.attachments();
+    let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || attachments.detach());
+    watchdog::end_on_panic(Arc::clone(&detach));
+    let mut health = check(&mut kernel, &mut rings, host)?;
+    health.ceilings = Some(config.ceilings);
+    let watchdog = Watchdog {
+        status: Arc::clone(&status),
+        tid: own::thread_id(),
+        stall: config.stall,
+        ceilings: config.ceilings,
+        nice: nice_before,
+        detach,
+        detached: Box::new(pipeline.metrics.on_detached()),
+    };
     let places = descriptors::connections()?;
+    watchdog.start().map_err(|error| Failure::Running(format!("no thread for the watchdog: {error}")))?;
+    let levels = rings.levels().map_err(|error| log::warn!("the rings' fill levels are not known: {error}")).ok();
+    let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
+    let (commands, mut command_queue) = mpsc::channel::<Command>(16);
+    let console = Arc::new(http::Console::default());
     let mut agent = Agent {
+        hertz: config.hertz,
         config,
         kernel,
         rings,
@@ -137,12 +180,17 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         sweep: Sweep::new(),
         wall_offset,
         drained: false,
+        status: Arc::clone(&status),
+        levels,
+        console: Arc::clone(&console),
+        jobs: jobs.clone(),
+        ticks: 0,
+        asks_waiting: 0,
     };
     agent.open_up()?;
 
-    let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
-    let (commands, mut command_queue) = mpsc::channel::<Command>(16);
-    let shared = Shared { jobs, commands, registry: pipeline.metrics.registry(), listen, token };
+    let registry = pipeline.metrics.registry();
+    let shared = Shared { jobs, commands, registry, listen, token, status: Arc::clone(&status), console };
     let (ended, end) = oneshot::channel::<()>();
     let server = runtime.spawn(http::serve(listener, shared, places, async move {
         let _ = end.await;
@@ -152,7 +200,9 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
     let mut wait = BUSY_WAIT;
-    while !stop.load(Ordering::Relaxed) && finish.is_none_or(|finish| Instant::now() < finish) {
+    while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
+        status.beat();
+        agent.shed(&mut pipeline);
         let taken = agent.drain(&mut pipeline);
         while let Ok(job) = job_queue.try_recv() {
             job(&pipeline.view(&agent.health));
@@ -168,7 +218,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         agent.rings.wait(wait);
     }
 
-    // Detach first: whatever follows costs the host nothing.
+    // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.
+    status.stop();
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
@@ -184,9 +235,21 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         recorder.finish()?;
     }
     if options.duration.is_some() {
-        summary::print(&pipeline, Some(&health.books), health.lost);
+        summary::print(&pipeline, Some(&health));
     }
     Ok(())
+}
+
+/// Makes the agent less important than what it traces; gives the nice value it was started with.
+fn prioritize(config: &Config) -> i32 {
+    let score = config.oom_score_adj.unwrap_or_else(|| own::oom_score_adj().unwrap_or(0).max(OOM_SCORE_ADJ));
+    if let Err(error) = own::set_oom_score_adj(score) {
+        log::warn!("{error}: the agent is not ended before others when memory is short");
+    }
+    own::set_nice(config.nice).unwrap_or_else(|error| {
+        log::warn!("{error}: the agent runs at the priority it was started with");
+        0
+    })
 }
 
 fn configure(options: &Live) -> Result<Config, Failure> {
@@ -199,6 +262,15 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     }
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());
+    }
+    if let Some(memory) = options.max_memory {
+        config.ceilings.memory = memory;
+    }
+    if let Some(cpu) = options.max_cpu {
+        config.ceilings.cpu = cpu;
+    }
+    if let Some(nice) = options.nice {
+        config.nice = nice;
     }
     if let Some(hertz) = options.hertz {
         config.hertz = hertz.min(crate::kernel::sampler::MAX_HERTZ);
@@ -273,10 +345,18 @@ impl Agent {
 
     /// Empties the rings into the pipeline; gives the number of records.
     fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
+        for level in self.levels.iter_mut().flatten() {
+            level.look();
+        }
         let mut allowed = Vec::new();
         let mut recorder = self.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
+        let (status, mut records) = (&self.status, 0u32);
         let mut take = |bytes: &[u8]| {
+            records += 1;
+            if records.is_multiple_of(BEAT_EVERY) {
+                status.beat();
+            }
             let mut who = Introducer {
                 recorder: recorder.as_deref_mut(),
                 only,
@@ -317,12 +397,10 @@ impl Agent {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Hertz(hertz, answer) => {
-                let done = self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string()).and_then(|()| {
-                    let period = self.kernel.sampler.announced_period();
-                    self.kernel.policy.sample_period(period).map_err(|error| error.to_string())
-                });
+                self.hertz = hertz;
+                let allowed = hertz.min(self.health.level.diet().hertz_max);
                 // Whoever asked may be gone.
-                let _ = answer.send(done);
+                let _ = answer.send(self.sample(allowed));
             }
         }
     }
@@ -352,9 +430,78 @@ impl Agent {
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
     }
 
+    fn sample(&mut self, hertz: u32) -> Result<(), String> {
+        self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
+        let period = self.kernel.sampler.announced_period();
+        self.kernel.policy.sample_period(period).map_err(|error| error.to_string())
+    }
+
+    /// Gives up as much detail as the watchdog found necessary, or takes it back.
+    fn shed(&mut self, pipeline: &mut Pipeline) {
+        let (before, level) = (self.health.level, self.status.level());
+        if level == before {
+            return;
+        }
+        let (memory, cpu) = self.status.usage();
+        let usage = format!("memory {} MB, CPU {:.0} % of a core", memory >> 20, cpu * 100.0);
+        // Each level once, in order: one may have come and stayed between two ticks with the next.
+        for taken in Level::ALL.into_iter().filter(|taken| *taken > before && *taken <= level) {
+            log::warn!("load is shed ({usage}): {}", taken.what());
+        }
+        if level < before {
+            log::warn!("load is shed less ({usage}): {}", level.what());
+        }
+        self.health.level = level;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(Kind::Shed, &[level as u8]);
+        }
+        pipeline.shed(level);
+        let diet = level.diet();
+        if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
+            log::warn!("{error}");
+        }
+        if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
+            log::warn!("{error}");
+        }
+        own::release_memory();
+    }
+
+    /// How full everything around the pipeline is.
+    fn fills(&mut self) -> AgentFills {
+        let [events, samples] =
+            self.levels.as_mut().map_or([0; 2], |levels| levels.each_mut().map(RingLevel::take_most));
+        if self.ticks % COUNT_EVERY == 1 {
+            self.asks_waiting = self.kernel.policy.asks_waiting();
+        }
+        let lost = self.kernel.lost();
+        let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
+        let ring = |entries, bytes, reached| Fill { entries, limit: bytes as u64, reached };
+        AgentFills {
+            ring_event_bytes: ring(
+                events,
+                EVENT_RING_BYTES,
+                of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
+            ),
+            ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
+            kernel_asks: Fill::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
+            kernel_processes: Fill::new(
+                self.kernel.policy.listed(),
+                PROCESSES_MAX as usize,
+                self.kernel.policy.processes_refused,
+            ),
+            http_jobs: self.console.jobs(&self.jobs),
+            http_connections: self.console.connections(),
+        }
+    }
+
     /// Once a second: expiry, the host's books, losses, own cost.
     fn tick(&mut self, pipeline: &mut Pipeline) {
         let now = monotonic();
+        self.ticks += 1;
+        if self.health.level > Level::Full {
+            // What was freed counts until it is given back.
+            own::release_memory();
+        }
         self.kernel.forward_log();
         self.follow_clock(pipeline);
         self.bury(pipeline);
@@ -374,9 +521,11 @@ impl Agent {
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
+        pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
         pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
-        let mut skipped = 0;
+        let (mut skipped, mut bpf) = (0, 0);
         for (program, usage) in self.kernel.usage() {
+            bpf += usage.nanos;
             // A stack more or less is no event.
             skipped += if program == SAMPLER { 0 } else { usage.missed };
             pipeline.metrics.set_bpf(&program, usage);
@@ -388,10 +537,16 @@ impl Agent {
         self.health.hertz = hertz;
         self.health.books = self.books(pipeline);
         pipeline.host_books(&self.health.books);
-        let (cpu, rss) = own_usage();
+        self.status.set_bpf(bpf);
+        let (cpu, rss) = (own::cpu() as f64 / 1e9, own::memory());
         self.health.own_cpu_s = cpu;
         self.health.own_rss = rss;
         pipeline.metrics.set_own(cpu, rss);
+        let (_, cores) = self.status.usage();
+        self.health.own_cores = cores;
+        pipeline.metrics.set_usage(&self.config.ceilings, rss, cores);
+        let fills = self.fills();
+        pipeline.metrics.set_fills(&fills.all());
     }
 
     fn books(&self, pipeline: &Pipeline) -> HostBooks {
@@ -413,14 +568,14 @@ impl Agent {
     }
 }
 
-fn watch_signals(runtime: &tokio::runtime::Runtime, stop: &Arc<AtomicBool>) {
+fn watch_signals(runtime: &tokio::runtime::Runtime, status: &Arc<Status>) {
     use tokio::signal::unix::{SignalKind, signal};
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let stop = Arc::clone(stop);
+        let status = Arc::clone(status);
         runtime.spawn(async move {
             if let Ok(mut signals) = signal(kind) {
                 signals.recv().await;
-                stop.store(true, Ordering::Relaxed);
+                status.stop();
             }
         });
     }
@@ -432,12 +587,4 @@ fn seed() -> u64 {
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
     hasher.write_u64(monotonic());
     hasher.finish()
-}
-
-/// CPU seconds and resident bytes of this process.
-fn own_usage() -> (f64, u64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().collect();
-    let field = |i: usize| fields.get(i).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    ((field(11) + field(12)) as f64 / 100.0, field(21) * 4096)
 }

@@ -1,6 +1,8 @@
 //! The table printed at the end.
 
-use crate::model::{ClassId, HostBooks, Names, Side};
+use crate::guard::shed::Level;
+use crate::http::Health;
+use crate::model::{ClassId, Names, Side};
 use crate::pipeline::Pipeline;
 
 /// A time in the unit that suits it.
@@ -15,7 +17,7 @@ fn time(seconds: f64) -> String {
 }
 
 /// Classes as a table, the busiest first; then the host's books and what was lost.
-pub(super) fn print(pipeline: &Pipeline, books: Option<&HostBooks>, lost: u64) {
+pub(super) fn print(pipeline: &Pipeline, health: Option<&Health>) {
     let names: &Names = pipeline.names();
     println!(
         "{:<14} {:<34} {:>8} {:>7} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}",
@@ -49,12 +51,18 @@ pub(super) fn print(pipeline: &Pipeline, books: Option<&HostBooks>, lost: u64) {
             time(figures.downstream_s),
         );
     }
-    if let Some(books) = books {
+    if let Some(books) = health.map(|health| &health.books) {
         let ratio = books.capture_ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.4}"));
         println!(
             "\nCPU: {:.2}s requests, {:.2}s overhead, {:.2}s kernel threads, {:.2}s not yet reported; the system says {:.2}s: capture ratio {ratio}",
             books.requests, books.overhead, books.kernel, books.unreported, books.system_busy
         );
     }
-    println!("events lost: {lost}");
+    println!("events lost: {}", health.map_or(0, |health| health.lost));
+    if pipeline.shed_most() > Level::Full {
+        println!(
+            "load was shed to stay within the agent's own ceilings (--max-memory, --max-cpu), up to: {}",
+            pipeline.shed_most().what()
+        );
+    }
 }

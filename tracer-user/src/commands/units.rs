@@ -15,8 +15,7 @@ const GATHER: usize = 64 * 1024;
 
 /// Writes units as JSON lines, as `/api/v1/transactions/{trace_id}` shows them.
 ///
-/// The file holds whole lines at any moment, whatever happens to the agent or the disk. When it cannot be written (a
-/// full disk) the units are counted, and writing goes on with the first one after there is room again.
+/// The file holds whole lines whatever happens to the disk. When it cannot be written (a full disk) the units are counted, and writing goes on with the first one after there is room again.
 pub(super) struct Lines {
     path: String,
     file: Whole<File>,

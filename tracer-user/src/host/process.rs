@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -33,18 +34,46 @@ pub struct ProcessFacts {
 /// Reads the facts of a process; `None` when it is gone.
 pub fn read(pid: u32) -> Option<ProcessFacts> {
     let dir = format!("/proc/{pid}");
-    let stat = text(&format!("{dir}/stat"))?;
-    let (comm, start_time) = parse_stat(&stat)?;
-    let cmdline = bytes(&format!("{dir}/cmdline")).unwrap_or_default();
-    let exe = std::fs::read_link(Path::new(&dir).join("exe")).map(|path| path.to_string_lossy().into_owned());
+    let file = |name: &str| bytes(&format!("{dir}/{name}")).unwrap_or_default();
+    // The link is read and never followed.
+    let exe = std::fs::read_link(Path::new(&dir).join("exe")).map(|path| path.into_os_string().into_vec());
+    let files = Files {
+        stat: &bytes(&format!("{dir}/stat"))?,
+        cmdline: &file("cmdline"),
+        cgroup: &file("cgroup"),
+        environ: &file("environ"),
+        exe: &exe.unwrap_or_default(),
+    };
+    facts(pid, &files)
+}
+
+/// The files of a process, their first [`READ_LIMIT`] bytes; empty where there are none. The process decides what most
+/// of them say.
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    /// `/proc/PID/stat`.
+    pub stat: &'a [u8],
+    /// `/proc/PID/cmdline`.
+    pub cmdline: &'a [u8],
+    /// `/proc/PID/cgroup`.
+    pub cgroup: &'a [u8],
+    /// `/proc/PID/environ`.
+    pub environ: &'a [u8],
+    /// What the link `/proc/PID/exe` says.
+    pub exe: &'a [u8],
+}
+
+/// What the files of a process say; `None` when `stat` is not one. Total: any bytes.
+pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
+    let (comm, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
     Some(ProcessFacts {
         pid,
         start_time,
         comm,
-        exe: exe.unwrap_or_default().trim_end_matches(" (deleted)").to_owned(),
-        cmdline: arguments(&cmdline),
-        cgroup: cgroup(&text(&format!("{dir}/cgroup")).unwrap_or_default()),
-        otel_service: otel_service(&bytes(&format!("{dir}/environ")).unwrap_or_default()),
+        exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
+        cmdline: arguments(files.cmdline),
+        cgroup: cgroup(&String::from_utf8_lossy(files.cgroup)),
+        otel_service: otel_service(files.environ),
     })
 }
 
@@ -52,10 +81,6 @@ fn bytes(path: &str) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     File::open(path).ok()?.take(READ_LIMIT).read_to_end(&mut out).ok()?;
     Some(out)
-}
-
-fn text(path: &str) -> Option<String> {
-    bytes(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// `comm` and start time out of `/proc/PID/stat`; the name is in parentheses and may hold any character.

@@ -49,14 +49,15 @@ fn schedstat() -> Option<f64> {
 }
 
 /// Sums the run time of every CPU, seconds (`Documentation/scheduler/sched-stats.rst`, seventh field, nanoseconds).
-fn parse_schedstat(text: &str) -> Option<f64> {
+pub fn parse_schedstat(text: &str) -> Option<f64> {
     let cpus = text.lines().filter(|line| line.starts_with("cpu"));
     let times = cpus.map(|line| line.split_ascii_whitespace().nth(7)?.parse::<u64>().ok());
     let sum = times.collect::<Option<Vec<u64>>>()?.into_iter().fold(0u64, u64::saturating_add);
     (sum > 0).then_some(sum as f64 / 1e9)
 }
 
-fn cpuacct_root(mounts: &str) -> Option<&str> {
+/// Where the cpuacct hierarchy is mounted, by the text of `/proc/mounts`.
+pub fn cpuacct_root(mounts: &str) -> Option<&str> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);

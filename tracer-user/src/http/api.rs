@@ -31,10 +31,12 @@ pub(super) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
 }
 
 pub(super) async fn healthy(State(app): AppState) -> Result<&'static str, Problem> {
+    app.shared.attached()?;
     app.shared.ask(|_| "ok\n").await
 }
 
 pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
+    app.shared.attached()?;
     let missing = app.shared.ask(|view| view.health.not_ready.clone()).await?;
     if missing.is_empty() {
         return Ok("ready\n".into_response());
@@ -43,6 +45,7 @@ pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
 }
 
 pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem> {
+    app.shared.attached()?;
     let health = app.shared.ask(|view| view.health.clone()).await?;
     let books = health.books;
     Ok(Json(json!({
@@ -57,7 +60,12 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
             "requests": books.requests, "overhead": books.overhead, "kernel": books.kernel,
             "unreported": books.unreported, "idle": books.idle, "system_busy": books.system_busy,
         },
-        "agent": { "cpu_s": health.own_cpu_s, "rss_bytes": health.own_rss },
+        "agent": {
+            "cpu_s": health.own_cpu_s, "cpu_cores": health.own_cores, "rss_bytes": health.own_rss,
+            "max_cpu_cores": health.ceilings.map(|ceilings| ceilings.cpu),
+            "max_rss_bytes": health.ceilings.map(|ceilings| ceilings.memory),
+        },
+        "shed": { "level": health.level as u8, "what": health.level.name(), "meaning": health.level.what() },
     })))
 }
 
@@ -181,20 +189,25 @@ pub(super) async fn services(State(app): AppState, params: Params) -> Result<Jso
 }
 
 pub(super) async fn transactions(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    let filter = transactions_filter(params)?;
+    let found = app.shared.ask(move |view| {
+        find(view, filter.service.as_deref(), filter.class.as_deref())?;
+        Ok::<_, super::known::Unknown>(view.store.transactions(view.names, &filter))
+    });
+    Ok(Json(json!({ "transactions": found.await?? })))
+}
+
+/// What a query for transactions asks for.
+pub(super) fn transactions_filter(params: Params) -> Result<store::Filter, Problem> {
     let params = params.only(&["service", "class", "min_ms", "status", "limit", "sort"])?;
-    let filter = store::Filter {
+    Ok(store::Filter {
         service: params.string("service"),
         class: params.string("class"),
         min_ms: params.number("min_ms", 0.0..=f64::MAX, "a number of milliseconds")?,
         status: params.read("status", "ok, error, a code such as 404 or 5xx", store::Status::parse)?,
         limit: params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(100),
         order: params.read("sort", "newest or slowest", order)?.unwrap_or_default(),
-    };
-    let found = app.shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        Ok::<_, super::known::Unknown>(view.store.transactions(view.names, &filter))
-    });
-    Ok(Json(json!({ "transactions": found.await?? })))
+    })
 }
 
 fn order(text: &str) -> Option<store::Order> {
@@ -250,6 +263,16 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
 
 /// Stacks that a query asks for, and what they are of; refuses names nobody has.
 async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String), Problem> {
+    let (filter, title) = profile_filter(params)?;
+    let found = shared.ask(move |view| {
+        find(view, filter.service.as_deref(), filter.class.as_deref())?;
+        Ok::<_, super::known::Unknown>(view.profiles.snapshot(view.names, &filter))
+    });
+    Ok((found.await??, title))
+}
+
+/// What a query for stacks asks for, and what it is called.
+pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String), Problem> {
     let params = params.only(&["service", "class", "kind", "since"])?;
     let kind = |kind: &str| (kind == "cpu").then_some(());
     params.read("kind", "cpu (on-CPU time is what is sampled)", kind)?;
@@ -261,11 +284,7 @@ async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String),
     if title.is_empty() {
         title.push_str("all services");
     }
-    let found = shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        Ok::<_, super::known::Unknown>(view.profiles.snapshot(view.names, &filter))
-    });
-    Ok((found.await??, title))
+    Ok((filter, title))
 }
 
 /// Rendering reads symbols and takes a while: on a thread of its own, and few at the same time.

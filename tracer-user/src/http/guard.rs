@@ -23,7 +23,7 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
     let mut response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
         let what = "the Host header names another server: use this agent's address, localhost or its host name";
         Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
-    } else if let Err(refused) = may_change(&request, app.shared.listen, app.shared.token.as_ref()) {
+    } else if let Some(refused) = refusal(&request, app.shared.listen, app.shared.token.as_ref()) {
         refused
     } else {
         match tokio::time::timeout(ANSWER, next.run(request)).await {
@@ -40,25 +40,26 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
     Ok(response)
 }
 
-/// Lets through what only reads, and what brings the token: whoever is on this host can connect, and only some may
+/// Refuses what does not only read and does not bring the token: whoever is on this host can connect, and only some may
 /// change what root's agent does. For every path, so that none is forgotten. A page elsewhere cannot send the header
 /// without asking first, which nothing here allows.
-fn may_change(request: &Request, listen: SocketAddr, token: Option<&Token>) -> Result<(), Response> {
+fn refusal(request: &Request, listen: SocketAddr, token: Option<&Token>) -> Option<Response> {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Ok(());
+        return None;
     }
-    let refused = |what: &str| Problem(StatusCode::FORBIDDEN, what.into()).into_response();
+    let refused = |what: &str| Some(Problem(StatusCode::FORBIDDEN, what.into()).into_response());
     if !listen.ip().is_loopback() {
         // What is sent here is not encrypted.
-        return Err(refused("changes are taken on a loopback address only"));
+        return refused("changes are taken on a loopback address only");
     }
     let Some(token) = token else {
-        return Err(refused("read-only: start the agent with --token-file FILE to allow changes"));
+        return refused("read-only: start the agent with --token-file FILE to allow changes");
     };
     let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
     let bearer = given.next().and_then(|value| value.as_bytes().split_at_checked(7));
-    let (Some((scheme, offered)), None) = (bearer, given.next()) else { return Err(unauthorized()) };
-    if scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered) { Ok(()) } else { Err(unauthorized()) }
+    let (Some((scheme, offered)), None) = (bearer, given.next()) else { return Some(unauthorized()) };
+    let fits = scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered);
+    (!fits).then(unauthorized)
 }
 
 fn unauthorized() -> Response {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Sleep;
+
+use super::Console;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +51,20 @@ const HEADERS: usize = 64;
 const HEAD_BYTES: usize = 32 * 1024;
 
 /// Accepts connections until `shutdown`, then lets those that are busy end.
-pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    console: Arc<Console>,
+    shutdown: impl Future<Output = ()>,
+) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let (stop, stopped) = watch::channel(());
     let mut shutdown = pin!(shutdown);
     loop {
+        if places.available_permits() == 0 {
+            console.waited.fetch_add(1, Ordering::Relaxed);
+        }
         let accepted = async {
             let place = Arc::clone(&places).acquire_owned().await;
             (place, listener.accept().await)
@@ -64,8 +76,9 @@ pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, sh
         match (place, accepted) {
             (Ok(place), Ok((stream, _))) => {
                 let (app, stopped) = (app.clone(), stopped.clone());
+                let open = Open::new(&console);
                 tokio::spawn(async move {
-                    let _place = place;
+                    let _place = (place, open);
                     connection(stream, app, limits, stopped).await;
                 });
             }
@@ -82,6 +95,22 @@ pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, sh
     // Nobody may listen any more; that is fine.
     let _ = stop.send(());
     let _ = tokio::time::timeout(limits.end, stop.closed()).await;
+}
+
+/// Counts a connection while it is open.
+struct Open(Arc<Console>);
+
+impl Open {
+    fn new(console: &Arc<Console>) -> Self {
+        console.open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(console))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 async fn connection(stream: TcpStream, app: Router, limits: Limits, mut stopped: watch::Receiver<()>) {
@@ -193,7 +222,9 @@ mod tests {
         let app =
             Router::new().route("/", get(|| async { "hello" })).route("/big", get(|| async { vec![7u8; 32 << 20] }));
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(async move { serve(listener, app, limits, async { ended.await.unwrap_or(()) }).await });
+        let task = tokio::spawn(async move {
+            serve(listener, app, limits, Arc::default(), async { ended.await.unwrap_or(()) }).await;
+        });
         (address, end, task)
     }
 

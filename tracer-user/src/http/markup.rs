@@ -6,6 +6,7 @@ use axum::response::Html;
 
 use super::Health;
 use super::api::ClassView;
+use crate::guard::shed::Level;
 
 /// Text made safe for HTML, attributes included. Names of classes come from the wire.
 pub(super) struct Safe<'a>(pub(super) &'a str);
@@ -66,6 +67,14 @@ pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &st
     let mut notes = String::new();
     for note in health.not_ready.iter().chain(&health.degraded) {
         let _ = write!(notes, "<p class=note>{}</p>", Safe(note));
+    }
+    if health.level > Level::Full {
+        let _ = write!(
+            notes,
+            "<p class=note>Load is shed (level {} of 4): {}.</p>",
+            health.level as u8,
+            health.level.what()
+        );
     }
     Html(format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{again}\

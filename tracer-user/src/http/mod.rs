@@ -15,6 +15,7 @@ pub mod token;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,6 +27,9 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::guard::fill::Fill;
+use crate::guard::shed::{Ceilings, Level};
+use crate::guard::status::Status;
 use crate::metrics::ClassStats;
 use crate::model::{HostBooks, Names};
 use crate::profiles::Profiles;
@@ -55,6 +59,12 @@ pub struct Health {
     pub own_cpu_s: f64,
     /// Bytes.
     pub own_rss: u64,
+    /// CPU of the last seconds, cores' worth.
+    pub own_cores: f64,
+    /// Detail given up.
+    pub level: Level,
+    /// Most the agent may take, where there is a ceiling.
+    pub ceilings: Option<Ceilings>,
     /// Host name.
     pub host: String,
 }
@@ -84,6 +94,28 @@ pub enum Command {
     Hertz(u32, oneshot::Sender<Result<(), String>>),
 }
 
+/// How full the console is.
+#[derive(Debug, Default)]
+pub struct Console {
+    open: AtomicUsize,
+    waited: AtomicU64,
+    jobs_refused: AtomicU64,
+}
+
+impl Console {
+    /// Connections; those beyond the limit wait in the listener's queue.
+    pub fn connections(&self) -> Fill {
+        let most = listen::Limits::default().connections;
+        Fill::new(self.open.load(Ordering::Relaxed), most, self.waited.load(Ordering::Relaxed))
+    }
+
+    /// Questions waiting for the pipeline at the other end of `jobs`; those beyond the limit are refused.
+    pub fn jobs(&self, jobs: &mpsc::Sender<Job>) -> Fill {
+        let most = jobs.max_capacity();
+        Fill::new(most - jobs.capacity(), most, self.jobs_refused.load(Ordering::Relaxed))
+    }
+}
+
 /// What handlers share.
 #[derive(Clone, Debug)]
 pub struct Shared {
@@ -97,6 +129,10 @@ pub struct Shared {
     pub listen: SocketAddr,
     /// What changes need; without one nothing can be changed.
     pub token: Option<token::Token>,
+    /// Whether the watchdog has detached everything.
+    pub status: Arc<Status>,
+    /// How full the console is.
+    pub console: Arc<Console>,
 }
 
 /// What handlers share, with what only they need.
@@ -129,6 +165,11 @@ impl IntoResponse for Problem {
 }
 
 impl Shared {
+    /// Fails when nothing is traced any more.
+    fn attached(&self) -> Result<(), Problem> {
+        self.status.detached().map_or(Ok(()), |why| Err(Problem(StatusCode::SERVICE_UNAVAILABLE, why.into())))
+    }
+
     /// Runs `job` on the pipeline's thread.
     async fn ask<T: Send + 'static>(
         &self,
@@ -145,7 +186,10 @@ impl Shared {
                 "the pipeline did not answer in time: it is busy or stopping".into(),
             )
         };
-        self.jobs.try_send(job).map_err(|_| late())?;
+        self.jobs.try_send(job).map_err(|_| {
+            self.console.jobs_refused.fetch_add(1, Ordering::Relaxed);
+            late()
+        })?;
         // Waited for too long, or dropped unanswered.
         tokio::time::timeout(PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)
     }
@@ -161,9 +205,20 @@ pub async fn serve(
 ) {
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let renders = tokio::sync::Semaphore::new(RENDERS);
+    let console = Arc::clone(&shared.console);
     let app = router(Arc::new(App { shared, host_name, renders }));
     let limits = listen::Limits { connections: places, ..listen::Limits::default() };
-    listen::serve(listener, app, limits, shutdown).await;
+    listen::serve(listener, app, limits, console, shutdown).await;
+}
+
+/// Reads a query string as every endpoint that takes one would; whether any can use it. For fuzzing.
+pub fn reads(query: &str) -> bool {
+    let Ok(uri) = format!("/?{query}").parse::<axum::http::Uri>() else { return false };
+    let params = || params::Params::of(&uri);
+    let transactions = params().and_then(api::transactions_filter).is_ok();
+    let profiles = params().and_then(api::profile_filter).is_ok();
+    let id = api::trace_id(query).is_ok();
+    transactions || profiles || id
 }
 
 fn router(app: Arc<App>) -> Router {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Query};
+use axum::http::Uri;
 use axum::http::request::Parts;
 
 use super::Problem;
@@ -15,12 +16,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let query = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await;
-        query.map(|Query(pairs)| Self(pairs)).map_err(|error| Problem::bad(format!("query: {}", error.body_text())))
+        let _ = state;
+        Self::of(&parts.uri)
     }
 }
 
 impl Params {
+    /// Those of an address.
+    pub(super) fn of(uri: &Uri) -> Result<Self, Problem> {
+        let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
+        query.map(|Query(pairs)| Self(pairs)).map_err(|error| Problem::bad(format!("query: {}", error.body_text())))
+    }
+
     /// Refuses parameters that are not in `known`, and those given twice.
     pub(super) fn only(self, known: &[&str]) -> Result<Self, Problem> {
         for (index, (name, _)) in self.0.iter().enumerate() {

@@ -7,16 +7,17 @@ use crate::store::tests::unit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn start() -> SocketAddr {
-    start_with(None).await
+    start_with(None, Arc::default()).await
 }
 
-async fn start_with(token: Option<&str>) -> SocketAddr {
+async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
     let token = token.and_then(|text| token::Token::parse(text.as_bytes()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     let (jobs, mut queue) = mpsc::channel::<Job>(16);
     let (commands, mut asked) = mpsc::channel(4);
-    let shared = Shared { jobs, commands, registry: Metrics::new().registry(), listen, token };
+    let registry = Metrics::new().registry();
+    let shared = Shared { jobs, commands, registry, listen, token, status, console: Arc::default() };
     tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
         while let Some(Command::Hertz(_, answer)) = asked.recv().await {
@@ -58,6 +59,19 @@ async fn fetch(listen: SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
+async fn an_agent_that_was_detached_says_why() {
+    let status = Arc::new(Status::default());
+    let listen = start_with(None, Arc::clone(&status)).await;
+    assert!(fetch(listen, "/healthz").await.starts_with("HTTP/1.1 200"));
+    status.set_detached("watchdog: the pipeline has not moved");
+    for path in ["/healthz", "/readyz", "/api/v1/health"] {
+        let answer = fetch(listen, path).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("has not moved"), "{path}: {answer}");
+    }
+    assert!(fetch(listen, "/metrics").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn every_page_answers() {
     let listen = start().await;
     for (path, status, needle) in [
@@ -78,6 +92,7 @@ async fn every_page_answers() {
         ("/api/v1/transactions/00000000000000000000000000000abd", 404, "not kept"),
         ("/api/v1/transactions/xyz", 400, "32 hexadecimal digits"),
         ("/api/v1/health", 200, "capture_ratio"),
+        ("/api/v1/health", 200, "\"shed\":{\"level\":0"),
         ("/flamegraph.svg?service=shop", 200, "no samples yet"),
         ("/flamegraph.svg?service=nobody", 404, "no such service"),
         ("/flamegraph.svg?kind=wall", 400, "expected cpu"),
@@ -108,7 +123,7 @@ fn put(listen: SocketAddr, path: &str, extra: &str) -> String {
 
 #[tokio::test]
 async fn nothing_changes_without_the_token() {
-    let listen = start_with(Some("0123456789abcdef")).await;
+    let listen = start_with(Some("0123456789abcdef"), Arc::default()).await;
     for (extra, status) in [
         ("", 401),
         ("X-Tracer: 1\r\n", 401),

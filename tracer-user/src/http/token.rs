@@ -85,7 +85,8 @@ impl Token {
         }
         let mut random = [0u8; 32];
         File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).map_err(failed)?;
-        let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
+        let text: String = random.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]).collect();
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
         writeln!(file, "{text}").map_err(failed)?;
         Ok(Self(text.into_bytes().into()))

@@ -9,6 +9,7 @@ use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 
+use super::attachments::{Attachments, Held};
 use super::btf::{Btf, BtfError};
 use super::object::OBJECT;
 use super::offsets;
@@ -17,6 +18,7 @@ use super::probes::{Hook, Plan, SAMPLER, plan};
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::usage;
+use crate::guard::own::release_memory;
 
 /// Why the kernel side cannot run. All of these end the agent with exit code 77.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +28,7 @@ pub enum LoadError {
     NoObject,
     /// Not privileged.
     #[error(
-        "loading BPF programs needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_PTRACE): run as root, e.g. with sudo"
+        "loading BPF programs needs root (or CAP_BPF and CAP_PERFMON; see SECURITY.md for what more gives names): run as root, e.g. with sudo"
     )]
     Privileges,
     /// No BTF.
@@ -100,7 +102,9 @@ pub struct Built {
 
 /// The kernel side, attached. Dropping it detaches everything; so does the end of the process, however it comes.
 pub struct Kernel {
-    /// Keeps programs and links alive.
+    /// Detaches first when the whole is dropped.
+    held: Held,
+    /// Keeps programs alive.
     ebpf: Ebpf,
     /// The arrow down.
     pub policy: Policy,
@@ -195,6 +199,9 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let mut attached = Vec::new();
     let mut deferred = Vec::new();
     let mut since = None;
+    let attachments = Attachments::default();
+    // Whatever fails from here on detaches what was attached before.
+    let held = Held(attachments.clone());
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
         let mut entry = Attached {
@@ -215,7 +222,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             since = crate::host::stat::read();
         }
         let wait = probe.deferred && !options.all;
-        match attach(&mut ebpf, probe.program, hook, &btf, wait) {
+        match attach(&mut ebpf, probe.program, hook, &btf, (!wait).then_some(&attachments)) {
             Ok(built) => {
                 entry.built = built;
                 if wait {
@@ -239,9 +246,9 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     program.load().map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
     let built = built(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
-    let sampler = Sampler::start(fd, options.hertz)?;
+    let sampler = Sampler::start(fd, options.hertz, &attachments)?;
     drop(btf);
-    release_memory();
+    release_memory(); // loading needed some
     attached.push(Attached {
         program: SAMPLER,
         hook: "perf_event cpu-clock",
@@ -249,7 +256,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         missing: None,
         without: "no stacks",
     });
-    Ok((Kernel { ebpf, policy, attached, deferred, sampler, since, logger, lost, cpus }, rings))
+    Ok((Kernel { held, ebpf, policy, attached, deferred, sampler, since, logger, lost, cpus }, rings))
 }
 
 /// Most of a running slice that is counted before it ends, nanoseconds. A thread that runs longer is reported by the
@@ -257,6 +264,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
 const SLICE: u64 = 20_000_000;
 
 impl Kernel {
+    /// What can be detached from any thread.
+    pub fn attachments(&self) -> Attachments {
+        self.held.0.clone()
+    }
+
     /// Losses counted in the kernel so far, in the order of `tracer_common::lost::Lost::ALL`.
     pub fn lost(&self) -> Vec<u64> {
         (0..self.lost.len()).map(|i| self.lost.get(&i, 0).map_or(0, |cpus| cpus.iter().sum())).collect()
@@ -307,8 +319,14 @@ impl Kernel {
     }
 }
 
-/// Loads the program `name` and attaches it to `hook`, or only loads it where it is to `wait`.
-fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf, wait: bool) -> Result<Built, String> {
+/// Loads the program `name` and attaches it to `hook`, or only loads it where there are no `attachments` to hold the link.
+fn attach(
+    ebpf: &mut Ebpf,
+    name: &str,
+    hook: Hook,
+    btf: &aya::Btf,
+    attachments: Option<&Attachments>,
+) -> Result<Built, String> {
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
     let wrong = || format!("the BPF object's program {name} is of another kind");
     let begin = Instant::now();
@@ -317,8 +335,9 @@ fn attach(ebpf: &mut Ebpf, name: &str, hook: Hook, btf: &aya::Btf, wait: bool) -
             let program: &mut $kind = program.try_into().map_err(|_| wrong())?;
             program.load($at, btf).map_err(|error| chain(&error))?;
             let took = begin.elapsed();
-            if !wait {
-                program.attach().map_err(|error| chain(&error))?;
+            if let Some(attachments) = attachments {
+                let link = program.attach().and_then(|id| program.take_link(id)).map_err(|error| chain(&error))?;
+                attachments.link(link);
             }
             Ok(built(program.fd(), took))
         }};
@@ -342,15 +361,6 @@ pub fn monotonic() -> u64 {
     // SAFETY: `time` is valid for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Gives memory that loading needed back to the system: the allocator would keep it.
-fn release_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no argument but the amount to keep.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 fn seed(cpus: &mut PerCpuArray<MapData, Pod<CpuBooks>>) -> Result<(), LoadError> {

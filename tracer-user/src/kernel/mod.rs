@@ -1,12 +1,14 @@
 //! The two arrows across the kernel boundary: events up ([`rings`]), policy down ([`policy`]); and what makes them
 //! possible: the embedded object ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and
-//! attaching ([`load`], [`probes`]), the stack sampler ([`sampler`]), the test at start ([`selftest`]) and what follows
-//! from all of these for the user ([`features`]).
+//! attaching ([`load`], [`probes`]), what can be let go of from any thread ([`attachments`]), the stack sampler
+//! ([`sampler`]), the test at start ([`selftest`]) and what follows from all of these for the user ([`features`]).
 //!
 //! Invariant: after start only [`policy`] writes kernel maps. The one layer that may use `unsafe`.
 
+pub mod attachments;
 pub mod btf;
 pub mod features;
+pub mod level;
 pub mod load;
 pub mod object;
 pub mod offsets;

@@ -1,6 +1,7 @@
 //! What user space tells the kernel, write side. After start, the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
+use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
     Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, Control, PROCESS_IGNORE,
     PROCESS_TRACE,
@@ -15,6 +16,10 @@ pub struct Policy {
     ports: HashMap<MapData, u16, u8>,
     asks: HashMap<MapData, u64, Pod<Ask>>,
     current: Control,
+    /// Processes with a policy of their own.
+    listed: usize,
+    /// Processes whose policy found no place.
+    pub processes_refused: u64,
     /// Answers that could not be written: the connection stays as it is, at a higher cost.
     pub asks_refused: u64,
 }
@@ -40,7 +45,15 @@ impl Policy {
             processes: HashMap::try_from(processes).map_err(|error| bad("PROCESSES", &error))?,
             ports: HashMap::try_from(ports).map_err(|error| bad("PORTS", &error))?,
             asks: HashMap::try_from(asks).map_err(|error| bad("ASKS", &error))?,
-            current: Control { flags: 0, generation: 0, sample_period: 0 },
+            current: Control {
+                flags: 0,
+                generation: 0,
+                sample_period: 0,
+                head_max: tracer_common::limits::HEAD_MAX as u32,
+                reserved: 0,
+            },
+            listed: 0,
+            processes_refused: 0,
             asks_refused: 0,
         })
     }
@@ -69,16 +82,34 @@ impl Policy {
     /// Includes or excludes a process.
     pub fn process(&mut self, tgid: u32, traced: bool) -> Result<(), LoadError> {
         let value = if traced { PROCESS_TRACE } else { PROCESS_IGNORE };
-        self.processes
-            .insert(tgid, value, 0)
-            .map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
+        let known = self.processes.get(&tgid, 0).is_ok();
+        let written = self.processes.insert(tgid, value, 0);
+        self.processes_refused += u64::from(written.is_err());
+        written.map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
+        self.listed += usize::from(!known);
         self.write()
     }
 
     /// Forgets a process that is gone. Its id may come back as another's.
     pub fn forget_process(&mut self, tgid: u32) {
         // Not there is what is wanted.
-        let _ = self.processes.remove(&tgid);
+        self.listed -= usize::from(self.listed > 0 && self.processes.remove(&tgid).is_ok());
+    }
+
+    /// Processes with a policy of their own.
+    pub fn listed(&self) -> usize {
+        self.listed
+    }
+
+    /// Wishes waiting in the kernel, counted one by one: some 10 ms when it is full.
+    pub fn asks_waiting(&self) -> usize {
+        self.asks.keys().take(ASKS_MAX as usize).flatten().count()
+    }
+
+    /// Carries at most this much payload from the front of an operation, whatever was asked for; bytes.
+    pub fn head_max(&mut self, bytes: u16) -> Result<(), LoadError> {
+        self.current.head_max = u32::from(bytes);
+        self.write()
     }
 
     /// Traces only connections with one of these ports, when there are any.

@@ -4,6 +4,8 @@ use std::os::fd::AsRawFd;
 
 use aya::maps::{MapData, RingBuf};
 
+use super::level::RingLevel;
+
 /// The event ring and the sample ring.
 pub struct Rings {
     events: RingBuf<MapData>,
@@ -13,6 +15,11 @@ pub struct Rings {
 impl Rings {
     pub(super) fn new(events: RingBuf<MapData>, samples: RingBuf<MapData>) -> Self {
         Self { events, samples }
+    }
+
+    /// Gauges of both, events and stacks.
+    pub fn levels(&self) -> std::io::Result<[RingLevel; 2]> {
+        Ok([RingLevel::of(self.events.as_raw_fd())?, RingLevel::of(self.samples.as_raw_fd())?])
     }
 
     /// Hands what the event ring holds to `take`, one record at a time, at most `limit`; returns how many.

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use aya::programs::ProgramFd;
 
+use super::attachments::Attachments;
+
 /// The program also reports threads that never leave the CPU, so it runs at least this often.
 const MIN_HERTZ: u32 = 1;
 /// More than this is not a sampler any more (the clock's own floor is 10 µs).
@@ -52,10 +54,9 @@ pub enum SamplerError {
     },
 }
 
-/// The running sampler; dropping it stops it.
-#[derive(Debug)]
+/// The running sampler; it runs as long as its clock events are attached.
 pub struct Sampler {
-    fds: Vec<(u32, OwnedFd)>,
+    attachments: Attachments,
     hertz: u32,
 }
 
@@ -65,12 +66,12 @@ fn period(hertz: u32) -> u64 {
 }
 
 impl Sampler {
-    pub(super) fn start(program: &ProgramFd, hertz: u32) -> Result<Self, SamplerError> {
-        let mut fds = Vec::new();
+    pub(super) fn start(program: &ProgramFd, hertz: u32, attachments: &Attachments) -> Result<Self, SamplerError> {
         for cpu in aya::util::online_cpus().map_err(|(_, error)| SamplerError::Cpus(error))? {
-            fds.push((cpu, open(program, cpu, period(hertz))?));
+            let clock = open(program, cpu, period(hertz))?;
+            attachments.clocks().push((cpu, clock));
         }
-        Ok(Self { fds, hertz })
+        Ok(Self { attachments: attachments.clone(), hertz })
     }
 
     /// Samples per second and CPU in force; 0 when no stacks are taken.
@@ -86,7 +87,7 @@ impl Sampler {
     /// Changes the rate.
     pub fn set_hertz(&mut self, hertz: u32) -> Result<(), SamplerError> {
         let nanos = period(hertz);
-        for (cpu, fd) in &self.fds {
+        for (cpu, fd) in self.attachments.clocks().iter() {
             // SAFETY: a valid descriptor and a pointer to a u64.
             if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_PERIOD, &raw const nanos) } != 0 {
                 let source = io::Error::last_os_error();

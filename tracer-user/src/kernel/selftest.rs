@@ -107,10 +107,6 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
         rings.events(usize::MAX, &mut |bytes| {
             if let Ok(Record::Op { op, head, .. }) = decode::record(bytes) {
                 // Bytes of a file are told with their thread's next record.
-                if op.sent_cookie != 0 {
-                    let sent = u32::try_from(op.sent_end.saturating_sub(op.sent_pos)).unwrap_or(u32::MAX);
-                    seen.entry(op.sent_cookie).or_default().push(Seen { tx: true, bytes: sent, front: Vec::new() });
-                }
                 let front = if op.header.flags & OP_NO_PAYLOAD == 0 { head.to_vec() } else { Vec::new() };
                 if let Some(sent) = op.sent_before(op.books) {
                     let entry = Seen { tx: true, bytes: sent.bytes, front: Vec::new() };

@@ -74,6 +74,17 @@ impl Key {
     }
 }
 
+/// Which series a request was counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    /// One that was there.
+    Own,
+    /// One that was made for it.
+    New,
+    /// The one the class's others share, because there are too many.
+    Common,
+}
+
 /// The series of one class that are in use.
 #[derive(Debug, Default)]
 pub(super) struct Durations {
@@ -82,24 +93,31 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    /// Counts a request; `class` gives the labels `service_name` and `request_class`. Returns whether it had to go
-    /// to the class's common series because it has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], info: &ClassInfo, unit: &Unit) -> bool {
+    /// Counts a request; `class` gives the labels `service_name` and `request_class`, `room` whether there may be
+    /// another series.
+    pub(super) fn observe(
+        &mut self,
+        family: &HistogramVec,
+        class: [&str; 2],
+        info: &ClassInfo,
+        unit: &Unit,
+        room: bool,
+    ) -> Went {
         let seconds = unit.duration() as f64 / 1e9;
         let key = Key::of(unit);
         if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
             histogram.observe(seconds);
-            return false;
+            return Went::Own;
         }
-        if self.series.len() >= SERIES {
+        if self.series.len() >= SERIES || !room {
             let common = || family.with_label_values(&values(unit.side, class, info, None));
             self.overflow.get_or_insert_with(common).observe(seconds);
-            return true;
+            return Went::Common;
         }
         let histogram = family.with_label_values(&values(unit.side, class, info, Some(key)));
         histogram.observe(seconds);
         self.series.push((key, histogram));
-        false
+        Went::New
     }
 }
 

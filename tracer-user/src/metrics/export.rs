@@ -14,9 +14,12 @@ use prometheus::{
 };
 use tracer_common::lost::Lost;
 
-use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS};
+use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, Went};
 use super::operations::{self, Operations};
+use super::own::Own;
 use super::process::Process;
+use crate::guard::fill::{Fill, scaled};
+use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
 
@@ -25,6 +28,9 @@ const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 
 /// Most classes, of all services together, that get series of their own; what comes later shares those of
 /// `service_name="_other", request_class="_other"`, visibly.
 const CLASSES: usize = 10_000;
+/// Most histograms of durations, of all classes together, at the default ceiling of memory; beyond it a class's
+/// requests share one.
+const SERIES: usize = 40_000;
 
 /// The families, and handles of series already used.
 #[derive(Debug)]
@@ -50,7 +56,7 @@ pub struct Metrics {
     bpf_seconds: Seconds,
     bpf_runs: Totals,
     bpf_missed: Totals,
-    levels: GaugeVec,
+    own: Own,
     own_cpu: Counter,
     own_rss: Gauge,
     /// Requests that had no series of their own: their class was one too many, or a combination of labels was.
@@ -59,16 +65,19 @@ pub struct Metrics {
     per_class: Vec<Option<Class>>,
     /// Classes with series of their own.
     classes_named: usize,
+    /// Histograms of durations, and most there can be.
+    series: usize,
+    series_most: usize,
     per_service: HashMap<u32, Counter>,
     per_service_requests: HashMap<u32, Counter>,
 }
 
 /// Counters whose absolute value comes from elsewhere.
 #[derive(Debug)]
-struct Totals(IntCounterVec);
+pub(super) struct Totals(pub(super) IntCounterVec);
 
 impl Totals {
-    fn set(&self, label: &str, total: u64) {
+    pub(super) fn set(&self, label: &str, total: u64) {
         let counter = self.0.with_label_values(&[label]);
         counter.inc_by(total.saturating_sub(counter.get()));
     }
@@ -111,7 +120,7 @@ struct Work {
     aborted: IntCounter,
 }
 
-fn vec<T: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<T>) -> T {
+pub(super) fn vec<T: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<T>) -> T {
     match made {
         Ok(family) => {
             if let Err(error) = registry.register(Box::new(family.clone())) {
@@ -278,16 +287,15 @@ impl Metrics {
                     &["program"],
                 ),
             )),
-            levels: vec(
-                r,
-                GaugeVec::new(Opts::new("tracer_level", "Fill level of what is kept in memory."), &["what"]),
-            ),
+            own: Own::new(r),
             own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU of the agent.")),
             own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Memory of the agent.")),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             per_class: Vec::new(),
             classes_named: 0,
+            series: 0,
+            series_most: SERIES,
             per_service: HashMap::new(),
             per_service_requests: HashMap::new(),
             registry,
@@ -353,9 +361,43 @@ impl Metrics {
         self.hertz.set(f64::from(hertz));
     }
 
-    /// Fill level of something in memory.
-    pub fn set_level(&self, what: &str, level: u64) {
-        self.levels.with_label_values(&[what]).set(level as f64);
+    /// The same with bounds for an agent that may take `memory` bytes.
+    #[must_use]
+    pub fn for_memory(self, memory: u64) -> Self {
+        Self { series_most: scaled(SERIES, memory), ..self }
+    }
+
+    /// How full the table of duration histograms is.
+    pub fn series(&self) -> Fill {
+        Fill::new(self.series, self.series_most, self.folded_series.get())
+    }
+
+    /// How full everything is.
+    pub fn set_fills(&self, fills: &[(&'static str, Fill)]) {
+        for (what, fill) in fills {
+            self.own.fill(what, *fill);
+        }
+    }
+
+    /// Detail given up now.
+    pub fn set_shed_level(&self, level: Level) {
+        self.own.level(level);
+    }
+
+    /// Counts a level that was taken.
+    pub fn shed(&self, taken: Level) {
+        self.own.shed(taken);
+    }
+
+    /// What the agent takes of what it may: bytes, cores' worth.
+    pub fn set_usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
+        self.own.usage(ceilings, memory, cpu);
+    }
+
+    /// What the watchdog says its reason by.
+    pub fn on_detached(&self) -> impl Fn(&'static str) + Send + use<> {
+        let detached = self.own.detached();
+        move |reason| detached.with_label_values(&[reason]).set(1.0)
     }
 
     /// What a BPF program has cost.
@@ -415,8 +457,11 @@ impl Sink for Metrics {
         }
         if unit.protocol == "http" {
             let family = if unit.side == Side::Server { &self.server } else { &self.client };
-            if class.durations.observe(family, class_labels(info, class.folded), info, unit) {
-                self.folded_series.inc();
+            let room = self.series < self.series_most;
+            match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
+                Went::Own => {}
+                Went::New => self.series += 1,
+                Went::Common => self.folded_series.inc(),
             }
         } else {
             let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };

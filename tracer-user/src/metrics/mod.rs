@@ -3,6 +3,7 @@
 mod durations;
 mod export;
 mod operations;
+mod own;
 mod process;
 mod quantile;
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Stacks per request class: kept as addresses and counts on the pipeline's thread, named on a thread of their own,
 //! rendered on the caller's.
 
+mod fault;
+pub mod jit;
 mod pprof;
 mod symbolize;
 
@@ -9,20 +11,65 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::guard::fill::{Fill, scaled};
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
+pub use symbolize::name_in_file;
 use symbolize::{Frames, Symbols, Wanted};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
 const PERIOD: Nanos = 30_000_000_000;
 const PERIODS: usize = 120;
-/// Most different stacks kept; what comes later counts under its outermost frames only, visibly.
-const STACKS: usize = 50_000;
 /// Most pairs of owner and stack in one period.
 const PAIRS: usize = 100_000;
 /// Most process ids whose programs are told apart.
 const PROCESSES: usize = 65_536;
+
+/// Bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most different stacks; beyond it the oldest periods go, and samples of new stacks are refused where that is not
+    /// enough.
+    pub stacks: usize,
+    /// Most pairs of owner and stack in all periods; beyond it the oldest period goes.
+    pub pairs: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { stacks: 50_000, pairs: 500_000 }
+    }
+}
+
+impl Bounds {
+    /// Bounds for an agent that may take `memory` bytes.
+    pub fn for_memory(memory: u64) -> Self {
+        let Self { stacks, pairs } = Self::default();
+        Self { stacks: scaled(stacks, memory), pairs: scaled(pairs, memory) }
+    }
+
+    /// One part of `part`.
+    fn part(self, part: usize) -> Self {
+        let of = |most: usize| most.checked_div(part).unwrap_or(0);
+        Self { stacks: of(self.stacks), pairs: of(self.pairs) }
+    }
+}
+
+/// How full it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProfileFills {
+    /// Different stacks.
+    pub stacks: Fill,
+    /// Pairs of owner and stack.
+    pub pairs: Fill,
+    /// Stacks that wait for names.
+    pub queue: Fill,
+    /// Shared names.
+    pub names: Fill,
+    /// Processes whose symbol tables are open.
+    pub processes: Fill,
+}
 
 /// A stack as first seen.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -38,18 +85,28 @@ type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
 /// Stacks and counts.
 #[derive(Debug)]
 pub struct Profiles {
+    bounds: Bounds,
+    /// One part of this many of the bounds is in force; 0 = nothing is kept.
+    part: usize,
     ids: HashMap<Arc<Stack>, u32>,
-    stacks: Vec<Arc<Stack>>,
+    /// With the name at their root. Ids are never used twice: names arrive late.
+    stacks: FxHashMap<u32, (Arc<Stack>, Arc<str>)>,
+    next: u32,
+    /// Pairs in all periods.
+    pairs: usize,
+    /// When unused stacks were looked for last.
+    swept: Nanos,
     /// How many programs a process id has been; `base` for those not in it.
     generations: FxHashMap<u32, u32>,
     base: u32,
     names: FxHashMap<u32, Arc<str>>,
-    labels: Vec<Arc<str>>,
     periods: VecDeque<(Nanos, Counts)>,
     now: Nanos,
     symbols: Symbols,
     /// Samples whose stack was not kept because there were too many.
     pub refused: u64,
+    /// Periods let go before their time because there were too many pairs.
+    periods_dropped: u64,
 }
 
 /// Which stacks are wanted.
@@ -84,17 +141,78 @@ impl Profiles {
     /// Empty; starts the thread that names addresses.
     pub fn new() -> Self {
         Self {
+            bounds: Bounds::default(),
+            part: 1,
             ids: HashMap::new(),
-            stacks: Vec::new(),
+            stacks: FxHashMap::default(),
+            next: 0,
+            pairs: 0,
+            swept: 0,
             generations: FxHashMap::default(),
             base: 0,
             names: FxHashMap::default(),
-            labels: Vec::new(),
             periods: VecDeque::new(),
             now: 0,
             symbols: Symbols::start(),
             refused: 0,
+            periods_dropped: 0,
         }
+    }
+
+    /// The same with these bounds.
+    #[must_use]
+    pub fn within(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
+    }
+
+    /// How full everything is.
+    pub fn fills(&self) -> ProfileFills {
+        let Bounds { stacks, pairs } = self.bounds.part(self.part);
+        let [queue, names, processes] = self.symbols.fills();
+        ProfileFills {
+            stacks: Fill::new(self.stacks.len(), stacks, self.refused),
+            pairs: Fill::new(self.pairs, pairs, self.periods_dropped),
+            queue,
+            names,
+            processes,
+        }
+    }
+
+    /// Keeps one part of this many of what it may from now on; 0 keeps nothing. What is too much goes at once, the
+    /// oldest first.
+    pub fn keep_part(&mut self, part: usize) {
+        if self.part == part {
+            return;
+        }
+        self.part = part;
+        let most = self.bounds.part(part);
+        while self.pairs > most.pairs && self.drop_period() {}
+        self.sweep();
+        while self.stacks.len() > most.stacks && self.drop_period() {
+            self.sweep();
+        }
+        if part == 0 {
+            self.symbols.rest();
+        }
+    }
+
+    /// Lets the oldest period go; `false` when there is none.
+    fn drop_period(&mut self) -> bool {
+        let Some((_, counts)) = self.periods.pop_front() else { return false };
+        self.pairs -= counts.len();
+        true
+    }
+
+    /// Lets go of stacks that no period has.
+    fn sweep(&mut self) {
+        self.swept = self.now;
+        let used: FxHashSet<u32> =
+            self.periods.iter().flat_map(|(_, counts)| counts.keys().map(|(_, id)| *id)).collect();
+        self.stacks.retain(|id, _| used.contains(id));
+        self.ids.retain(|_, id| used.contains(id));
+        self.stacks.shrink_to_fit();
+        self.ids.shrink_to_fit();
+        self.symbols.keep(&used);
     }
 
     /// Name shown at the root of the stacks of a process.
@@ -114,6 +232,11 @@ impl Profiles {
         *self.generations.entry(pid).or_insert(self.base) += 1;
         self.names.remove(&pid);
         self.symbols.forget(pid);
+    }
+
+    /// Times the thread that names stacks did not come back, and another took its place.
+    pub fn stuck(&self) -> u64 {
+        self.symbols.stuck()
     }
 
     /// Stacks kept.
@@ -136,16 +259,29 @@ impl Profiles {
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
         }
-        if self.stacks.len() >= STACKS {
+        let most = self.bounds.part(self.part).stacks;
+        if self.stacks.len() >= most && self.now.saturating_sub(self.swept) >= PERIOD {
+            // What is new counts for more than what is old: a tenth is made free, once in a period at most.
+            self.sweep();
+            let current = self.now / PERIOD * PERIOD;
+            while self.stacks.len() > most - most / 10
+                && self.periods.front().is_some_and(|(start, _)| *start < current)
+                && self.drop_period()
+            {
+                self.periods_dropped += 1;
+                self.sweep();
+            }
+        }
+        if self.stacks.len() >= most {
             return None;
         }
-        let id = self.stacks.len() as u32;
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
         let stack = Arc::new(stack);
         // At once: a process of a second must be read while it lives.
         self.symbols.want(wanted(id, &stack));
-        let name = self.names.get(&sample.pid).cloned();
-        self.labels.push(name.unwrap_or_else(|| Arc::from("kernel")));
-        self.stacks.push(Arc::clone(&stack));
+        let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
+        self.stacks.insert(id, (Arc::clone(&stack), name));
         self.ids.insert(stack, id);
         Some(id)
     }
@@ -171,8 +307,7 @@ impl Profiles {
             }
         }
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let stack = Arc::clone(self.stacks.get(id as usize)?);
-            let process = Arc::clone(self.labels.get(id as usize)?);
+            let (stack, process) = self.stacks.get(&id)?.clone();
             Some(Entry { id, stack, process, count, nanos })
         };
         let entries = sums.into_iter().filter_map(entry).collect();
@@ -193,6 +328,10 @@ fn wanted(id: u32, stack: &Stack) -> Wanted {
 impl Sink for Profiles {
     fn sample(&mut self, _: &Names, sample: &StackSample) {
         self.now = self.now.max(sample.nanos);
+        if self.part == 0 {
+            self.refused += 1;
+            return;
+        }
         let Some(id) = self.intern(sample) else {
             self.refused += 1;
             return;
@@ -200,15 +339,22 @@ impl Sink for Profiles {
         let start = self.now / PERIOD * PERIOD;
         if self.periods.back().is_none_or(|(last, _)| *last < start) {
             if self.periods.len() == PERIODS {
-                self.periods.pop_front();
+                self.drop_period();
             }
             self.periods.push_back((start, Counts::default()));
         }
+        // The newest stays, whatever its size: it has a bound of its own.
+        while self.pairs >= self.bounds.part(self.part).pairs && self.periods.len() > 1 && self.drop_period() {
+            self.periods_dropped += 1;
+        }
         let Some((_, counts)) = self.periods.back_mut() else { return };
         let key = (sample.owner, id);
-        if counts.len() >= PAIRS && !counts.contains_key(&key) {
-            self.refused += 1;
-            return;
+        if !counts.contains_key(&key) {
+            if counts.len() >= PAIRS.min(self.bounds.part(self.part).pairs) {
+                self.refused += 1;
+                return;
+            }
+            self.pairs += 1;
         }
         let sum = counts.entry(key).or_default();
         sum.0 += 1;
@@ -310,6 +456,46 @@ mod tests {
     fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         let pid = std::process::id();
         StackSample { nanos: 1, pid, tid: pid, weight: 10, user, kernel: vec![], owner, unit: None }
+    }
+
+    #[test]
+    fn old_stacks_make_room_for_new_ones() {
+        let bounds = Bounds { stacks: 100, pairs: 250 };
+        let mut profiles = Profiles::new().within(bounds);
+        let at = |profiles: &mut Profiles, second: u64, address: u64| {
+            let sample = sample(Owner::Class(ClassId(0)), vec![address]);
+            profiles.sample(&names(), &StackSample { nanos: second * 1_000_000_000, ..sample });
+            let fills = profiles.fills();
+            assert!(
+                fills.stacks.entries <= fills.stacks.limit && fills.pairs.entries <= fills.pairs.limit,
+                "{fills:?}"
+            );
+        };
+        for address in 0..300 {
+            at(&mut profiles, 10, address);
+        }
+        assert_eq!((profiles.len(), profiles.refused), (100, 200), "the first hundred");
+        // An hour later, nobody has the first ones any more.
+        for address in 1000..1100 {
+            at(&mut profiles, 4000, address);
+        }
+        assert_eq!((profiles.len(), profiles.refused, profiles.fills().pairs.reached), (100, 200, 1));
+        for second in [4040, 4080] {
+            for address in 1000..1090 {
+                at(&mut profiles, second, address);
+            }
+        }
+        assert_eq!((profiles.refused, profiles.fills().pairs.reached), (200, 2));
+        let refused = profiles.refused;
+        profiles.keep_part(4);
+        assert!(profiles.fills().pairs.entries <= 62 && profiles.len() <= 25, "{:?}", profiles.fills());
+        profiles.keep_part(0);
+        assert!(profiles.is_empty());
+        at(&mut profiles, 4100, 1);
+        assert_eq!((profiles.len(), profiles.refused), (0, refused + 1));
+        profiles.keep_part(1);
+        at(&mut profiles, 4200, 1);
+        assert_eq!(profiles.len(), 1);
     }
 
     #[test]

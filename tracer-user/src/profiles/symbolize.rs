@@ -1,13 +1,27 @@
 //! Addresses to names, on a thread of its own: reading symbol tables takes milliseconds.
+//!
+//! The files read are those of traced processes, whoever wrote them, and the library that reads them is not ours. What
+//! it does is bounded from outside: a panic costs one stack its names; a file that shrinks reads as zeros (`fault.rs`);
+//! a thread that does not come back (a `.gnu_debuglink` that names a FIFO) is left behind and replaced, a few times;
+//! debug information, the largest and most intricate part, is read of files of root and the agent's user only.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use blazesym::Pid;
-use blazesym::symbolize::source::{Kernel, Process, Source};
+use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
+use rustc_hash::FxHashSet;
+
+use crate::guard::fill::Fill;
+
+use super::jit::Names;
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Arc<str>]>;
@@ -23,6 +37,13 @@ const REST: Duration = Duration::from_secs(10);
 /// How long a renderer waits for names.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Longest time for one stack; a program of a gigabyte takes a few seconds.
+const STUCK: Duration = Duration::from_secs(30);
+/// Threads that may be left behind: each holds what it was reading.
+const REPLACED: u64 = 8;
+/// Mapped files looked at to see who owns them.
+const MAPPED: usize = 1024;
+
 /// A stack to be named.
 #[derive(Debug)]
 pub(super) struct Wanted {
@@ -33,9 +54,24 @@ pub(super) struct Wanted {
     pub(super) kernel: Vec<u64>,
 }
 
+#[derive(Debug)]
 enum Job {
     Name(Wanted),
     Forget(u32),
+    /// Lets go of everything that can be read again.
+    Rest,
+}
+
+/// How full its queue and caches are.
+#[derive(Debug, Default)]
+struct Levels {
+    /// Stacks waiting; and times there was no place.
+    queue: AtomicUsize,
+    refused: AtomicU64,
+    names: AtomicUsize,
+    names_refused: AtomicU64,
+    processes: AtomicUsize,
+    processes_dropped: AtomicU64,
 }
 
 /// Handle on the naming thread.
@@ -43,25 +79,107 @@ enum Job {
 pub(super) struct Symbols {
     jobs: SyncSender<Job>,
     named: Arc<Mutex<HashMap<u32, Frames>>>,
+    turn: Arc<Turn>,
+    levels: Arc<Levels>,
+}
+
+/// Whose turn it is to name stacks, and since when it is busy with one.
+#[derive(Debug)]
+struct Turn {
+    queue: Mutex<Receiver<Job>>,
+    begin: Instant,
+    /// Milliseconds since `begin` at which the current stack was begun; 0 = none is.
+    busy: AtomicU64,
+    /// Number of the thread; others end.
+    number: AtomicU64,
 }
 
 impl Symbols {
     /// Starts the thread; it ends when the last handle is gone.
     pub(super) fn start() -> Self {
         let (jobs, queue) = sync_channel(QUEUE);
-        let named = Arc::new(Mutex::new(HashMap::new()));
-        let results = Arc::clone(&named);
-        let spawned = std::thread::Builder::new().name("tracer-symbols".into()).spawn(move || work(&queue, &results));
-        if let Err(error) = spawned {
+        let turn = Turn {
+            queue: Mutex::new(queue),
+            begin: Instant::now(),
+            busy: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+        };
+        let symbols =
+            Self { jobs, named: Arc::new(Mutex::new(HashMap::new())), turn: Arc::new(turn), levels: Arc::default() };
+        symbols.spawn();
+        symbols
+    }
+
+    fn spawn(&self) {
+        let (turn, results, levels) = (Arc::clone(&self.turn), Arc::clone(&self.named), Arc::clone(&self.levels));
+        let number = turn.number.load(Ordering::Acquire);
+        let run = move || {
+            super::fault::survive();
+            work(&turn, number, &results, &levels);
+        };
+        if let Err(error) = std::thread::Builder::new().name("tracer-symbols".into()).spawn(run) {
             log::error!("no thread for symbols ({error}): flame graphs will have no names");
         }
-        Self { jobs, named }
+    }
+
+    /// Threads that were left behind.
+    pub(super) fn stuck(&self) -> u64 {
+        self.turn.number.load(Ordering::Acquire)
+    }
+
+    /// Replaces a thread that does not come back.
+    fn check(&self) {
+        let turn = &self.turn;
+        let busy = turn.busy.load(Ordering::Acquire);
+        let late = busy != 0 && turn.since().saturating_sub(busy) > STUCK.as_millis() as u64;
+        // One of several callers wins.
+        if late
+            && turn.stuck_less_than(REPLACED)
+            && turn.busy.compare_exchange(busy, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            turn.number.fetch_add(1, Ordering::AcqRel);
+            log::warn!("naming a stack takes more than {STUCK:?}: that thread is left behind, another takes its place");
+            self.spawn();
+        }
+    }
+
+    /// How full they are: stacks that wait, shared names, processes whose tables are open.
+    pub(super) fn fills(&self) -> [Fill; 3] {
+        let of = |entries: &AtomicUsize, limit, reached: &AtomicU64| {
+            Fill::new(entries.load(Ordering::Relaxed), limit, reached.load(Ordering::Relaxed))
+        };
+        let levels = &self.levels;
+        [
+            of(&levels.queue, QUEUE, &levels.refused),
+            of(&levels.names, NAMES, &levels.names_refused),
+            of(&levels.processes, PROCESSES, &levels.processes_dropped),
+        ]
+    }
+
+    /// Keeps the names of these stacks only.
+    pub(super) fn keep(&self, used: &FxHashSet<u32>) {
+        if let Ok(mut named) = self.named.lock() {
+            named.retain(|id, _| used.contains(id));
+            named.shrink_to_fit();
+        }
+    }
+
+    /// Lets go of symbol tables and names, as far as they can be read again.
+    pub(super) fn rest(&self) {
+        let _ = self.jobs.try_send(Job::Rest);
     }
 
     /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, wanted: Wanted) {
+        self.check();
+        // Counted first: the thread may take it at once.
+        self.levels.queue.fetch_add(1, Ordering::Relaxed);
         match self.jobs.try_send(Job::Name(wanted)) {
-            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.levels.queue.fetch_sub(1, Ordering::Relaxed);
+                self.levels.refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -88,16 +206,35 @@ impl Symbols {
     }
 }
 
+impl Turn {
+    fn since(&self) -> u64 {
+        self.begin.elapsed().as_millis() as u64
+    }
+
+    fn stuck_less_than(&self, most: u64) -> bool {
+        self.number.load(Ordering::Acquire) < most
+    }
+
+    fn is(&self, number: u64) -> bool {
+        self.number.load(Ordering::Acquire) == number
+    }
+}
+
 fn builder() -> blazesym::symbolize::Builder {
     Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
 }
 
-fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
+fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels: &Levels) {
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
-    let mut processes: Vec<u32> = Vec::new();
-    loop {
-        let job = match queue.recv_timeout(REST) {
+    let mut processes: HashMap<u32, Option<Names>> = HashMap::new();
+    while turn.is(number) {
+        levels.names.store(names.len(), Ordering::Relaxed);
+        levels.processes.store(processes.len(), Ordering::Relaxed);
+        let Ok(queue) = turn.queue.lock() else { return };
+        let job = queue.recv_timeout(REST);
+        drop(queue);
+        let job = match job {
             Ok(job) => job,
             Err(RecvTimeoutError::Timeout) => {
                 if !processes.is_empty() {
@@ -110,22 +247,41 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
         };
         let wanted = match job {
             Job::Forget(pid) => {
-                processes.retain(|known| *known != pid);
+                processes.remove(&pid);
+                continue;
+            }
+            Job::Rest => {
+                symbolizer = builder().build();
+                processes = HashMap::new();
+                names = HashMap::new();
                 continue;
             }
             Job::Name(wanted) => wanted,
         };
+        levels.queue.fetch_sub(1, Ordering::Relaxed);
         if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
             continue;
         }
-        if !processes.contains(&wanted.pid) {
-            processes.push(wanted.pid);
-        }
-        if processes.len() > PROCESSES {
+        if processes.len() >= PROCESSES && !processes.contains_key(&wanted.pid) {
             // Start over rather than keep every program ever seen in memory.
+            levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
             symbolizer = builder().build();
             processes.clear();
         }
+        let jit = processes.entry(wanted.pid).or_default();
+        turn.busy.store(turn.since().max(1), Ordering::Release);
+        let found = catch_unwind(AssertUnwindSafe(|| frames(&symbolizer, &wanted, jit)));
+        if !turn.is(number) {
+            // Taken for lost meanwhile.
+            return;
+        }
+        turn.busy.store(0, Ordering::Release);
+        let found = found.unwrap_or_else(|_| {
+            // In whatever state it is in now.
+            symbolizer = builder().build();
+            processes.clear();
+            [unknown(&wanted.user, ""), unknown(&wanted.kernel, "_[k]")].concat()
+        });
         let mut frames: Vec<Arc<str>> = Vec::new();
         let mut intern = |name: &str| {
             if let Some(known) = names.get(name) {
@@ -134,24 +290,12 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
             let shared: Arc<str> = Arc::from(name);
             if names.len() < NAMES {
                 names.insert(name.into(), Arc::clone(&shared));
+            } else {
+                levels.names_refused.fetch_add(1, Ordering::Relaxed);
             }
             shared
         };
-        if !wanted.user.is_empty() {
-            let process = |debug_syms| {
-                let pid = Pid::from(wanted.pid);
-                Source::Process(Process { map_files: true, perf_map: true, debug_syms, ..Process::new(pid) })
-            };
-            // Debug information that cannot be read must not hide the symbols that can.
-            let found = name(&symbolizer, &process(true), &wanted.user, "")
-                .or_else(|| name(&symbolizer, &process(false), &wanted.user, ""));
-            frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")).iter().map(|name| intern(name)));
-        }
-        if !wanted.kernel.is_empty() {
-            let kernel = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
-            let found = name(&symbolizer, &kernel, &wanted.kernel, "_[k]");
-            frames.extend(found.unwrap_or_else(|| unknown(&wanted.kernel, "_[k]")).iter().map(|name| intern(name)));
-        }
+        frames.extend(found.iter().map(|name| intern(name)));
         if frames.is_empty() {
             frames.push(intern("[no stack]"));
         }
@@ -161,12 +305,69 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>) {
     }
 }
 
+/// Names of a stack, outermost first.
+fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>) -> Vec<String> {
+    let mut frames = Vec::new();
+    if !wanted.user.is_empty() {
+        let process = |debug_syms| {
+            let pid = Pid::from(wanted.pid);
+            Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(pid) })
+        };
+        let mut name = |debug| name(symbolizer, &process(debug), &wanted.user, "", Some((wanted.pid, jit)));
+        // Debug information that cannot be read must not hide the symbols that can.
+        let found = if trusted(wanted.pid) { name(true) } else { None };
+        let found = found.or_else(|| name(false));
+        frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")));
+    }
+    if !wanted.kernel.is_empty() {
+        let kernel = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
+        let found = name(symbolizer, &kernel, &wanted.kernel, "_[k]", None);
+        frames.extend(found.unwrap_or_else(|| unknown(&wanted.kernel, "_[k]")));
+    }
+    frames
+}
+
+/// Whether the files a process has mapped are root's or our own user's. It may map others a moment later.
+fn trusted(pid: u32) -> bool {
+    // SAFETY: takes nothing, cannot fail.
+    let own = unsafe { libc::geteuid() };
+    let Ok(maps) = std::fs::read_dir(format!("/proc/{pid}/map_files")) else { return false };
+    let mut looked = 0;
+    for entry in maps.flatten() {
+        looked += 1;
+        // By the mapping, not by its name: whatever stands under the name now.
+        let owned = std::fs::metadata(entry.path()).is_ok_and(|about| about.uid() == 0 || about.uid() == own);
+        if !owned || looked > MAPPED {
+            return false;
+        }
+    }
+    true
+}
+
+/// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
+pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
+    let mut named = 0;
+    for debug_syms in [true, false] {
+        let symbolizer = builder().build();
+        let source = Source::Elf(Elf { debug_syms, ..Elf::new(path) });
+        let found = symbolizer.symbolize(&source, Input::VirtOffset(offsets));
+        named += found.map_or(0, |found| found.iter().filter(|symbol| matches!(symbol, Symbolized::Sym(_))).count());
+    }
+    named
+}
+
 fn unknown(addresses: &[u64], mark: &str) -> Vec<String> {
     addresses.iter().map(|_| format!("[unknown]{mark}")).collect()
 }
 
 /// Names of `addresses` (innermost first), outermost first; `None` when the source cannot be read.
-fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &str) -> Option<Vec<String>> {
+fn name(
+    symbolizer: &Symbolizer,
+    source: &Source<'_>,
+    addresses: &[u64],
+    mark: &str,
+    mut jit: Option<(u32, &mut Option<Names>)>,
+) -> Option<Vec<String>> {
     // All but the innermost are return addresses: the call is the instruction before.
     let calls: Vec<u64> = addresses
         .iter()
@@ -186,7 +387,7 @@ fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &
     if sound.is_some() {
         out.push(format!("[callers unknown]{mark}"));
     }
-    for symbol in found.iter().take(sound.unwrap_or(found.len())).rev() {
+    for (symbol, call) in found.iter().zip(&calls).take(sound.unwrap_or(found.len())).rev() {
         match symbol {
             Symbolized::Sym(symbol) => {
                 out.push(format!("{}{mark}", symbol.name));
@@ -195,7 +396,13 @@ fn name(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64], mark: &
                     out.push(format!("{}{mark}", inlined.name));
                 }
             }
-            Symbolized::Unknown(_) => out.push(format!("[unknown]{mark}")),
+            Symbolized::Unknown(_) => {
+                // Memory without a file behind it: made while running.
+                let made = jit.as_mut().and_then(|(pid, names)| {
+                    names.get_or_insert_with(|| Names::of(*pid).unwrap_or_default()).find(*call)
+                });
+                out.push(made.map_or_else(|| format!("[unknown]{mark}"), |name| format!("{name}{mark}")));
+            }
         }
     }
     Some(out)

@@ -7,6 +7,27 @@ use super::{Closed, Said, Settings, Stamp, Step, Totals, Verdict};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 impl Conversation {
+    /// Bytes of heads that are being put together and of replies that were put aside.
+    pub fn kept_bytes(&self) -> usize {
+        let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
+        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held
+    }
+
+    /// Gives those up: what they would have begun is not seen, as if its bytes had been lost.
+    pub fn give_up_kept(&mut self, out: &mut Vec<Said>) {
+        for dir in [Direction::Rx, Direction::Tx] {
+            let stream = self.stream(dir);
+            let bytes = stream.buffer.len() as u64;
+            if bytes > 0 {
+                stream.restart();
+                stream.state = State::Lost;
+                out.push(Said::Lost { dir, bytes });
+            }
+        }
+        // Their stream's position stays before them: what comes next shows the gap.
+        self.held = Vec::new();
+    }
+
     pub(super) fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<Said>) {
         if is_request {
             self.request_ended(at, out);
@@ -168,7 +189,13 @@ impl Conversation {
             State::Chunked(_) | State::Elements(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => {
                 stream.bytes += missed;
             }
-            State::Start | State::Lost => out.push(Said::Lost { dir, bytes: missed }),
+            State::Start | State::Lost => {
+                out.push(Said::Lost { dir, bytes: missed });
+                if !is_request {
+                    // There were replies, and they were not seen: whoever waits for one was not left without.
+                    stream.state = State::Lost;
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::closing::give_up;
 use super::pair::Pair;
-use super::stream::{HEAD_LIMIT, State, Stream};
+use super::stream::{State, Stream};
 use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
@@ -126,17 +126,29 @@ impl Conversation {
         if turned {
             self.turn(chunk.dir, out);
         }
-        let touched = self.feed(chunk, settings, out);
-        if chunk.dir == requests && !self.held.is_empty() {
-            for held in std::mem::take(&mut self.held) {
-                let Held { pos, len, head, tail, at, arrived } = held;
-                let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
-                self.turn(chunk.dir, out);
-                self.last_dir = Some(chunk.dir);
-                self.feed(&chunk, settings, out);
+        let mut held = Vec::new();
+        if chunk.dir == requests {
+            held = std::mem::take(&mut self.held);
+            // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
+            let other = held.first().is_some_and(|held| held.at.tid == chunk.at.tid);
+            if other || chunk.pos > self.stream(requests).pos {
+                self.feed_held(std::mem::take(&mut held), settings, out);
             }
         }
+        let touched = self.feed(chunk, settings, out);
+        self.feed_held(held, settings, out);
         touched
+    }
+
+    /// Takes the replies that were put aside.
+    fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
+        let Some(requests) = self.requests else { return };
+        for Held { pos, len, head, tail, at, arrived } in held {
+            let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
+            self.turn(chunk.dir, out);
+            self.last_dir = Some(chunk.dir);
+            self.feed(&chunk, settings, out);
+        }
     }
 
     /// Puts a reply aside whose request has not come; false when it is to be taken now.
@@ -394,13 +406,13 @@ impl Conversation {
             stream.buffer.extend_from_slice(captured);
             let fresh = stream.buffer.get(from..).unwrap_or_default();
             let complete = self.parser.as_ref().is_none_or(|parser| parser.may_be_whole(fresh));
-            if !complete && !cut && stream.buffer.len() < HEAD_LIMIT {
+            if !complete && !cut && stream.buffer.len() < settings.head_limit {
                 return left;
             }
             gathered = std::mem::take(&mut stream.buffer);
             &gathered
         };
-        let cut = cut || bytes.len() >= HEAD_LIMIT;
+        let cut = cut || bytes.len() >= settings.head_limit;
         let Some(parser) = &mut self.parser else { return left };
         let used = if is_request {
             match parser.request(bytes, cut, settings) {
@@ -512,3 +524,7 @@ impl Conversation {
 #[cfg(test)]
 #[path = "conversation_tests.rs"]
 pub(super) mod tests;
+
+#[cfg(test)]
+#[path = "loss_tests.rs"]
+mod loss;

@@ -33,8 +33,9 @@ pub(crate) fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
         let captured = op.captured.min(op.bytes.len());
         let tail =
             if captured < op.bytes.len() { &op.bytes[op.bytes.len().saturating_sub(8).max(captured)..] } else { &[] };
-        let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 };
         let which = usize::from(op.dir == Direction::Tx);
+        // A thread for either direction: what one of them reads can be reported before what the other one sent.
+        let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 + which as u32, reads: 0 };
         let chunk = Chunk {
             dir: op.dir,
             pos: pos[which],
@@ -181,7 +182,13 @@ fn upgrades_and_tunnels_are_reported_and_left() {
 fn replies_that_end_by_close() {
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\nabc"), tx("def")]);
-    conversation.closed(Closed::Local, Stamp { nanos: 99, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
+    conversation.closed(
+        Closed::Local,
+        Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 },
+        None,
+        &Settings::default(),
+        &mut said,
+    );
     // The duration is to the last byte, not to the close.
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/25/6 @3"]);
 }
@@ -191,12 +198,24 @@ fn clients_that_go_away() {
     let mut conversation = Conversation::new(false);
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n";
     let mut said = play(&mut conversation, &[rx(GET), tx(head), tx("1234567890")]);
-    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
+    conversation.closed(
+        Closed::Both,
+        Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 },
+        None,
+        &Settings::default(),
+        &mut said,
+    );
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 aborted 28/49/10 @3"]);
 
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[rx(GET)]);
-    conversation.closed(Closed::Both, Stamp { nanos: 9, pid: 1, tid: 1 }, None, &Settings::default(), &mut said);
+    conversation.closed(
+        Closed::Both,
+        Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 },
+        None,
+        &Settings::default(),
+        &mut said,
+    );
     assert_eq!(summary(&said), ["GET /a @1 aborted 28/0/0 @9"]);
 }
 
@@ -212,7 +231,7 @@ fn a_reply_that_was_not_seen_does_not_shift_the_others() {
         (3, Direction::Rx, GET, true),
         (4, Direction::Tx, "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", true),
     ] {
-        let at = Stamp { nanos, pid: 1, tid: 1 };
+        let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
         let position = if dir == Direction::Rx { &mut pos.0 } else { &mut pos.1 };
         let len = text.len() as u64;
         if seen {
@@ -231,7 +250,7 @@ fn the_end_of_a_reply_that_was_not_followed() {
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[tx(GET), rx("HTTP/1.0 200 OK\r\n\r\n")]);
     let totals = Totals { rx: 1019, tx: 0, last_rx: 7, last_tx: 0 };
-    let at = Stamp { nanos: 99, pid: 1, tid: 1 };
+    let at = Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 };
     conversation.closed(Closed::Remote, at, Some(totals), &Settings::default(), &mut said);
     assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
 }
@@ -241,7 +260,7 @@ fn requests_that_stay_pieces() {
     let end = |piece: &str, how| {
         let mut conversation = Conversation::new(false);
         let mut said = play(&mut conversation, &[rx(piece)]);
-        let at = Stamp { nanos: 9, pid: 1, tid: 1 };
+        let at = Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 };
         conversation.closed(how, at, None, &Settings::default(), &mut said);
         (conversation, said)
     };
@@ -253,7 +272,7 @@ fn requests_that_stay_pieces() {
     let (mut conversation, mut said) = end("GET /a HTTP/1.1\r\nHost", Closed::Remote);
     assert_eq!(summary(&said), ["GET /a @1"]);
     let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
-    let at = Stamp { nanos: 10, pid: 1, tid: 1 };
+    let at = Stamp { nanos: 10, pid: 1, tid: 1, reads: 0 };
     let chunk =
         Chunk { dir: Direction::Tx, pos: 0, len: refusal.len() as u64, head: refusal, tail: b"", at, arrived: 0 };
     conversation.bytes(&chunk, &Settings::default(), &mut said);
@@ -268,7 +287,7 @@ fn suppressed_operations_are_caught_up_with() {
     let totals = Totals { rx: 28, tx: 1019, last_rx: 1, last_tx: 7 };
     conversation.closed(
         Closed::Local,
-        Stamp { nanos: 99, pid: 1, tid: 1 },
+        Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 },
         Some(totals),
         &Settings::default(),
         &mut said,
@@ -350,7 +369,7 @@ fn lost_operations_are_said_and_survived() {
     let settings = Settings::default();
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, &[rx(GET), tx(OK5)]);
-    let at = |nanos| Stamp { nanos, pid: 1, tid: 1 };
+    let at = |nanos| Stamp { nanos, pid: 1, tid: 1, reads: 0 };
     let mut feed = |dir, pos, bytes: &str, nanos| {
         let chunk =
             Chunk { dir, pos, len: bytes.len() as u64, head: bytes.as_bytes(), tail: &[], at: at(nanos), arrived: 0 };
@@ -452,7 +471,7 @@ proptest! {
             // Now and then operations are lost, or reported twice.
             pos[which] = pos[which].saturating_add(gap / 40 * gap).saturating_sub(gap / 45);
             let head = &bytes[..(*captured).min(bytes.len())];
-            let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 };
+            let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: 0 };
             let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail: &[], at, arrived: 0 };
             conversation.bytes(&chunk, &settings, &mut said);
             pos[which] += bytes.len() as u64;

@@ -63,9 +63,12 @@ impl Conversation {
         out.push(Said::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
             self.unsure = true;
-            // Whole replies may have been in what was not seen. What follows answers the newest request: who asks by
-            // HTTP/1 waits for the answer, but for the few who do not, and a wrong pair would be worse than none.
-            let keep = usize::from(!self.pipelines() || self.pair.len() == 1);
+            // Whole replies may have been in what was not seen, and requests in what was not seen the other way. What
+            // follows answers the newest request that was seen if its thread has read nothing in between: who asks by
+            // HTTP/1 waits for the answer, but for the few who do not. Else nobody's: a wrong pair would be worse than
+            // none.
+            let several = self.pipelines() && self.pair.len() > 1;
+            let keep = usize::from(!several && self.answers_newest(&chunk.at));
             while self.pair.len() > keep {
                 let Some(waiting) = self.pair.end() else { break };
                 give_up(&waiting, before, out);
@@ -87,6 +90,17 @@ impl Conversation {
                 stream.state = State::Lost;
             }
         }
+    }
+
+    /// Whether an operation in the direction of replies directly follows the newest one in that of requests: by the same
+    /// thread, which has read no socket in between but to get this very reply.
+    fn answers_newest(&self, at: &Stamp) -> bool {
+        let (asked, own) = match self.requests {
+            Some(Direction::Rx) => (&self.rx.last, 0),
+            Some(Direction::Tx) => (&self.tx.last, 1),
+            None => return false,
+        };
+        asked.tid == at.tid && asked.reads.wrapping_add(own) == at.reads
     }
 
     /// The next reply is to a request that was not seen, if so: it is reported now that its reply proves it.

@@ -17,6 +17,8 @@ mod stream;
 use std::fmt;
 use std::sync::Arc;
 
+use tracer_common::limits::HEAD_COLLECTED;
+
 pub use conversation::Conversation;
 pub use elements::Elements;
 
@@ -209,6 +211,8 @@ pub struct Settings {
     pub request_id: bool,
     /// Keep `Host`.
     pub host: bool,
+    /// Longest head put together from pieces, bytes.
+    pub head_limit: usize,
     /// Methods that need no new string; the usual ones by default.
     pub methods: Vec<Arc<str>>,
 }
@@ -216,7 +220,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let methods = http1::METHODS.iter().map(|name| Arc::from(*name)).collect();
-        Self { headers: Vec::new(), request_id: false, host: false, methods }
+        Self { headers: Vec::new(), request_id: false, host: false, head_limit: HEAD_COLLECTED, methods }
     }
 }
 
@@ -236,6 +240,8 @@ pub struct Stamp {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
+    /// Reads of sockets the thread had made by then, this one included.
+    pub reads: u32,
 }
 
 /// One operation on a socket, as far as bytes go.

@@ -4,9 +4,6 @@ use super::elements::Elements;
 use super::{Body, Chunk, Stamp};
 use crate::model::Nanos;
 
-/// Longest head that is put together from pieces.
-pub(super) const HEAD_LIMIT: usize = 64 * 1024;
-
 /// Where a stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {

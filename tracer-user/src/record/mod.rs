@@ -36,10 +36,12 @@ pub enum Kind {
     End,
     /// The wall clock was set: wall clock minus monotonic clock from here on, nanoseconds (8 bytes).
     Clock,
+    /// Detail given up from here on (1 byte: the level).
+    Shed,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock];
+    const ALL: [Self; 6] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed];
 
     fn byte(self) -> u8 {
         match self {
@@ -48,6 +50,7 @@ impl Kind {
             Self::Tick => 3,
             Self::End => 4,
             Self::Clock => 5,
+            Self::Shed => 6,
         }
     }
 }
@@ -86,7 +89,7 @@ pub enum RecordError {
     },
 }
 
-/// Writes a file. What is in it are whole frames at any moment, whatever happens to the agent or the disk.
+/// Writes a file. What is in it are whole frames, whatever happens to the disk.
 #[derive(Debug)]
 pub struct Writer {
     path: String,

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 
 pub use view::{Summary, UnitView, show};
 
+use crate::guard::fill::Fill;
 use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit};
 use class::{Class, QUOTA};
 use view::seconds;
@@ -22,6 +23,10 @@ use view::seconds;
 const UNITS: usize = 256;
 /// The newest transactions, kept whatever they are.
 pub const RECENT: usize = 4096;
+/// Memory of a kept unit, bytes, about: its path and other text are its own.
+const UNIT_BYTES: u64 = 1024;
+/// The store takes at most one part of this many of the agent's memory.
+const MEMORY_PART: u64 = 8;
 /// Units kept for each transaction there is room for, on average. With [`UNITS`] each, the store would have no bound
 /// worth the name.
 const UNITS_EACH: usize = 8;
@@ -112,6 +117,10 @@ pub struct Store {
     classes: FxHashMap<ClassId, Class>,
     /// Bound on `entries`, and so on transactions kept beside the newest.
     keep: usize,
+    /// Most units that fit the agent's memory.
+    fits: usize,
+    /// One part of this many of what may be kept is; 0 = nothing.
+    part: usize,
     /// Entries in the lists of all classes.
     entries: usize,
     /// Units in `traces`.
@@ -145,6 +154,8 @@ impl Store {
             recent: VecDeque::new(),
             classes: FxHashMap::default(),
             keep,
+            fits: usize::MAX,
+            part: 1,
             entries: 0,
             units: 0,
             wall_offset,
@@ -156,6 +167,12 @@ impl Store {
             refused: 0,
             evicted: 0,
         }
+    }
+
+    /// The same for an agent that may take `memory` bytes.
+    #[must_use]
+    pub fn for_memory(self, memory: u64) -> Self {
+        Self { fits: (memory / MEMORY_PART / UNIT_BYTES) as usize, ..self }
     }
 
     /// Transactions kept.
@@ -174,7 +191,45 @@ impl Store {
     }
 
     fn units_most(&self) -> usize {
-        UNITS_EACH * (self.keep + RECENT)
+        let fits = self.fits.checked_div(self.part).unwrap_or(0);
+        (UNITS_EACH * (self.keep_most() + self.recent_most())).min(fits)
+    }
+
+    fn keep_most(&self) -> usize {
+        self.keep.checked_div(self.part).unwrap_or(0)
+    }
+
+    fn recent_most(&self) -> usize {
+        RECENT.checked_div(self.part).unwrap_or(0)
+    }
+
+    /// How full it is: units, and entries of classes' lists.
+    pub fn fills(&self) -> (Fill, Fill) {
+        let units = Fill::new(self.units, self.units_most(), self.units_dropped);
+        (units, Fill::new(self.entries, self.keep_most(), self.refused))
+    }
+
+    /// Keeps one part of this many of what it may from now on; 0 keeps nothing. What is too much goes at once, the
+    /// oldest first.
+    pub fn keep_part(&mut self, part: usize) {
+        if self.part == part {
+            return;
+        }
+        self.part = part;
+        if self.entries > self.keep_most() {
+            let (quota, now) = (self.quota(), self.now);
+            let released: Vec<TraceId> = self.classes.values_mut().flat_map(|class| class.age(now, quota)).collect();
+            self.release(released);
+        }
+        if self.entries > self.keep_most() {
+            // More classes than places.
+            let released: Vec<TraceId> = self.classes.values_mut().flat_map(|class| class.age(Nanos::MAX, 0)).collect();
+            self.release(released);
+            self.classes.clear();
+        }
+        while (self.recent.len() > self.recent_most() || self.units > self.units_most()) && self.evict() {}
+        self.traces.shrink_to_fit();
+        self.recent.shrink_to_fit();
     }
 
     /// Forgets a transaction that nothing holds any more.
@@ -209,14 +264,14 @@ impl Store {
 
     /// Length of a class's list: all of them together must fit.
     fn quota(&self) -> usize {
-        (self.keep / (3 * self.classes.len().max(1))).clamp(1, QUOTA)
+        (self.keep_most() / (3 * self.classes.len().max(1))).clamp(1, QUOTA)
     }
 
     fn rank(&mut self, unit: &Unit) {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let (quota, room) = (self.quota(), self.keep - self.entries);
+        let (quota, room) = (self.quota(), self.keep_most().saturating_sub(self.entries));
         let change = self.classes.entry(unit.class).or_default().consider(unit, quota, room, self.random);
         self.refused += u64::from(change.refused > 0);
         self.entries += change.taken as usize;
@@ -284,6 +339,10 @@ impl Store {
 impl Sink for Store {
     fn unit(&mut self, _: &Names, unit: &Unit) {
         self.now = self.now.max(unit.end);
+        if self.part == 0 {
+            self.units_dropped += 1;
+            return;
+        }
         while self.units >= self.units_most() && self.evict() {}
         if self.units >= self.units_most() {
             self.units_dropped += 1;
@@ -305,7 +364,7 @@ impl Sink for Store {
         } else {
             self.units_dropped += 1;
         }
-        while self.recent.len() > RECENT && self.evict() {}
+        while self.recent.len() > self.recent_most() && self.evict() {}
     }
 
     fn tick(&mut self, now: Nanos) {

@@ -51,7 +51,9 @@ fn consistent(store: &Store) {
     assert!(store.traces.values().all(|kept| kept.recent || kept.wanted > 0), "held by nothing");
     assert!(store.traces.values().all(|kept| !kept.units.is_empty() && kept.units.len() <= UNITS));
     assert!(store.entries <= store.keep && store.recent.len() <= RECENT);
-    assert!(store.units <= store.units_most());
+    assert!(store.units <= store.units_most() && store.entries <= store.keep_most());
+    let (units, wanted) = store.fills();
+    assert_eq!((units.entries, wanted.entries), (store.units as u64, store.entries as u64));
 }
 
 const ALL: Filter =
@@ -192,14 +194,21 @@ proptest! {
         keep in 1usize..60,
         units in proptest::collection::vec((0u128..400, 0u32..40, 0u64..2_000_000_000, any::<bool>(), 0u64..40_000_000_000), 1..3000),
         wide in any::<bool>(),
+        shed in any::<bool>(),
     ) {
-        let (names, mut store) = (Names::default(), Store::new(0, "h", keep));
+        let (names, mut store) = (Names::default(), Store::new(0, "h", keep).for_memory(256 << 20));
         let mut now = 0;
         for (index, (trace, class, duration, error, step)) in units.into_iter().enumerate() {
             now += step / 10;
             // Either few transactions with many units, or many with one.
             let trace = if wide { trace + index as u128 * 1000 } else { trace };
             store.unit(&names, &Unit { class: ClassId(class), ..unit(trace, now, duration, error) });
+            if shed && index % 70 == 0 {
+                let part = [4, 0, 1, 4, 1][index / 70 % 5];
+                store.keep_part(part);
+                consistent(&store);
+                assert!(part > 0 || store.is_empty());
+            }
             if index % 50 == 0 {
                 store.tick(now);
                 consistent(&store);

@@ -12,6 +12,7 @@ use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 use super::begin::{Begun, During};
 use super::connection::Connection;
 use super::join::Joins;
+pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
@@ -21,36 +22,6 @@ use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
 /// loopback even that of the operation that provoked it. Nanoseconds.
 const LINGER: Nanos = 20_000_000;
-
-/// Bounds and times of the engine.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// How long a finished unit waits for later evidence, nanoseconds.
-    pub grace: Nanos,
-    /// A connection without operations for this long is finished with and forgotten, nanoseconds.
-    pub idle: Nanos,
-    /// Most connections.
-    pub connections: usize,
-    /// Most threads.
-    pub threads: usize,
-    /// Most live units.
-    pub units: usize,
-    /// Most processes whose service is remembered, and that are known to serve.
-    pub processes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            grace: 50_000_000,
-            idle: 300_000_000_000,
-            connections: 131_072,
-            threads: 65_536,
-            units: 131_072,
-            processes: 65_536,
-        }
-    }
-}
 
 /// What the engine could not do, by reason; counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +44,10 @@ pub struct Counters {
     pub samples_dropped: u64,
     /// Samples of a stretch too long ago to know its owner.
     pub samples_late: u64,
+    /// Closed connections forgotten before their time because too many had closed.
+    pub closing_early: u64,
+    /// Connections whose unfinished heads were given up because all of them together were too long.
+    pub heads_given_up: u64,
 }
 
 /// What comes out.
@@ -119,9 +94,11 @@ pub struct Engine {
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
     /// Connections that are closed, by the time they are forgotten; at most one entry for each.
-    closing: VecDeque<(Nanos, State)>,
+    pub(super) closing: VecDeque<(Nanos, State)>,
     /// Threads that ended, by the time they are forgotten; with when they ended.
-    graves: VecDeque<(Nanos, u32, Nanos)>,
+    pub(super) graves: VecDeque<(Nanos, u32, Nanos)>,
+    /// Bytes of heads and replies that wait, as of the last tick.
+    pub(super) head_bytes: usize,
     pub(super) said: Vec<Said>,
     /// Processes that have read a request: entry ports. Others begin what they ask for.
     pub(super) serving: FxHashSet<u32>,
@@ -154,6 +131,7 @@ impl Engine {
             overhead: Vec::new(),
             asks: Vec::new(),
             closing: VecDeque::new(),
+            head_bytes: 0,
             said: Vec::new(),
             graves: VecDeque::new(),
             serving: FxHashSet::default(),
@@ -168,7 +146,7 @@ impl Engine {
     /// The process belongs to this service.
     pub fn process(&mut self, tgid: u32, service: ServiceId) {
         if self.services.len() >= self.limits.processes && !self.services.contains_key(&tgid) {
-            // Those that still run are introduced again by their next records.
+            // Ends that were not seen leave processes behind; those that live are introduced by their next record.
             self.counters.processes_forgotten += 1;
             self.services.clear();
         }
@@ -194,11 +172,6 @@ impl Engine {
     /// The live unit in `slot`.
     pub fn unit(&self, slot: Slot) -> Option<&Live> {
         self.units.get(slot)
-    }
-
-    /// Live units, connections and threads: fill levels.
-    pub fn levels(&self) -> (usize, usize, usize) {
-        (self.units.len(), self.connections.len(), self.threads.len())
     }
 
     /// Threads (thread, process) that reported nothing since `before`, and every process as (process, process): those
@@ -310,7 +283,7 @@ impl Engine {
         self.now = self.now.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
-        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid };
+        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
@@ -430,6 +403,12 @@ impl Engine {
                 if let Some(connection) = self.connections.get_mut(&state.cookie)
                     && !std::mem::replace(&mut connection.closing, true)
                 {
+                    if self.closing.len() >= self.limits.connections
+                        && let Some((due, _)) = self.closing.front().copied()
+                    {
+                        self.counters.closing_early += 1;
+                        self.bury(due, out);
+                    }
                     self.closing.push_back((self.now + LINGER, *state));
                 }
             }
@@ -471,7 +450,7 @@ impl Engine {
             self.said = said;
             return;
         };
-        let at = Stamp { nanos, pid: connection.tgid, tid: 0 };
+        let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
         connection.conversation.closed(how, at, totals, &self.settings, &mut said);
@@ -559,12 +538,16 @@ impl Engine {
         let now = self.now;
         self.bury(if finish { Nanos::MAX } else { now }, out);
         let idle = if finish { 0 } else { self.limits.idle };
+        let mut head_bytes = 0;
         let old: Vec<u64> = self
             .connections
             .iter()
+            .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
             .filter(|(_, connection)| finish || now.saturating_sub(connection.last) > idle)
             .map(|(cookie, _)| *cookie)
             .collect();
+        self.head_bytes = head_bytes;
+        self.trim_heads();
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {

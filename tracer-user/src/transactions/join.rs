@@ -17,8 +17,8 @@ pub enum Key {
     Unix(u64, u64, u64),
 }
 
-/// Most ends that wait for the other.
-const LIMIT: usize = 65_536;
+/// Most ends of each kind that wait for the other.
+pub(super) const LIMIT: usize = 65_536;
 
 /// Ends that wait for the other. The server's record can come before the caller's.
 #[derive(Debug, Default)]
@@ -30,6 +30,11 @@ pub struct Joins {
 }
 
 impl Joins {
+    /// Ends that wait.
+    pub fn waiting(&self) -> usize {
+        self.calls.len() + self.requests.len()
+    }
+
     /// A call was made: the request it is, if that was already seen.
     pub fn call(&mut self, key: Key, slot: Slot) -> Option<Slot> {
         if let Some(request) = self.requests.remove(&key) {

@@ -13,6 +13,7 @@ pub mod connection;
 pub mod engine;
 pub mod ids;
 pub mod join;
+pub mod limits;
 pub mod live;
 mod report;
 pub mod thread;

@@ -48,7 +48,9 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
         let now = engine.now;
         engine.report(now, &mut out);
         take(&mut out, &mut told);
-        let (units, connections, threads) = engine.levels();
+        let fills = engine.fills();
+        let [units, connections, threads] =
+            [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
         prop_assert!(units <= bound.units, "{units} units");
         prop_assert!(connections <= bound.connections, "{connections} connections");
         prop_assert!(threads <= bound.threads, "{threads} threads");
@@ -59,7 +61,7 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
     }
     engine.expire(true, &mut out);
     take(&mut out, &mut told);
-    prop_assert_eq!(engine.levels().0, 0);
+    prop_assert_eq!(engine.fills().units.entries, 0);
     let (classes, overhead) = engine.take_costs();
     told.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
     told.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();

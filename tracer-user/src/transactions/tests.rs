@@ -21,6 +21,8 @@ struct Host {
     books: HashMap<u32, Books>,
     /// Operations of each thread so far, the lost ones included.
     numbers: HashMap<u32, u32>,
+    /// How often a record of an operation arrives.
+    times: u32,
     nanos: Nanos,
 }
 
@@ -36,6 +38,7 @@ impl Host {
             positions: HashMap::new(),
             books: HashMap::new(),
             numbers: HashMap::new(),
+            times: 1,
             nanos: 1_000,
         }
     }
@@ -79,8 +82,18 @@ impl Host {
         let pos = self.positions.entry((cookie, sends)).or_default();
         let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, ..Op::default() };
         *pos += text.len() as u64;
-        self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
+        for _ in 0..self.times {
+            self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
+        }
         self.nanos += 10;
+        self
+    }
+
+    /// What happens in `what` is recorded so many times: 0 lost, 2 doubled.
+    fn recorded(&mut self, times: u32, what: impl FnOnce(&mut Self)) -> &mut Self {
+        self.times = times;
+        what(self);
+        self.times = 1;
         self
     }
 
@@ -266,13 +279,58 @@ fn what_is_too_much_is_reported_early_and_once() {
     for cookie in 1..=40 {
         let tid = 50 + cookie as u32 % 5;
         host.opens(cookie, (0, 0)).reads(tid, cookie, GET);
-        let (units, connections, threads) = host.engine.levels();
-        assert!(units <= 4 && connections <= 6 && threads <= 3, "{units} {connections} {threads}");
+        let fills = host.engine.fills();
+        for fill in [fills.units, fills.connections, fills.threads] {
+            assert!(fill.entries <= fill.limit && fill.limit <= 6, "{fills:?}");
+        }
     }
     let begun = host.out.iter().filter(|output| matches!(output, Output::Begun(_))).count();
     assert_eq!((begun, host.finish().len()), (40, 40));
     let counters = host.engine.counters;
     assert!(counters.units_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
+}
+
+#[test]
+fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() {
+    let limits = Limits { head_bytes: 40 * 1024, ..Limits::default() };
+    let mut host = Host::new(limits);
+    let begin = "GET /slow HTTP/1.1\r\nX-Filler: ";
+    for cookie in 1..=30 {
+        host.opens(cookie, (0, 0)).reads(50, cookie, &format!("{begin}{}", "x".repeat(4000)));
+    }
+    host.engine.expire(false, &mut host.out);
+    let fill = host.engine.fills().head_bytes;
+    assert!(fill.entries <= fill.limit && fill.entries > 30 * 1024 && fill.reached > 15, "{fill:?}");
+    assert!(host.engine.counters.gap_bytes >= fill.reached * 4000, "counted");
+    // The youngest is whole when its head is.
+    host.reads(50, 30, "\r\n\r\n").sends(50, 30, OK);
+    // The oldest is not, and its reply is nobody's.
+    host.reads(50, 1, "\r\n\r\n").sends(50, 1, OK);
+    assert_eq!(host.engine.counters.unpaired, 1);
+    let complete: Vec<u64> = host
+        .finish()
+        .iter()
+        .filter(|(live, _)| live.outcome == Some(Outcome::Complete))
+        .map(|(live, _)| live.cookie)
+        .collect();
+    assert_eq!(complete, [30]);
+}
+
+#[test]
+fn closed_connections_and_processes_are_bounded_too() {
+    let limits = Limits { connections: 6, processes: 8, ..Limits::default() };
+    let mut host = Host::new(limits);
+    for cookie in 1..=40 {
+        host.engine.process(100 + cookie as u32, ServiceId(1));
+        host.opens(cookie, (0, 0)).reads(50, cookie, GET).sends(50, cookie, OK).state(cookie, tcp_state::CLOSE);
+        let fills = host.engine.fills();
+        for fill in [fills.closing, fills.processes] {
+            assert!(fill.entries <= fill.limit, "{fills:?}");
+        }
+    }
+    let counters = host.engine.counters;
+    assert!(counters.processes_forgotten > 0);
+    assert_eq!(host.finish().len(), 40);
 }
 
 #[test]
@@ -288,4 +346,121 @@ fn costs_go_to_the_class_once() {
     let units = host.finish();
     host.engine.settle(&units[0].0, ClassId(3));
     assert!(host.engine.take_costs().0.is_empty());
+}
+
+/// Cases that properties over simulated hosts found (`simulation_tests.rs`), each the way it went wrong.
+mod found {
+    use super::*;
+
+    fn calls(units: &[(Box<Live>, Verdicts)]) -> Vec<(Option<crate::model::UnitId>, Grade)> {
+        let calls = units.iter().filter(|(live, _)| live.request.path.starts_with("/down"));
+        calls.map(|(_, verdicts)| (verdicts.parent, verdicts.grade)).collect()
+    }
+
+    const DOWN: &str = "GET /down HTTP/1.1\r\n\r\n";
+
+    #[test]
+    fn a_thread_that_lost_an_answer_and_a_request_is_not_held_by_the_old_one() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).opens(2, (0, 0)).opens(3, (0, 0)).reads(5, 1, GET);
+        host.recorded(0, |host| {
+            host.sends(5, 1, OK).waits(5, false).reads(5, 2, GET);
+        });
+        // For the request on 2, of which nobody knows.
+        host.sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 2, OK);
+        assert_ne!(calls(&host.finish())[0].1, Grade::Certain);
+        assert!(host.engine.counters.threads_doubted > 0);
+    }
+
+    #[test]
+    fn the_next_request_of_a_connection_whose_answer_was_lost_is_not_the_last_one() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).opens(3, (0, 0)).reads(5, 1, GET);
+        host.recorded(0, |host| {
+            host.sends(5, 1, OK).waits(5, false);
+        });
+        host.reads(5, 1, "GET /b HTTP/1.1\r\n\r\n").sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 1, OK);
+        let units = host.finish();
+        let first = units.iter().find(|(live, _)| &*live.request.path == "/a").expect("the first").0.id;
+        let (parent, grade) = calls(&units)[0];
+        assert!(parent != Some(first) || grade == Grade::Ambiguous, "{grade:?}");
+    }
+
+    #[test]
+    fn an_answer_after_a_gap_confirms_nobody() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).reads(5, 1, GET);
+        host.recorded(0, |host| {
+            host.sends(5, 1, OK).waits(5, false).reads(5, 1, GET);
+        });
+        // Opened for the second request, which was not seen; its answer seems to be the first one's.
+        host.opens(3, (0, 0)).sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 1, OK);
+        assert!(!matches!(calls(&host.finish())[0].1, Grade::Certain | Grade::Confirmed));
+    }
+
+    #[test]
+    fn a_record_that_comes_twice_is_read_once() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).recorded(2, |host| {
+            host.reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
+        });
+        let units = host.finish();
+        assert_eq!(units.len(), 1);
+        assert_eq!((units[0].0.outcome, units[0].0.cost.cpu), (Some(Outcome::Complete), 100));
+    }
+
+    #[test]
+    fn who_goes_on_after_its_client_went_does_so_for_nobody_else() {
+        let mut host = Host::new(Limits::default());
+        // A loop that has not yet shown that it is one.
+        host.opens(1, (0, 0)).opens(2, (0, 0)).opens(3, (0, 0)).reads(9, 1, GET).waits(9, true);
+        host.state(1, tcp_state::CLOSE);
+        host.nanos += 100_000_000;
+        host.reads(9, 2, "GET /b HTTP/1.1\r\n\r\n").waits(9, true);
+        // For the first one, whose client has gone.
+        host.sends(9, 3, DOWN).waits(9, true).reads(9, 3, OK).waits(9, true).sends(9, 2, OK);
+        assert_ne!(calls(&host.finish())[0].1, Grade::Certain);
+    }
+
+    #[test]
+    fn a_connection_met_again_has_other_ids() {
+        let mut host = Host::new(Limits { connections: 1, ..Limits::default() });
+        host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK);
+        // Pushed out, and met again.
+        host.opens(2, (0, 0)).reads(5, 2, GET).sends(5, 2, OK).reads(5, 1, GET).sends(5, 1, OK);
+        let units = host.finish();
+        let ids: std::collections::HashSet<_> = units.iter().map(|(live, _)| live.id).collect();
+        assert_eq!((units.len(), ids.len()), (3, 3));
+    }
+
+    #[test]
+    fn a_connection_that_closes_again_and_again_waits_once() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).reads(5, 1, GET);
+        for _ in 0..1000 {
+            host.state(1, tcp_state::CLOSE);
+        }
+        assert_eq!(host.engine.queued(), 1);
+    }
+
+    #[test]
+    fn a_thread_that_ended_twice_is_charged_once() {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 10).sends(5, 1, OK).works(5, 40).ends(5).ends(5);
+        assert_eq!(host.finish()[0].0.cost.cpu + host.overhead(), 50);
+    }
+
+    #[test]
+    fn processes_without_end_are_forgotten_and_counted() {
+        let mut host = Host::new(Limits { processes: 8, ..Limits::default() });
+        for tgid in 10..100 {
+            host.engine.process(tgid, ServiceId(1));
+            host.moves(tgid, tgid, u64::from(tgid), false, 0, GET);
+        }
+        assert!(host.engine.counters.processes_forgotten > 0);
+        assert!((10..100).filter(|tgid| host.engine.knows(*tgid)).count() <= 8);
+        // Whether this one serves is not known any more: nothing begins here for sure.
+        host.moves(99, 99, 1, true, 0, DOWN);
+        assert_ne!(calls(&host.finish())[0], (None, Grade::Certain));
+    }
 }

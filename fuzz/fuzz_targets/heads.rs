@@ -1,0 +1,28 @@
+//! Any bytes as the head of one message, whole and cut short, and as a `traceparent`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::protocols::{Asked, PROTOCOLS, Settings, Step, http1};
+
+fuzz_target!(|data: &[u8]| {
+    let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };
+    for protocol in PROTOCOLS {
+        let _ = protocol.detect(data);
+        for cut in [false, true] {
+            let mut parser = protocol.open();
+            match parser.request(data, cut, &settings) {
+                Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
+                Step::NeedMore | Step::Invalid => {}
+            }
+            for asked in [Asked::default(), Asked { bodiless: true, tunnel: true }] {
+                match parser.reply(data, cut, &asked) {
+                    Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
+                    Step::NeedMore | Step::Invalid => {}
+                }
+            }
+        }
+    }
+    if let Some(context) = http1::traceparent(data) {
+        assert!(context.trace_id != 0 && context.parent_id != 0);
+    }
+});

@@ -1,0 +1,15 @@
+//! Any query string to our own server, any token file, any span of time.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::http;
+use tracer_user::http::token::Token;
+
+fuzz_target!(|data: &[u8]| {
+    if let Some(token) = Token::parse(data) {
+        assert!(token.fits(data.trim_ascii()) && !token.fits(b""));
+    }
+    let text = String::from_utf8_lossy(data);
+    let _ = tracer_user::span::duration(&text);
+    let _ = http::reads(&text);
+});

@@ -1,0 +1,259 @@
+//! The agent's own bounds on the real thing: ceilings, shedding and its order, the watchdog.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tracer_tests::agent::Agent;
+use tracer_tests::load::{self, Request};
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, bpf, http, say, scale, scratch, wait};
+
+/// Exit code of an agent that detached itself.
+const DETACHED: i32 = 3;
+
+/// Resident memory of a process, bytes.
+fn memory(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+fn config(dir: &Path, text: &str) -> String {
+    let path = dir.join("tracer.toml");
+    std::fs::write(&path, text).expect("a file");
+    path.to_str().expect("a path").to_owned()
+}
+
+/// `connections` that stay open and each ask for `each` paths nobody asked for before, in words the agent cannot take
+/// for numbers.
+fn flood(connections: u64, each: u64, seed: u64) -> Vec<Vec<Request>> {
+    let word = |mut n: u64| {
+        let mut text = String::new();
+        for _ in 0..8 {
+            text.push(char::from(b"aeioulnrstbcdfgh"[(n % 16) as usize]));
+            n /= 16;
+        }
+        text
+    };
+    (0..connections)
+        .map(|c| {
+            (0..each)
+                .map(|r| {
+                    let n = (seed * connections + c) * each + r;
+                    let target = format!("/{}/{}/{}", word(n / 97), word(n), "x".repeat((n % 1500) as usize));
+                    Request { pause: Duration::from_millis(2), ..Request::get(target) }
+                })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
+    let Some(_turn) = begin("limits_shed", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let text = "[limits]\nrestore_after = \"1s\"\n[classes]\nmax_per_service = 5000\nlearn_after = 5000\n[sampling]\nhertz = 997\n";
+    let ceiling: u64 = 96 << 20;
+    let port = server.address.port().to_string();
+    let arguments = ["--config", &config(dir.path(), text), "--max-memory", "96M", "--port", &port];
+    let mut agent = Agent::start(dir.path(), &arguments);
+    let pid = agent.process().pid();
+    let idle = memory(pid);
+    let before = agent.metrics();
+    let level = |agent: &Agent| agent.metrics().sum("tracer_shed_level", &[]) as u32;
+    assert_eq!(level(&agent), 0, "{} MB when idle", idle >> 20);
+
+    // Requests by the thousand, until everything that can be given up is, or long enough that nothing more comes.
+    let (mut levels, mut most, mut sent) = (vec![0], 0, 0u64);
+    let stop = Instant::now() + Duration::from_secs(60);
+    for round in 0.. {
+        let plans = flood(16, (1000.0 * scale()) as u64, round);
+        let address = server.address;
+        sent += plans.iter().map(|plan| plan.len() as u64).sum::<u64>();
+        let load = std::thread::spawn(move || load::run(address, plans));
+        while !load.is_finished() {
+            most = most.max(memory(pid));
+            levels.push(level(&agent));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let loaded = load.join().expect("load");
+        assert!(loaded.broken().is_empty(), "traced programs noticed: {:?}", loaded.broken().first());
+        if levels.last() == Some(&4) || Instant::now() > stop {
+            break;
+        }
+    }
+    let shed = agent.json("/api/v1/health")["shed"].clone();
+    levels.dedup();
+    say(&format!(
+        "limits: {sent} requests; idle {} MB, at most {} MB of {} MB; levels {levels:?}",
+        idle >> 20,
+        most >> 20,
+        ceiling >> 20
+    ));
+    assert!(levels.iter().any(|level| *level >= 3), "{levels:?}");
+    assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
+    assert!(shed["meaning"].as_str().is_some_and(|text| !text.is_empty()), "{shed}");
+
+    // The sums are whole: every request was counted, or the events it needed were counted as lost.
+    let counted = |agent: &Agent| {
+        let metrics = agent.metrics();
+        let of = |m: &tracer_tests::metrics::Metrics, side| {
+            m.sum(&format!("http_{side}_request_duration_seconds_count"), &[])
+        };
+        (of(&metrics, "server") - of(&before, "server"), of(&metrics, "client") - of(&before, "client"))
+    };
+    let sent = sent as f64;
+    let (served, called) = wait("every request to be counted", Duration::from_secs(20), || {
+        let (served, called) = counted(&agent);
+        let lost = agent.metrics().lost();
+        let lost: f64 = lost.iter().filter(|(reason, _)| !reason.starts_with("store")).map(|(_, n)| n).sum();
+        (served + lost >= sent && called + lost >= sent).then_some((served, called))
+    });
+    let after = agent.metrics();
+    let ratio = after.sum("tracer_capture_ratio", &[]);
+    say(&format!("  served {served}, called {called} of {sent}; lost {:?}; capture ratio {ratio:.4}", after.lost()));
+    assert!(served <= sent && called <= sent, "none twice");
+    assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
+    let what = ["payload", "sampling", "classes"];
+    for name in what {
+        assert!(after.sum("tracer_shed_total", &[("what", name)]) >= 1.0, "{name}");
+    }
+    // Nothing is fuller than it can be.
+    for fill in after.of("tracer_fill_entries", &[]) {
+        let what = fill.labels["what"].as_str();
+        let limit = after.sum("tracer_fill_limit_entries", &[("what", what)]);
+        assert!(fill.value <= limit, "{what}: {} of {limit}", fill.value);
+        assert_eq!(after.of("tracer_fill_reached_total", &[("what", what)]).count(), 1, "{what}");
+    }
+
+    // With nothing to do, everything comes back, one step at a time.
+    let mut levels = vec![level(&agent)];
+    wait("detail to come back", Duration::from_secs(90), || {
+        levels.push(level(&agent));
+        std::thread::sleep(Duration::from_millis(200));
+        (levels.last() == Some(&0)).then_some(())
+    });
+    levels.dedup();
+    say(&format!("  back by {levels:?}, {} MB", memory(pid) >> 20));
+    assert!(levels.windows(2).all(|pair| pair[0] == pair[1] + 1), "one step at a time: {levels:?}");
+    // The agent's own words, in their order.
+    let said = agent.stop().said;
+    let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
+    let places = ["heads of messages", "19 Hz", "new request classes", "load is shed less"].map(place);
+    assert!(places.is_sorted(), "{said}");
+}
+
+/// A file that takes bytes until it is full and is never read: what a log pipeline that hangs looks like.
+fn fifo(path: &Path) -> std::fs::File {
+    let name = std::ffi::CString::new(path.to_str().expect("a path")).expect("a path");
+    // SAFETY: a valid string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    // Both ends, so that opening waits for nobody.
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("the fifo")
+}
+
+#[test]
+fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
+    let Some(_turn) = begin("limits_watchdog", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let before = bpf::programs();
+    // The agent writes its units there, and at some point waits for somebody to read them.
+    let reader = fifo(&dir.path().join("agent.ndjson"));
+    let stall = 3;
+    let config = config(dir.path(), &format!("[watchdog]\nstall = \"{stall}s\"\n"));
+    let port = server.address.port().to_string();
+    // Others' requests would fill it.
+    let mut agent = Agent::start(dir.path(), &["--config", &config, "--port", &port]);
+    let attached = bpf::programs().len() - before.len();
+    let links = bpf::links(agent.process().pid());
+    assert!(attached > 5 && links > 5, "{attached} programs, {links} links");
+
+    // A stopped agent is not a stuck one, however long.
+    agent.process().signal(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(3 * stall));
+    agent.process().signal(libc::SIGCONT);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(agent.process().ended(), None);
+    assert_eq!(http::get(agent.listen, "/healthz").expect("console").status, 200);
+
+    // 64 KiB of units, and it is stuck.
+    let begun = Instant::now();
+    let load = std::thread::spawn({
+        let address = server.address;
+        move || load::until(address, 2, &["/a", "/bb"], begun + Duration::from_secs(stall + 6))
+    });
+    let detached = wait("the watchdog to detach", Duration::from_secs(stall + 6), || {
+        (bpf::links(agent.process().pid()) == 0).then(|| begun.elapsed())
+    });
+    // It stays a little to say why.
+    let health = http::get(agent.listen, "/healthz").expect("console");
+    let metrics = agent.metrics();
+    let status = agent.process().wait(Duration::from_secs(10));
+    let said = agent.said();
+    let (good, bad) = load.join().expect("load");
+    say(&format!("watchdog: detached after {detached:?}, ended with {status}; {good} good replies, {bad} bad"));
+    assert!(health.status == 503 && health.text().contains("has not moved for 3 s"), "{}", health.text());
+    assert!((metrics.sum("tracer_watchdog_detached", &[("reason", "standstill")]) - 1.0).abs() < 0.1);
+    assert_eq!(status.code(), Some(DETACHED), "{said}");
+    assert!(
+        said.contains("watchdog: the pipeline has not moved") && said.contains("all programs are detached"),
+        "{said}"
+    );
+    assert!(bad == 0 && good > 100, "traced programs noticed");
+    assert!(detached >= Duration::from_secs(stall) && detached < Duration::from_secs(stall + 3), "{detached:?}");
+    wait("the kernel to free the programs", Duration::from_secs(10), || (bpf::programs() == before).then_some(()));
+    drop(reader);
+}
+
+#[test]
+fn a_stuck_agent_ends_when_it_is_asked_to() {
+    let Some(_turn) = begin("limits_ending", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let before = bpf::programs();
+    let reader = fifo(&dir.path().join("agent.ndjson"));
+    let config = config(dir.path(), "[watchdog]\nstall = \"2s\"\n");
+    let mut agent = Agent::start(dir.path(), &["--config", &config, "--nice", "5"]);
+    let pid = agent.process().pid();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
+    let nice = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(16)).expect("a field");
+    let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("its score");
+    assert_eq!((nice, score.trim()), ("5", "500"));
+    load::until(server.address, 2, &["/a"], Instant::now() + Duration::from_secs(1));
+    let ended = agent.end(libc::SIGTERM);
+    say(&format!("watchdog: asked to end, stuck: {:?}, {}", ended.took, ended.status));
+    assert_eq!(ended.status.code(), Some(DETACHED), "{}", ended.said);
+    assert!(ended.said.contains("asked to end"), "{}", ended.said);
+    assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
+    wait("the kernel to free the programs", Duration::from_secs(10), || (bpf::programs() == before).then_some(()));
+    drop(reader);
+}
+
+#[test]
+fn a_ceiling_that_cannot_be_held_detaches() {
+    let Some(_turn) = begin("limits_ceiling", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let before = bpf::programs();
+    // A hundredth of a core: no detail given up makes thousands of requests a second that cheap.
+    let mut agent = Agent::start(dir.path(), &["--max-cpu", "1%"]);
+    let begun = Instant::now();
+    let load = std::thread::spawn({
+        let address = server.address;
+        move || load::until(address, 4, &["/a", "/bb"], begun + Duration::from_secs(85))
+    });
+    let status = agent.process().wait(Duration::from_secs(120));
+    let took = begun.elapsed();
+    let said = agent.said();
+    let (good, bad) = load.join().expect("load");
+    say(&format!("ceiling: {status} after {took:?}; {good} good replies, {bad} bad"));
+    assert_eq!((status.code(), bad), (Some(DETACHED), 0), "{said}");
+    assert!(said.contains("its cpu could not be brought below the ceiling"), "{said}");
+    assert!(said.contains("no stacks are taken and no transactions kept"), "everything else first: {said}");
+    // A minute of patience, and not more than it took to give everything up.
+    assert!((60..85).contains(&took.as_secs()), "{took:?}");
+    wait("the kernel to free the programs", Duration::from_secs(10), || (bpf::programs() == before).then_some(()));
+}

@@ -1,0 +1,103 @@
+//! The agent as another user than root, with exactly the capabilities the README names.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tracer_tests::agent::{self, Agent};
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, load, say, scratch, units, wait};
+
+/// Without these nothing can be traced.
+const LEAST: &[&str] = &["bpf", "perfmon"];
+/// With these, everything is as with root: names of services from environments, and of code.
+const FULL: &[&str] = &["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"];
+/// Their numbers (`include/uapi/linux/capability.h`).
+const NUMBERS: [(&str, u32); 6] = [
+    ("bpf", 39),
+    ("perfmon", 38),
+    ("sys_ptrace", 19),
+    ("checkpoint_restore", 40),
+    ("dac_read_search", 2),
+    ("syslog", 34),
+];
+/// Nobody.
+const USER: u32 = 65534;
+
+/// `program` as nobody with these capabilities and no others.
+fn with(capabilities: &[&str], program: &Path) -> Command {
+    let list = capabilities.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(",");
+    let list = if list.is_empty() { "-all".to_owned() } else { format!("-all,{list}") };
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--clear-groups"]);
+    command.arg(format!("--inh-caps={list}")).arg(format!("--ambient-caps={list}"));
+    command.arg(format!("--bounding-set={list}")).arg("--no-new-privs").arg(program);
+    command
+}
+
+/// A directory nobody can write to and reach, with a copy of the agent.
+fn home() -> (tempfile::TempDir, PathBuf) {
+    let dir = scratch();
+    let copy = dir.path().join("tracer");
+    std::fs::copy(agent::binary(), &copy).expect("a copy");
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    std::os::unix::fs::chown(dir.path(), Some(USER), Some(USER)).expect("an owner");
+    (dir, copy)
+}
+
+fn status(agent: &mut Agent, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.process().pid())).expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_else(|| panic!("no {field}"));
+    line.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+/// Runs the agent with `capabilities` beside root's server and gives the folded stacks of what it saw.
+fn traces(capabilities: &[&str], named: bool) {
+    let ((own, copy), dir) = (home(), scratch());
+    // Root's, in a directory and with an environment only root can read.
+    let server = Server::c("burn", dir.path());
+    let mut agent = {
+        let file = own.path().join("agent.ndjson");
+        Agent::launch_by(with(capabilities, &copy), "agent", own.path(), &file, &[]).ready()
+    };
+    let numbers = capabilities.iter().filter_map(|name| NUMBERS.iter().find(|(known, _)| known == name));
+    let mask = numbers.fold(0u64, |mask, (_, number)| mask | 1 << number);
+    assert_eq!(status(&mut agent, "CapEff:"), format!("{mask:016x}"));
+    assert_eq!(status(&mut agent, "Uid:"), USER.to_string());
+    let (good, bad) = load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(4));
+    assert!(good > 0 && bad == 0, "{good} good, {bad} bad");
+    let mut tail = units::Tail::new(&agent.transactions);
+    let seen = tail.until(good as usize, Duration::from_secs(10), |unit| unit.server && unit.path == "/alpha");
+    assert_eq!(seen, good as usize, "requests");
+    if named {
+        wait("names of the service and its functions", Duration::from_secs(20), || {
+            let services = agent.text("/api/v1/services");
+            let folded = agent.text("/profile.folded");
+            let kernel = folded.lines().any(|line| line.contains("_[k]") && !line.contains("[unknown]_[k]"));
+            (services.contains("\"burn\"") && folded.contains("burn_alpha") && kernel).then_some(())
+        });
+    }
+    say(&format!("privileges {}: {seen} of {good} requests, names: {named}", capabilities.join(",")));
+    agent.stop();
+}
+
+#[test]
+fn two_capabilities_trace_every_request() {
+    let Some(_turn) = begin("privileges_least", &["cc", "setpriv"]) else { return };
+    traces(LEAST, false);
+    let (_own, copy) = home();
+    for left_out in LEAST {
+        let rest: Vec<&str> = LEAST.iter().copied().filter(|name| name != left_out).collect();
+        let outcome = agent::outcome(with(&rest, &copy).arg("doctor"), "doctor");
+        assert_eq!(outcome.code, Some(77), "without {left_out}: {outcome:?}");
+        assert!(outcome.out.contains("CAP_BPF") && outcome.out.contains("CAP_PERFMON"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn six_capabilities_name_everything_too() {
+    let Some(_turn) = begin("privileges_full", &["cc", "setpriv"]) else { return };
+    traces(FULL, true);
+}

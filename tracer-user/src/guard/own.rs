@@ -1,0 +1,136 @@
+//! The agent's own process: what it uses, how important it is, how it ends at once.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd as _;
+use std::time::Duration;
+
+/// Exit code after the programs were detached by the watchdog or by a bug (a panic).
+pub const EXIT_DETACHED: u8 = 3;
+/// How long saying why may take before the process ends without.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Resident memory of this process, bytes; 0 where it cannot be read.
+pub fn memory() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
+    // SAFETY: takes a constant, cannot fail for this one.
+    pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64
+}
+
+fn clock(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the call.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// CPU of all threads of this process, nanoseconds.
+pub fn cpu() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// `CLOCK_MONOTONIC`, nanoseconds.
+pub(super) fn monotonic() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Id of the calling thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// State (`R`, `S`, `D`, …) and CPU (nanoseconds) of a thread of this process.
+pub(super) fn thread(tid: u32) -> Option<(char, u64)> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+    // After the name, which may hold anything.
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    let scheduled = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    Some((state, scheduled.split_ascii_whitespace().next()?.parse().ok()?))
+}
+
+/// Sets the nice value of the calling thread and of those it starts from now on, and that of its session's group where
+/// the kernel schedules by those and the session is the agent's own. The value in force before.
+pub fn set_nice(nice: i32) -> Result<i32, String> {
+    // SAFETY: a plain system call; 0 is the calling thread. -1 is a value too, and no error worth telling apart.
+    let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: as above.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
+        return Err(format!("nice {nice}: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: takes nothing.
+    if unsafe { libc::getsid(0) as u32 } == std::process::id() {
+        // A session of its own (a service): others are not touched. Where there are no such groups: nothing to do.
+        let _ = fs::write("/proc/self/autogroup", nice.to_string());
+    }
+    Ok(before)
+}
+
+/// Sets how soon the kernel picks this process when memory is short: -1000 (never) to 1000 (first).
+pub fn set_oom_score_adj(score: i32) -> Result<(), String> {
+    fs::write("/proc/self/oom_score_adj", score.to_string()).map_err(|error| format!("oom_score_adj {score}: {error}"))
+}
+
+/// What the kernel's setting is now.
+pub fn oom_score_adj() -> Option<i32> {
+    fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()
+}
+
+/// Gives memory that was freed back to the system: the allocator would keep it.
+pub fn release_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no argument but the amount to keep.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Ends the process now, whatever its threads are stuck in, after saying `why` on stderr if that can be done within a
+/// second: a pipe nobody reads must not keep it alive, nor a lock somebody holds.
+pub fn end(why: &str, code: u8) -> ! {
+    say(why);
+    end_now(code)
+}
+
+/// Ends the process now, without a word.
+pub(super) fn end_now(code: u8) -> ! {
+    // SAFETY: ends the process; nothing runs after it.
+    unsafe { libc::_exit(i32::from(code)) }
+}
+
+/// Writes a line to stderr from a thread of its own; waits for it a second at most.
+pub(super) fn say(line: &str) {
+    let text = format!("tracer: {line}\n");
+    let (done, wait) = std::sync::mpsc::sync_channel(1);
+    let spawned = std::thread::Builder::new().name("tracer-words".into()).spawn(move || {
+        // SAFETY: descriptor 2 is not closed by this: the file is never dropped. Not `std::io::stderr`: another thread
+        // may hold its lock for ever.
+        let mut stderr = ManuallyDrop::new(unsafe { File::from_raw_fd(2) });
+        let _ = stderr.write_all(text.as_bytes());
+        let _ = done.send(());
+    });
+    if spawned.is_ok() {
+        let _ = wait.recv_timeout(LAST_WORDS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_something() {
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let (before, cpu_before) = (memory(), cpu());
+        assert!(before > 32 << 20, "{before}");
+        let mut sum = 0u64;
+        while cpu() < cpu_before + 1_000_000 {
+            sum = std::hint::black_box(sum + u64::from(block[sum as usize % block.len()]));
+        }
+        let (state, used) = thread(thread_id()).unwrap();
+        assert!(state == 'R' && used > 0, "{state} {used}");
+        assert_eq!(thread(1 << 30), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! What keeps programs attached: links and clock events, where any thread can let go of them.
+//!
+//! They are not the pipeline's: a watchdog must be able to detach while the pipeline's thread is stuck. The end of the
+//! process detaches too, but only once its last thread is gone, and a thread that waits inside the kernel (a dead
+//! network file system under a file it writes) can stay for ever.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long detaching waits for a thread that changes the sampling rate.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The links of every program, and the clock event of each CPU.
+#[derive(Clone, Default)]
+pub struct Attachments(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Dropping one detaches.
+    links: Mutex<Vec<Box<dyn Send>>>,
+    clocks: Mutex<Vec<(u32, OwnedFd)>>,
+}
+
+impl Attachments {
+    /// Keeps a link.
+    pub(super) fn link(&self, link: impl Send + 'static) {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(link));
+    }
+
+    /// Clock events by CPU.
+    pub(super) fn clocks(&self) -> MutexGuard<'_, Vec<(u32, OwnedFd)>> {
+        self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Detaches everything, from any thread; whether all of it was.
+    pub fn detach(&self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        // Both, whatever becomes of the first.
+        let links = clear(&self.0.links, end);
+        clear(&self.0.clocks, end) && links
+    }
+}
+
+fn clear<T>(all: &Mutex<Vec<T>>, end: Instant) -> bool {
+    loop {
+        match all.try_lock() {
+            Ok(mut all) => all.clear(),
+            Err(TryLockError::Poisoned(all)) => all.into_inner().clear(),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(TryLockError::WouldBlock) => return false,
+        }
+        return true;
+    }
+}
+
+/// Detaches when dropped.
+pub(super) struct Held(pub(super) Attachments);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn any_thread_can_let_go_whoever_holds_them() {
+        let (mut reader, link) = UnixStream::pair().unwrap();
+        let (mut other, clock) = UnixStream::pair().unwrap();
+        let all = Attachments::default();
+        all.link(link);
+        all.clocks().push((0, clock.into()));
+        let held = Held(all.clone());
+        let elsewhere = all.clone();
+        assert!(std::thread::spawn(move || elsewhere.detach()).join().unwrap());
+        // Closed: their other ends are at the end.
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        assert_eq!(other.read(&mut [0]).unwrap(), 0);
+        drop(held);
+        // Somebody who never lets go of the clocks does not keep the links.
+        let (mut reader, link) = UnixStream::pair().unwrap();
+        all.link(link);
+        let stuck = all.clocks();
+        assert!(!all.detach());
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        drop(stuck);
+    }
+}

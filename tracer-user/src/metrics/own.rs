@@ -1,0 +1,110 @@
+//! The agent about itself: how full everything is, what it gives up, what it may take.
+
+use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+use super::export::{Totals, vec};
+use crate::guard::fill::Fill;
+use crate::guard::shed::{Ceilings, Level};
+
+/// Reasons of the watchdog.
+const REASONS: [&str; 4] = ["standstill", "ending", "memory", "cpu"];
+
+/// The families.
+#[derive(Debug)]
+pub(super) struct Own {
+    entries: IntGaugeVec,
+    limits: IntGaugeVec,
+    reached: Totals,
+    level: Gauge,
+    shed: Vec<(Level, IntCounter)>,
+    ceilings: GaugeVec,
+    usage: GaugeVec,
+    detached: GaugeVec,
+}
+
+impl Own {
+    pub(super) fn new(r: &Registry) -> Self {
+        let gauge = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
+        let int = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["what"]);
+        let total = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["what"]);
+        let shed = vec(
+            r,
+            total("tracer_shed_total", "Times a level of detail was given up to stay within the agent's own ceilings."),
+        );
+        let detached = vec(
+            r,
+            gauge(
+                "tracer_watchdog_detached",
+                "1 where the watchdog has detached every program for this reason; the agent ends then.",
+                "reason",
+            ),
+        );
+        for reason in REASONS {
+            detached.with_label_values(&[reason]).set(0.0);
+        }
+        Self {
+            entries: vec(r, int("tracer_fill_entries", "What is in a table, queue, cache or ring of the agent.")),
+            limits: vec(r, int("tracer_fill_limit_entries", "Most that can be in it.")),
+            reached: Totals(vec(
+                r,
+                total("tracer_fill_reached_total", "Times something found no room in it, or made something else go."),
+            )),
+            level: vec(
+                r,
+                Gauge::new(
+                    "tracer_shed_level",
+                    "Detail given up: 0 nothing, 1 payload, 2 sampling, 3 classes, 4 history; each includes those before.",
+                ),
+            ),
+            shed: Level::ALL
+                .into_iter()
+                .filter(|level| *level > Level::Full)
+                .map(|level| (level, shed.with_label_values(&[level.name()])))
+                .collect(),
+            ceilings: vec(
+                r,
+                gauge(
+                    "tracer_ceiling",
+                    "Most the agent may take: resident memory in bytes, CPU in cores' worth.",
+                    "resource",
+                ),
+            ),
+            usage: vec(
+                r,
+                gauge(
+                    "tracer_ceiling_used_ratio",
+                    "What the agent takes / what it may: resident memory, CPU of the last seconds.",
+                    "resource",
+                ),
+            ),
+            detached,
+        }
+    }
+
+    pub(super) fn fill(&self, what: &str, fill: Fill) {
+        self.entries.with_label_values(&[what]).set(fill.entries as i64);
+        self.limits.with_label_values(&[what]).set(i64::try_from(fill.limit).unwrap_or(i64::MAX));
+        self.reached.set(what, fill.reached);
+    }
+
+    pub(super) fn level(&self, level: Level) {
+        self.level.set(f64::from(level as u8));
+    }
+
+    pub(super) fn shed(&self, taken: Level) {
+        if let Some((_, counter)) = self.shed.iter().find(|(level, _)| *level == taken) {
+            counter.inc();
+        }
+    }
+
+    pub(super) fn usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
+        for (resource, most, used) in [("memory", ceilings.memory as f64, memory as f64), ("cpu", ceilings.cpu, cpu)] {
+            self.ceilings.with_label_values(&[resource]).set(most);
+            self.usage.with_label_values(&[resource]).set(used / most.max(f64::MIN_POSITIVE));
+        }
+    }
+
+    pub(super) fn detached(&self) -> GaugeVec {
+        self.detached.clone()
+    }
+}

@@ -1,0 +1,127 @@
+//! Bounds of the engine, how full it is, and what goes when bytes of heads pile up.
+
+use super::engine::Engine;
+use super::join;
+use crate::guard::fill::{Fill, scaled};
+use crate::model::Nanos;
+use crate::protocols::Said;
+
+/// Bounds and times of the engine.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// How long a finished unit waits for later evidence, nanoseconds.
+    pub grace: Nanos,
+    /// A connection without operations for this long is finished with and forgotten, nanoseconds.
+    pub idle: Nanos,
+    /// Most connections; beyond it the one that was idle longest of a few is forgotten.
+    pub connections: usize,
+    /// Most threads; what others do is charged to nobody.
+    pub threads: usize,
+    /// Most live units; beyond it the oldest is reported early.
+    pub units: usize,
+    /// Most processes whose service is known; beyond it all are asked for anew.
+    pub processes: usize,
+    /// Most bytes of heads put together and of replies put aside, of all connections; beyond it those that were idle
+    /// longest lose theirs.
+    pub head_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            grace: 50_000_000,
+            idle: 300_000_000_000,
+            connections: 131_072,
+            threads: 65_536,
+            units: 131_072,
+            processes: 65_536,
+            head_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Bounds for an agent that may take `memory` bytes.
+    pub fn for_memory(memory: u64) -> Self {
+        let Self { grace, idle, connections, threads, units, processes, head_bytes } = Self::default();
+        let scaled = |most| scaled(most, memory);
+        Self {
+            grace,
+            idle,
+            connections: scaled(connections),
+            threads: scaled(threads),
+            units: scaled(units),
+            processes: scaled(processes),
+            head_bytes: scaled(head_bytes),
+        }
+    }
+}
+
+/// How full the engine is.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineFills {
+    /// Connections.
+    pub connections: Fill,
+    /// Connections that closed and are kept for a moment.
+    pub closing: Fill,
+    /// Threads.
+    pub threads: Fill,
+    /// Live units.
+    pub units: Fill,
+    /// Ends of requests that wait for their other end.
+    pub joins: Fill,
+    /// Processes whose service is known.
+    pub processes: Fill,
+    /// Bytes of heads and of replies put aside, as of the last tick.
+    pub head_bytes: Fill,
+}
+
+impl Engine {
+    /// How full everything is. A new bound has no way around this: the pattern names all of them.
+    pub fn fills(&self) -> EngineFills {
+        let Limits { grace: _, idle: _, connections, threads, units, processes, head_bytes } = self.limits;
+        let counters = &self.counters;
+        EngineFills {
+            connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
+            closing: Fill::new(self.closing.len(), connections, counters.closing_early),
+            threads: Fill::new(self.threads.len(), threads, counters.threads_refused),
+            units: Fill::new(self.units.len(), units, counters.units_evicted),
+            joins: Fill::new(self.joins.waiting(), 2 * join::LIMIT, self.joins.refused),
+            processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
+            head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
+        }
+    }
+
+    /// Heads longer than this are not put together from pieces any more, bytes.
+    pub fn set_head_limit(&mut self, bytes: usize) {
+        self.settings.head_limit = bytes;
+    }
+
+    /// Gives up heads and replies that wait, of the connections that were idle longest, until what is left fits.
+    pub(super) fn trim_heads(&mut self) {
+        if self.head_bytes <= self.limits.head_bytes {
+            return;
+        }
+        let mut holding: Vec<(Nanos, u64, usize)> = self
+            .connections
+            .iter()
+            .map(|(cookie, connection)| (connection.last, *cookie, connection.conversation.kept_bytes()))
+            .filter(|(_, _, bytes)| *bytes > 0)
+            .collect();
+        holding.sort_unstable();
+        for (_, cookie, bytes) in holding {
+            if self.head_bytes <= self.limits.head_bytes {
+                break;
+            }
+            let Some(connection) = self.connections.get_mut(&cookie) else { continue };
+            connection.conversation.give_up_kept(&mut self.said);
+            self.head_bytes -= bytes;
+            self.counters.heads_given_up += 1;
+            for word in self.said.drain(..) {
+                if let Said::Lost { bytes, .. } = word {
+                    self.counters.gap_bytes += bytes;
+                }
+            }
+        }
+    }
+}

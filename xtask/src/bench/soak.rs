@@ -1,0 +1,279 @@
+//! The soak: a mixed load for a long time, and whether anything grows.
+//!
+//! Every ten seconds the agent is looked at from outside (`/proc`) and by its metrics. At the end a straight line is laid
+//! through the second half of the samples: what it rises by over that half is the verdict on memory and descriptors. The
+//! first half is left out because what is kept (recent transactions, classes, symbol tables) fills up to its limits
+//! there. Requests are conserved: what the load got replies to, the agent must have reported or counted as lost.
+
+mod load;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::agent::free_address;
+use crate::build_ebpf::{self, Way};
+use crate::leash::Leash;
+use crate::shell::{self, Root};
+use crate::{build, http, setup};
+use load::{Load, PATH};
+
+/// Time between two samples.
+const EVERY: Duration = Duration::from_secs(10);
+/// Shortest soak that has halves.
+const SHORTEST: Duration = Duration::from_secs(60);
+/// Most that resident memory may rise over the second half, by the line through its samples, bytes.
+const RISE_BYTES: f64 = 4e6;
+/// Most that open descriptors may rise.
+const RISE_FDS: f64 = 4.0;
+
+/// Reads a time: `90s`, `60m`, `2h`, or seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..).unwrap_or_default() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        other => return Err(format!("expected s, m or h and not '{other}'")),
+    };
+    let count: u64 = digits.parse().map_err(|_| "expected a time as 90s, 60m or 2h".to_owned())?;
+    let time = Duration::from_secs(count.saturating_mul(unit));
+    if time < SHORTEST { Err(format!("expected at least {} s", SHORTEST.as_secs())) } else { Ok(time) }
+}
+
+/// The agent at one moment.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    at: f64,
+    rss: f64,
+    anonymous: f64,
+    fds: f64,
+    threads: f64,
+    cpu: f64,
+    lost: f64,
+    levels: String,
+}
+
+/// Runs the load for `time`, prints samples and the verdict; fails when something grows or a request is missing.
+pub(super) fn run(way: Option<Way>, time: Duration) -> Result<()> {
+    setup::programs()?;
+    build_ebpf::ready(way)?;
+    let tracer = build::tracer(way, true)?;
+    if Root::obtain("load eBPF programs")? != Root::Already {
+        bail!("run this as root: it starts programs that root must own");
+    }
+    let dir = tempfile::Builder::new().prefix("tracer-soak-").tempdir().context("cannot create a directory")?;
+    soak(&tracer, dir.path(), time)
+}
+
+fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
+    let nginx = load::Nginx::start(dir)?;
+    let mut agent = Agent::start(tracer, dir)?;
+    let before = agent.reported()?;
+    shell::progress(format!("soak: {} minutes, a sample every {} s", time.as_secs() / 60, EVERY.as_secs()));
+    shell::print("| s | RSS MB | anonymous MB | descriptors | threads | CPU % | lost | levels |");
+    shell::print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |");
+    let load = Load::start(nginx.address, agent.console);
+    let begin = Instant::now();
+    let mut samples: Vec<Sample> = Vec::new();
+    while begin.elapsed() < time {
+        std::thread::sleep(EVERY.min(time.saturating_sub(begin.elapsed())));
+        let sample = agent.sample(begin)?;
+        let cpu = samples.last().map_or(0.0, |last| (sample.cpu - last.cpu) / (sample.at - last.at).max(0.1));
+        shell::print(format!(
+            "| {:.0} | {:.1} | {:.1} | {:.0} | {:.0} | {:.1} | {:.0} | {} |",
+            sample.at,
+            sample.rss / 1e6,
+            sample.anonymous / 1e6,
+            sample.fds,
+            sample.threads,
+            100.0 * cpu,
+            sample.lost,
+            sample.levels
+        ));
+        samples.push(sample);
+    }
+    let done = load.end()?;
+    let settled = agent.settled(before + done.good as f64)?;
+    let lost = agent.operations_lost()?;
+    let last = samples.last().cloned().unwrap_or_default();
+    agent.leash.end()?;
+    drop(nginx);
+
+    let half = samples.get(samples.len() / 2..).unwrap_or_default();
+    let rise = |what: fn(&Sample) -> f64| rise(&half.iter().map(|s| (s.at, what(s))).collect::<Vec<_>>());
+    let (bytes, fds) = (rise(|s| s.rss), rise(|s| s.fds));
+    let missing = done.good as f64 - (settled - before);
+    shell::print(format!(
+        "\nsoak of {:.0} s: {} requests answered, {} failed; {} connections aborted, {} processes, {} pages of the console \
+         read; reported {:.0}, missing {missing:.0}, operations counted as lost {lost:.0}; \
+         over the second half memory {:+.2} MB (bound {:.1}), descriptors {fds:+.1} (bound {RISE_FDS:.0}); agent's CPU {:.1} s",
+        last.at,
+        done.good,
+        done.bad,
+        done.aborted,
+        done.processes,
+        done.pages,
+        settled - before,
+        bytes / 1e6,
+        RISE_BYTES / 1e6,
+        last.cpu
+    ));
+    let mut faults = Vec::new();
+    if bytes > RISE_BYTES {
+        faults.push(format!("memory rose by {:.2} MB", bytes / 1e6));
+    }
+    if fds > RISE_FDS {
+        faults.push(format!("descriptors rose by {fds:.1}"));
+    }
+    if done.bad > 0 {
+        faults.push(format!("{} requests failed", done.bad));
+    }
+    if missing > lost || missing < -0.5 {
+        faults.push(format!("{missing:.0} requests are missing, {lost:.0} operations were counted as lost"));
+    }
+    if faults.is_empty() {
+        shell::print("verdict: flat, and every request accounted for");
+        return Ok(());
+    }
+    bail!("the soak failed: {}", faults.join("; "))
+}
+
+/// By how much the line of least squares through `points` rises from the first to the last.
+fn rise(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return 0.0 };
+    let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let spread: f64 = points.iter().map(|p| (p.0 - mx).powi(2)).sum();
+    if spread == 0.0 {
+        return 0.0;
+    }
+    points.iter().map(|p| (p.0 - mx) * (p.1 - my)).sum::<f64>() / spread * (last.0 - first.0)
+}
+
+/// The agent, seen from outside.
+struct Agent {
+    leash: Leash,
+    console: SocketAddr,
+    pid: u32,
+}
+
+impl Agent {
+    fn start(tracer: &Path, dir: &Path) -> Result<Self> {
+        let console = free_address()?;
+        let listen = console.to_string();
+        let log = dir.join("soak-agent.log");
+        let mut leash = Leash::start(Root::Already, tracer, &["run", "--listen", &listen], &[], &log)?;
+        let until = Instant::now() + Duration::from_secs(60);
+        while !http::get(console, "/readyz").is_ok_and(|reply| reply.status == 200) {
+            if leash.ended()?.is_some() || Instant::now() > until {
+                bail!("the agent did not become ready: {}", fs::read_to_string(&log)?);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let pid = pid_of(&listen).context("the agent's process is not found")?;
+        Ok(Self { leash, console, pid })
+    }
+
+    fn metrics(&self) -> Result<Vec<(String, f64)>> {
+        let text = http::get(self.console, "/metrics")?.text;
+        let series = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+        Ok(series.filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?))).collect())
+    }
+
+    fn sum(&self, name: &str, label: &str) -> Result<f64> {
+        let prefix = format!("{name}{{");
+        Ok(self.metrics()?.iter().filter(|(s, _)| s.starts_with(&prefix) && s.contains(label)).map(|(_, v)| v).sum())
+    }
+
+    /// Requests of the load that were served, as far as reported.
+    fn reported(&self) -> Result<f64> {
+        self.sum("tracer_work_total", &format!("request_class=\"GET {PATH}\""))
+    }
+
+    /// The same, when it is `wanted` or has stopped rising.
+    fn settled(&self, wanted: f64) -> Result<f64> {
+        let mut before = -1.0;
+        loop {
+            let now = self.reported()?;
+            if now >= wanted || now <= before {
+                return Ok(now);
+            }
+            before = now;
+            std::thread::sleep(Duration::from_millis(2500));
+        }
+    }
+
+    fn operations_lost(&self) -> Result<f64> {
+        let mut lost = 0.0;
+        for reason in ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_", "_evicted"] {
+            lost += self.sum("tracer_events_lost_total", reason)?;
+        }
+        Ok(lost)
+    }
+
+    fn sample(&mut self, begin: Instant) -> Result<Sample> {
+        if let Some(status) = self.leash.ended()? {
+            bail!("the agent ended: {status}");
+        }
+        let proc = Path::new("/proc").join(self.pid.to_string());
+        let status = fs::read_to_string(proc.join("status")).context("the agent is gone")?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        let metrics = self.metrics()?;
+        let level = |(series, value): &(String, f64)| {
+            Some(format!("{} {value:.0}", series.strip_prefix("tracer_level{")?.split('"').nth(1)?))
+        };
+        let levels: Vec<String> = metrics.iter().filter_map(level).collect();
+        let cpu = metrics.iter().find(|(series, _)| series == "process_cpu_seconds_total");
+        Ok(Sample {
+            at: begin.elapsed().as_secs_f64(),
+            rss: field("VmRSS") * 1024.0,
+            anonymous: field("RssAnon") * 1024.0,
+            fds: fs::read_dir(proc.join("fd")).map_or(0, Iterator::count) as f64,
+            threads: field("Threads"),
+            cpu: cpu.map_or(0.0, |(_, seconds)| *seconds),
+            lost: self.operations_lost()?,
+            levels: levels.join(", "),
+        })
+    }
+}
+
+/// The process `tracer` that listens on this address.
+fn pid_of(listen: &str) -> Option<u32> {
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        let mut words = command.split(|byte| *byte == 0);
+        let is_tracer = words.next()?.ends_with(b"/tracer");
+        (is_tracer && words.any(|word| word == listen.as_bytes())).then(|| entry.file_name().to_str()?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        for (text, seconds) in [("60", 60), ("90s", 90), ("60m", 3600), ("2h", 7200)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "m", "10", "5 minutes", "-1m", "1d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lines_rise() {
+        let line = |slope: f64| -> Vec<(f64, f64)> {
+            (0..10).map(|i| (f64::from(i) * 10.0, 5.0 + slope * f64::from(i) + f64::from(i % 2))).collect()
+        };
+        assert!((rise(&line(2.0)) - 18.0).abs() < 1.0 && rise(&line(0.0)).abs() < 1.0);
+        assert!(rise(&[]).abs() < 1e-9 && rise(&[(1.0, 1.0)]).abs() < 1e-9);
+    }
+}
