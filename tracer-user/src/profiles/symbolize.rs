@@ -1,7 +1,7 @@
 //! Addresses to names, on a thread of its own: reading symbol tables takes milliseconds.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const QUEUE: usize = 8192;
 const NAMES: usize = 200_000;
 /// Processes whose symbol tables are kept open.
 const PROCESSES: usize = 24;
+/// The same while memory is short.
+const PROCESSES_FRUGAL: usize = 2;
 /// Symbol tables are mapped files: they are let go when nothing was asked for this long.
 const REST: Duration = Duration::from_secs(10);
 /// How long a renderer waits for names.
@@ -40,8 +42,8 @@ pub(super) struct Wanted {
 enum Job {
     Name(Wanted),
     Forget(u32),
-    /// Lets go of everything that can be read again.
-    Rest,
+    /// Wakes the thread, for it to see that it is to be frugal.
+    Wake,
 }
 
 /// How full its queue and caches are.
@@ -54,6 +56,8 @@ struct Levels {
     names_refused: AtomicU64,
     processes: AtomicUsize,
     processes_dropped: AtomicU64,
+    /// Memory is short: tables are let go at once, debug information is not read, few tables are open.
+    frugal: AtomicBool,
 }
 
 /// Handle on the naming thread.
@@ -101,9 +105,13 @@ impl Symbols {
         }
     }
 
-    /// Lets go of symbol tables and names, as far as they can be read again.
-    pub(super) fn rest(&self) {
-        let _ = self.jobs.try_send(Job::Rest);
+    /// Whether memory is short: then symbol tables and names are let go at once, and later ones are read without debug
+    /// information, few at a time.
+    pub(super) fn be_frugal(&self, frugal: bool) {
+        if self.levels.frugal.swap(frugal, Ordering::Relaxed) != frugal {
+            // A full queue wakes it as well.
+            let _ = self.jobs.try_send(Job::Wake);
+        }
     }
 
     /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
@@ -150,7 +158,15 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>, levels: &L
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: Vec<u32> = Vec::new();
+    let mut frugal = false;
     loop {
+        let now_frugal = levels.frugal.load(Ordering::Relaxed);
+        if now_frugal && !frugal {
+            symbolizer = builder().build();
+            processes = Vec::new();
+            names = HashMap::new();
+        }
+        frugal = now_frugal;
         levels.names.store(names.len(), Ordering::Relaxed);
         levels.processes.store(processes.len(), Ordering::Relaxed);
         let job = match queue.recv_timeout(REST) {
@@ -169,12 +185,7 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>, levels: &L
                 processes.retain(|known| *known != pid);
                 continue;
             }
-            Job::Rest => {
-                symbolizer = builder().build();
-                processes = Vec::new();
-                names = HashMap::new();
-                continue;
-            }
+            Job::Wake => continue,
             Job::Name(wanted) => wanted,
         };
         levels.queue.fetch_sub(1, Ordering::Relaxed);
@@ -184,7 +195,7 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>, levels: &L
         if !processes.contains(&wanted.pid) {
             processes.push(wanted.pid);
         }
-        if processes.len() > PROCESSES {
+        if processes.len() > if frugal { PROCESSES_FRUGAL } else { PROCESSES } {
             // Start over rather than keep every program ever seen in memory.
             levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
             symbolizer = builder().build();
@@ -209,7 +220,9 @@ fn work(queue: &Receiver<Job>, results: &Mutex<HashMap<u32, Frames>>, levels: &L
                 Source::Process(Process { map_files: true, perf_map: true, debug_syms, ..Process::new(pid) })
             };
             // Debug information that cannot be read must not hide the symbols that can.
-            let found = name(&symbolizer, &process(true), &wanted.user, "")
+            let found = (!frugal)
+                .then(|| name(&symbolizer, &process(true), &wanted.user, ""))
+                .flatten()
                 .or_else(|| name(&symbolizer, &process(false), &wanted.user, ""));
             frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")).iter().map(|name| intern(name)));
         }
