@@ -72,7 +72,7 @@ impl Conversation {
         }
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
-            self.unsure &= self.pair.oldest().is_some();
+            self.unsure &= !self.pair.is_empty();
             out.push(Said::Done {
                 exchange: waiting.exchange,
                 outcome,

@@ -252,7 +252,7 @@ impl Values {
     }
 
     /// Whether a message from the server answers a request, by its first word where that matters.
-    fn unasked(&self, bytes: &[u8], asked: &Asked) -> Unasked {
+    fn unasked(&self, bytes: &[u8], asked: Asked) -> Unasked {
         let kind = match bytes.first() {
             Some(b'>') => b'>',
             Some(b'*') if self.subscribed > 0 || !self.asked || asked.note >= NOTE_CONFIRMED => b'*',
@@ -313,7 +313,7 @@ impl Parser for Values {
         let whole = body == Body::Length(0);
         // What is looked at is near the beginning.
         let patient = !cut && !whole && bytes.len() < LINE_LIMIT;
-        let unasked = self.unasked(bytes, asked);
+        let unasked = self.unasked(bytes, *asked);
         let interim = match unasked {
             Unasked::NeedMore if patient => return Step::NeedMore,
             Unasked::NeedMore | Unasked::Push => {
@@ -356,7 +356,7 @@ impl Parser for Values {
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {
-        bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, &Asked::default()), Unasked::No)
+        bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, Asked::default()), Unasked::No)
     }
 }
 

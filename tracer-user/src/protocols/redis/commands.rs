@@ -116,10 +116,16 @@ pub(super) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         let subcommands = subcommands.split(' ').filter(|word| !word.is_empty()).map(joined).collect();
         by_name.insert(Box::from(name.as_bytes()), Command { name: Arc::from(name.as_str()), subcommands });
     };
-    PLAIN.split(' ').for_each(|name| add(name.to_owned(), ""));
-    CONTAINERS.iter().for_each(|(name, subcommands)| add((*name).to_owned(), subcommands));
+    for name in PLAIN.split(' ') {
+        add(name.to_owned(), "");
+    }
+    for (name, subcommands) in CONTAINERS {
+        add((*name).to_owned(), subcommands);
+    }
     for (prefix, names) in MODULES {
-        names.split(' ').for_each(|name| add(format!("{prefix}.{name}"), ""));
+        for name in names.split(' ') {
+            add(format!("{prefix}.{name}"), "");
+        }
     }
     Commands { by_name, other: Arc::from(OTHER), empty: Arc::from("") }
 });
