@@ -232,7 +232,7 @@ fn every_logged_request_is_reported_once() {
     let all = units::read(&transactions);
     let units: Vec<&Unit> = all.iter().filter(|unit| ours(unit)).collect();
     let result = compare(&logged, &units);
-    let total_lost: f64 = lost.iter().map(|(_, count)| count).sum();
+    let total_lost = lost.iter().fold(0.0, |sum, (_, count)| sum + count);
     say(&format!(
         "access log: {sent} requests at {CONNECTIONS} connections in {:.1} s, {} got no reply\n  \
          logged {}, exactly once {}, missing {}, more than once {}, not logged {}\n  \

@@ -1,5 +1,7 @@
 //! `tracer doctor`: what this kernel and these privileges allow, what follows, and what the programs are like here.
 
+use std::io::Write;
+
 use serde_json::json;
 
 use super::Failure;
@@ -57,11 +59,9 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
             }
         }
     }
-    if as_json {
-        println!("{}", report.json());
-    } else {
-        report.print();
-    }
+    let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
+    // Whoever reads may have read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     let missing = report.features.iter().any(|feature| feature.state == State::Missing);
     match failure {
         Some(error) => Err(error.into()),
@@ -110,25 +110,29 @@ fn remedy(error: &LoadError) -> &'static str {
 
 impl Report {
     /// One line per feature, then one per program.
-    fn print(&self) {
-        println!("Linux {}\n", self.kernel);
+    fn text(&self) -> String {
+        let mut text = format!("Linux {}\n\n", self.kernel);
         for feature in &self.features {
-            println!("{}", feature.line());
+            text.push_str(&format!("{}\n", feature.line()));
         }
         if self.programs.is_empty() {
-            return;
+            return text;
         }
-        println!("\n{:<14} {:<24} {:>10} {:>8} {:>9}", "program", "on", "verified", "bytes", "load");
+        text.push_str(&format!("\n{:<14} {:<24} {:>10} {:>8} {:>9}\n", "program", "on", "verified", "bytes", "load"));
         let number = |n: Option<u32>| n.map_or_else(|| "-".into(), |n| n.to_string());
         for program in &self.programs {
             let built = &program.built;
             let load = format!("{:.1} ms", built.load.as_secs_f64() * 1e3);
             let (verified, jited) = (number(built.verified), number(built.jited));
-            println!("{:<14} {:<24} {verified:>10} {jited:>8} {load:>9}", program.program, program.hook);
+            text.push_str(&format!(
+                "{:<14} {:<24} {verified:>10} {jited:>8} {load:>9}\n",
+                program.program, program.hook
+            ));
             if let Some(why) = &program.missing {
-                println!("{:<14} not attached: {why}; so {}", "", program.without);
+                text.push_str(&format!("{:<14} not attached: {why}; so {}\n", "", program.without));
             }
         }
+        text
     }
 
     fn json(&self) -> serde_json::Value {

@@ -54,12 +54,9 @@ impl Hooks {
 fn attached(text: &str) -> Option<Vec<(String, String)>> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let mut hooks = Vec::new();
-    for check in report["checks"].as_array()? {
-        if let Some(rest) = check["what"].as_str()?.strip_prefix("program ")
-            && check["state"] == "ok"
-        {
-            let (program, hook) = rest.split_once(" on ")?;
-            hooks.push((program.to_owned(), hook.to_owned()));
+    for program in report["programs"].as_array()? {
+        if program["attached"].as_bool()? {
+            hooks.push((program["program"].as_str()?.to_owned(), program["hook"].as_str()?.to_owned()));
         }
     }
     (!hooks.is_empty()).then_some(hooks)
@@ -92,14 +89,13 @@ mod tests {
 
     #[test]
     fn hooks_are_those_that_are_attached() {
-        let text = r#"{"checks":[{"what":"kernel","state":"ok","detail":"6"},
-            {"what":"program tx on sock_send_length","state":"ok","detail":""},
-            {"what":"program rx on gone","state":"degraded","detail":""},
-            {"what":"program sample on perf_event cpu-clock","state":"ok","detail":""}]}"#;
+        let text = r#"{"kernel":"6","programs":[{"program":"tx","hook":"sock_send_length","attached":true},
+            {"program":"rx","hook":"gone","attached":false},
+            {"program":"sample","hook":"perf_event cpu-clock","attached":true}]}"#;
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let wanted = vec![pair("tx", "sock_send_length"), pair("sample", "perf_event cpu-clock")];
         assert_eq!(attached(text), Some(wanted));
-        assert_eq!(attached(r#"{"checks":[]}"#), None);
+        assert_eq!(attached(r#"{"programs":[]}"#), None);
         assert_eq!(attached("no JSON"), None);
     }
 }

@@ -171,7 +171,7 @@ fn stay(counts: &Counts, address: SocketAddr) {
     while counts.goes_on() {
         std::thread::sleep(PAUSE);
         asked += 1;
-        if asked % LIFE == 0 {
+        if asked.is_multiple_of(LIFE) {
             kept = None;
         }
         let answered = kept.take().map_or_else(|| connect(address), Ok).and_then(|mut stream| {
