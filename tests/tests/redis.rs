@@ -361,34 +361,35 @@ fn long_pipelines_are_counted_to_the_last_command() {
     let sum = |metrics: &Metrics| (total(&classes(metrics, SERVICE)), total(&calls(metrics, port)));
     let before = wait_for(&agent, 2500);
     assert_eq!(sum(&before), (2500, 2500), "lost: {:?}", before.lost());
+    (0..25).for_each(|_| pipeline(&mut client, 50));
 
     // One write of these, and one read by the server, is longer than what is carried of it.
     let truth = client.commandstats();
-    assert_eq!(truth.get("INCR"), Some(&2500));
+    assert_eq!(truth.get("INCR"), Some(&3750));
     (0..20).for_each(|_| pipeline(&mut client, 700));
-    let after = wait_for(&agent, 16_501);
+    let after = wait_for(&agent, 17_751);
     say(&format!(
         "pipelines of 700: 14000 sent, served {:?}, called {:?}, lost {:?}",
         classes(&after, SERVICE),
         calls(&after, port),
         after.lost()
     ));
-    assert_eq!(sum(&after), (16_501, 16_501), "named, or counted by their replies; lost: {:?}", after.lost());
+    assert_eq!(sum(&after), (17_751, 17_751), "named, or counted by their replies; lost: {:?}", after.lost());
 
     // Longer than all that can be carried of requests and replies: what is not counted lies in bytes that are.
     (0..5).for_each(|_| pipeline(&mut client, 20_000));
-    let end = wait_for(&agent, 116_501);
-    let missing = 116_501 - sum(&end).0.min(sum(&end).1);
+    let end = wait_for(&agent, 117_751);
+    let missing = 117_751 - sum(&end).0.min(sum(&end).1);
     let gaps = end.sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
     say(&format!(
         "pipelines of 20000: 100000 sent, served {:?}, called {:?}; {missing} missing, {gaps} bytes not seen",
         classes(&end, SERVICE),
         calls(&end, port)
     ));
-    assert!(sum(&end).0 <= 116_501 && sum(&end).1 <= 116_501, "none is counted twice: {:?}", sum(&end));
+    assert!(sum(&end).0 <= 117_751 && sum(&end).1 <= 117_751, "none is counted twice: {:?}", sum(&end));
     assert!(missing as f64 * 4.0 <= gaps, "{missing} missing");
     client.ask(&["SET", "k", "v"]);
-    let last = wait_for(&agent, 116_502);
+    let last = wait_for(&agent, 117_752);
     assert_eq!(classes(&last, SERVICE).get("SET"), Some(&1), "the connection is followed on");
     agent.stop();
 }
