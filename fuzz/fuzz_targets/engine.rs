@@ -71,7 +71,8 @@ fuzz_target!(|data: &[u8]| {
         }
         engine.report(nanos, &mut out);
         let fills = engine.fills();
-        let [units, connections, threads] = [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
+        let [units, connections, threads] =
+            [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
         assert!(engine.queued() <= 26, "{} entries in queues", engine.queued());
         assert!(units <= 8 && connections <= 9 && threads <= 8, "{units} {connections} {threads}");
         for output in out.drain(..) {

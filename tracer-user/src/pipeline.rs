@@ -470,6 +470,7 @@ impl Pipeline {
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
             ("processes_forgotten", counters.processes_forgotten),
+            ("thread_operations_missing", counters.threads_doubted),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
@@ -523,6 +524,7 @@ impl Pipeline {
         self.classifier.allow_new(diet.new_classes);
         self.store.keep_part(diet.store_part);
         self.profiles.keep_part(diet.store_part);
+        self.profiles.be_frugal(!diet.debug_info);
         if level > self.level {
             for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
                 self.metrics.shed(taken);

@@ -47,7 +47,7 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
     facts(pid, &files)
 }
 
-/// The files of a process, their first [`READ_LIMIT`] bytes; empty where there are none. The process decides what most
+/// The files of a process, their first `READ_LIMIT` bytes; empty where there are none. The process decides what most
 /// of them say.
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a> {
