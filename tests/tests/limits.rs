@@ -98,11 +98,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     ));
     // How many steps it takes to hold the ceiling depends on how fast the load is; that it takes some is sure.
     assert!(levels.iter().any(|level| *level >= 1), "{levels:?}");
-    let reached = levels.iter().max().copied().unwrap_or_default();
-    let words = ["heads of messages are carried", "stacks are sampled at 19 Hz"];
-    let said = agent.said();
-    let places: Vec<_> = words.iter().take(reached as usize).map(|word| said.find(word)).collect();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "not in order: {places:?} in {said}");
+    let reached = levels.iter().max().map_or(0, |level| *level as usize);
     assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
     assert!(shed["meaning"].as_str().is_some_and(|text| !text.is_empty()), "{shed}");
 
@@ -127,7 +123,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!(served <= sent && called <= sent, "none twice");
     assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
     let what = ["payload", "sampling", "classes"];
-    for name in what {
+    for name in what.into_iter().take(reached) {
         assert!(after.sum("tracer_shed_total", &[("what", name)]) >= 1.0, "{name}");
     }
     // Nothing is fuller than it can be.
@@ -151,7 +147,8 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     // The agent's own words, in their order.
     let said = agent.stop().said;
     let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
-    let places = ["heads of messages", "19 Hz", "new request classes", "load is shed less"].map(place);
+    let steps = ["heads of messages", "19 Hz", "new request classes"].into_iter().take(reached);
+    let places: Vec<usize> = steps.chain(["load is shed less"]).map(place).collect();
     assert!(places.is_sorted(), "{said}");
 }
 
