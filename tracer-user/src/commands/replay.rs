@@ -1,5 +1,7 @@
 //! `tracer replay`: a recorded file through the same pipeline.
 
+use std::io::Read;
+
 use serde_json::json;
 
 use super::units::Lines;
@@ -10,7 +12,7 @@ use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::model::ClassId;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::{Kind, Reader};
+use crate::record::{Kind, Reader, RecordError};
 
 /// The recording introduces processes before their records.
 struct Recorded;
@@ -33,7 +35,31 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
     if let Some(path) = &options.transactions {
         pipeline.write_units(Box::new(Lines::create(path, origin.wall_offset, &origin.host)?));
     }
-    let ended = loop {
+    let ended = frames(&mut reader, &mut pipeline);
+    pipeline.finish();
+    if options.json {
+        let names = pipeline.names();
+        let classes: Vec<_> = (0..names.classes.len() as u32)
+            .map(ClassId)
+            .filter_map(|id| names.class(id).map(|info| (info, pipeline.stats.figures(id))))
+            .map(|(info, figures)| {
+                json!({
+                    "service_name": &*info.service_name, "request_class": &*info.name, "side": info.side.name(),
+                    "count": figures.count, "errors": figures.errors,
+                    "p50_s": figures.p50_s, "p95_s": figures.p95_s, "p99_s": figures.p99_s, "cpu_s": figures.cpu_s,
+                })
+            })
+            .collect();
+        println!("{}", json!({ "classes": classes }));
+    } else {
+        summary::print(&pipeline, None);
+    }
+    Ok(ended?)
+}
+
+/// Gives every frame to the pipeline, up to the end of the recording or what is wrong in it.
+pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Result<(), RecordError> {
+    loop {
         match reader.next_frame() {
             Ok((Kind::Record, bytes)) => {
                 pipeline.record(bytes, &mut Recorded);
@@ -59,27 +85,8 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
                     pipeline.shed(Level::from_number(*level));
                 }
             }
-            Ok((Kind::End, _)) => break Ok(()),
-            Err(error) => break Err(error),
+            Ok((Kind::End, _)) => return Ok(()),
+            Err(error) => return Err(error),
         }
-    };
-    pipeline.finish();
-    if options.json {
-        let names = pipeline.names();
-        let classes: Vec<_> = (0..names.classes.len() as u32)
-            .map(ClassId)
-            .filter_map(|id| names.class(id).map(|info| (info, pipeline.stats.figures(id))))
-            .map(|(info, figures)| {
-                json!({
-                    "service_name": &*info.service_name, "request_class": &*info.name, "side": info.side.name(),
-                    "count": figures.count, "errors": figures.errors,
-                    "p50_s": figures.p50_s, "p95_s": figures.p95_s, "p99_s": figures.p99_s, "cpu_s": figures.cpu_s,
-                })
-            })
-            .collect();
-        println!("{}", json!({ "classes": classes }));
-    } else {
-        summary::print(&pipeline, None);
     }
-    Ok(ended?)
 }
