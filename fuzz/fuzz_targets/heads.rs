@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
                 Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
                 Step::NeedMore | Step::Invalid => {}
             }
-            for asked in [Asked::default(), Asked { bodiless: true, tunnel: true }] {
+            for asked in [Asked::default(), Asked { bodiless: true, tunnel: true, ..Asked::default() }] {
                 match parser.reply(data, cut, &asked) {
                     Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
                     Step::NeedMore | Step::Invalid => {}

@@ -48,7 +48,7 @@ impl Holder {
 }
 
 fn level(agent: &Agent, what: &str) -> f64 {
-    agent.metrics().sum("tracer_level", &[("what", what)])
+    agent.metrics().sum("tracer_fill_entries", &[("what", what)])
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     // go when nothing was heard of them for five minutes.
     let kept = wait("the connections to be let go", Duration::from_secs(60), || {
         let metrics = agent.metrics();
-        let kept = metrics.sum("tracer_level", &[("what", "connections")]);
+        let kept = metrics.sum("tracer_fill_entries", &[("what", "connections")]);
         let lost = metrics.sum("tracer_events_lost_total", &[("reason", "ring_full_connection")]);
         (kept <= 100.0 + lost).then_some(kept)
     });

@@ -13,7 +13,7 @@ use tracer_tests::workload::{Server, compile};
 use tracer_tests::{begin, bpf, say, scale, scratch, units, wait};
 
 fn level(metrics: &Metrics, what: &str) -> f64 {
-    metrics.sum("tracer_level", &[("what", what)])
+    metrics.sum("tracer_fill_entries", &[("what", what)])
 }
 
 /// Starts `spawn`, waits for its end and gives how many it made.

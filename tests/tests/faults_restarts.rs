@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::faults::{self, Figures};
+use tracer_tests::load::Request;
 use tracer_tests::units::Tail;
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::Server;
@@ -28,9 +29,13 @@ impl Load {
         let thread = std::thread::spawn(move || {
             let (mut good, mut bad) = (0, 0);
             while !end.load(Ordering::Relaxed) {
-                let stop = Instant::now() + Duration::from_millis(500);
-                let (more_good, more_bad) = load::until(address, 4, &["/a", "/bb", "/ccc"], stop);
-                (good, bad) = (good + more_good, bad + more_bad);
+                // Some two thousand a second: every agent writes each of them down.
+                let plans = faults::plans("load", 8, 50).into_iter().map(|plan| {
+                    plan.into_iter().map(|one| Request { pause: Duration::from_millis(4), ..one }).collect()
+                });
+                let loaded = load::run(address, plans.collect());
+                bad += loaded.broken().len() as u64;
+                good += (loaded.answers.len() - loaded.broken().len()) as u64;
             }
             (good, bad)
         });

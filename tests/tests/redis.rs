@@ -46,6 +46,12 @@ except redis.ResponseError:
     pass
 "#;
 
+/// An agent for the connections of this port, before others on a CPU: what the ring could not hold because load took
+/// every CPU would be counted, and is not what is looked at here.
+fn start(dir: &Path, port: u16) -> Agent {
+    Agent::start(dir, &["--port", &port.to_string(), "--nice=-10"])
+}
+
 /// Server-side units of Redis by class.
 fn classes(metrics: &Metrics, service: &str) -> BTreeMap<String, u64> {
     let labels = [("service_name", service), ("protocol", "redis")];
@@ -215,7 +221,7 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
     let Some(_turn) = begin("redis", &["redis-server", "redis-benchmark", "python3"]) else { return };
     let dir = scratch();
     let server = Redis::start(dir.path());
-    let agent = Agent::start(dir.path(), &["--port", &server.address.port().to_string()]);
+    let agent = start(dir.path(), server.address.port());
     let cpu_before = (server.cpu_s(), service_cpu(&agent.metrics()));
     let mut expected = BTreeMap::new();
 
@@ -354,41 +360,44 @@ fn long_pipelines_are_counted_to_the_last_command() {
     let dir = scratch();
     let server = Redis::start(dir.path());
     let port = server.address.port();
-    let agent = Agent::start(dir.path(), &["--port", &port.to_string()]);
+    let agent = start(dir.path(), port);
     let mut client = server.client();
     // Until the kernel carries more of this connection's operations than of others'.
     (0..50).for_each(|_| pipeline(&mut client, 50));
     let sum = |metrics: &Metrics| (total(&classes(metrics, SERVICE)), total(&calls(metrics, port)));
     let before = wait_for(&agent, 2500);
     assert_eq!(sum(&before), (2500, 2500), "lost: {:?}", before.lost());
+    (0..25).for_each(|_| pipeline(&mut client, 50));
 
     // One write of these, and one read by the server, is longer than what is carried of it.
     let truth = client.commandstats();
-    assert_eq!(truth.get("INCR"), Some(&2500));
+    assert_eq!(truth.get("INCR"), Some(&3750));
     (0..20).for_each(|_| pipeline(&mut client, 700));
-    let after = wait_for(&agent, 16_501);
+    let after = wait_for(&agent, 17_751);
     say(&format!(
         "pipelines of 700: 14000 sent, served {:?}, called {:?}, lost {:?}",
         classes(&after, SERVICE),
         calls(&after, port),
         after.lost()
     ));
-    assert_eq!(sum(&after), (16_501, 16_501), "named, or counted by their replies; lost: {:?}", after.lost());
+    assert_eq!(sum(&after), (17_751, 17_751), "named, or counted by their replies; lost: {:?}", after.lost());
 
     // Longer than all that can be carried of requests and replies: what is not counted lies in bytes that are.
     (0..5).for_each(|_| pipeline(&mut client, 20_000));
-    let end = wait_for(&agent, 116_501);
-    let missing = 116_501 - sum(&end).0.min(sum(&end).1);
+    let end = wait_for(&agent, 117_751);
+    let missing = 117_751 - sum(&end).0.min(sum(&end).1);
     let gaps = end.sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
     say(&format!(
         "pipelines of 20000: 100000 sent, served {:?}, called {:?}; {missing} missing, {gaps} bytes not seen",
         classes(&end, SERVICE),
         calls(&end, port)
     ));
-    assert!(sum(&end).0 <= 116_501 && sum(&end).1 <= 116_501, "none is counted twice: {:?}", sum(&end));
+    assert!(sum(&end).0 <= 117_751 && sum(&end).1 <= 117_751, "none is counted twice: {:?}", sum(&end));
     assert!(missing as f64 * 4.0 <= gaps, "{missing} missing");
+    let named = classes(&end, SERVICE);
+    assert!(named.keys().all(|name| ["INCR", "INFO", "_UNNAMED"].contains(&name.as_str())), "guessed: {named:?}");
     client.ask(&["SET", "k", "v"]);
-    let last = wait_for(&agent, 116_502);
+    let last = wait_for(&agent, 117_752);
     assert_eq!(classes(&last, SERVICE).get("SET"), Some(&1), "the connection is followed on");
     agent.stop();
 }
@@ -402,7 +411,7 @@ fn connections_are_joined_in_their_middle() {
     let mut subscriber = server.client();
     subscriber.ask(&["SUBSCRIBE", "c"]);
     (0..20).for_each(|_| drop(client.ask(&["SET", "k", "v"])));
-    let agent = Agent::start(dir.path(), &["--port", &server.address.port().to_string()]);
+    let agent = start(dir.path(), server.address.port());
     for _ in 0..40 {
         client.ask(&["PUBLISH", "c", "hi"]);
         subscriber.reply();

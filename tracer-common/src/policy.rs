@@ -91,5 +91,7 @@ wire! {
         pub idle: i64,
         /// Context switches.
         pub switches: u64,
+        /// Those of them at which another thread left than the one that was seen to come: one that was not reported.
+        pub unreported: u64,
     }
 }

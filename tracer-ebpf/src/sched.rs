@@ -108,6 +108,7 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     // Otherwise it runs since before tracing began, or since a switch that was not reported: some kernels do not report
     // those of some tasks. Then it is charged what was seen, and the rest when it is seen next.
     let known = cpu.task == prev.0 as u64;
+    cpu.unreported += (!known && cpu.task != 0) as u64;
     match if known { cpu.runs } else { kind(prev) } {
         RUNS_IDLE => cpu.idle += ran as i64,
         RUNS_KERNEL => {
@@ -128,10 +129,36 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     cpu.switch_in = now;
     cpu.task = next.0 as u64;
     cpu.runs = kind(next);
-    if cpu.runs != RUNS_IDLE {
-        cpu.exec_in = next.exec();
+    if cpu.runs == RUNS_IDLE {
+        return 0;
+    }
+    cpu.exec_in = next.exec();
+    // A thread that is never reported to leave is found out when it comes; where all are, that is not looked for.
+    if cpu.unreported != 0 && cpu.runs == RUNS_USER {
+        let missed = enter(next, cpu.exec_in, now);
+        cpu.user += missed;
+        cpu.idle -= missed as i64;
     }
     0
+}
+
+/// `next` begins a slice. Returns what it used since it was seen last, nanoseconds: slices that were not reported.
+#[inline(always)]
+fn enter(next: Task, exec: u64, now: u64) -> u64 {
+    let thread = THREADS.get(next.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return 0;
+    }
+    // SAFETY: not null; `next` is about to run here and nowhere else.
+    let thread = unsafe { &mut *thread };
+    if thread.base_at == 0 {
+        first_seen(next, thread, now, exec);
+    }
+    let missed = if thread.exec == 0 { 0 } else { exec.saturating_sub(thread.exec) };
+    // Zero means that it was not seen.
+    thread.exec = if exec == 0 { 1 } else { exec };
+    missed
 }
 
 #[inline(always)]

@@ -78,7 +78,7 @@ pub struct Live {
     /// Write finished units of work to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub transactions: Option<PathBuf>,
-    /// Most resident memory the agent may take (256M, 2G; at least 64M). From 85 % of it on it gives up detail, never
+    /// Most memory the agent may take (256M, 2G; at least 64M), pages of mapped files not counted. From 85 % of it on it gives up detail, never
     /// sums; when that does not help, it detaches everything and ends. [default: 512M]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub max_memory: Option<u64>,
@@ -86,7 +86,8 @@ pub struct Live {
     /// [default: 100%]
     #[arg(long, value_name = "PERCENT", value_parser = cores)]
     pub max_cpu: Option<f64>,
-    /// Nice value of the agent, -20 (first) to 19 (last). [default: 10]
+    /// Nice value of the agent's pipeline, -20 (first) to 19 (last); its other threads are at 10 at least. Low priority
+    /// loses events where every CPU is busy (counted). [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..20))]
     pub nice: Option<i32>,
     /// Log level of the agent: error, warn, info, debug.

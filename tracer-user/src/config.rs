@@ -165,7 +165,7 @@ pub struct Config {
     pub services: NamingRules,
     /// Most the agent itself may take.
     pub ceilings: Ceilings,
-    /// Its nice value.
+    /// Nice value of its pipeline; its other threads are at 10 at least.
     pub nice: i32,
     /// How soon the kernel ends it when memory is short; `None` = [`OOM_SCORE_ADJ`], or what it was started with where
     /// that is more.
@@ -202,7 +202,7 @@ impl Default for Config {
             classes: ClassConfig::default(),
             services: Vec::new(),
             ceilings: Ceilings { memory: fill::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
-            nice: 10,
+            nice: 0,
             oom_score_adj: None,
             stall: Duration::from_secs(10),
         }

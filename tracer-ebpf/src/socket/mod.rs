@@ -170,7 +170,14 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     }
     thread.ops = thread.ops.wrapping_add(1);
     let asked = head_cap::<TX>(sock);
-    let cap = if asked < control.head_max { asked } else { control.head_max };
+    let least = if asked < control.head_max { asked } else { control.head_max };
+    // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.
+    // SAFETY: a per-CPU area of this program.
+    let cap = unsafe {
+        let at = &raw mut (*scratch).walk.left;
+        at.write_volatile(least as u64);
+        bound::at_most::<{ HEAD_MAX as u64 }>(at.read_volatile()) as u32
+    };
     // SAFETY: a per-CPU area of this program.
     let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
     let mut flags = if TX { OP_TX } else { 0 };

@@ -295,7 +295,9 @@ impl Classifier {
         if let Some(id) = self.ids.get(&key) {
             return *id;
         }
-        let full = self.ids.len() >= self.bounds.classes;
+        // An eighth of the places is for the parents of what finds none; when these are gone too, for the last resort.
+        let room = self.bounds.classes - self.bounds.classes / 8;
+        let (full, last) = (self.ids.len() >= room, self.ids.len() >= self.bounds.classes);
         let service = self.services.entry(facts.service).or_default();
         // Places are kept for rules and for the parents everything else merges into.
         let max = self.config.max_per_service;
@@ -305,7 +307,7 @@ impl Classifier {
         if service.classes >= limit || full || (self.folding && !ruled) {
             service.merged += 1;
             self.reached[0] += u64::from(full);
-            let parent = template::parent(&key.3, service.classes + 1 >= max);
+            let parent = template::parent(&key.3, last || service.classes + 1 >= max);
             if let Some(parent) = parent {
                 let route = parent.split_once(' ').map_or("", |(_, route)| route);
                 let (route, name) = (Arc::from(route), Arc::from(parent.as_str()));

@@ -145,6 +145,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         None => None,
     };
 
+    // The helpers run: the server's threads, and the one that names stacks.
+    prioritize_pipeline(&config);
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
@@ -240,16 +242,30 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the agent less important than what it traces; gives the nice value it was started with.
+/// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
+const HELPERS_NICE: i32 = 10;
+
+/// Makes the agent less important than what it traces; gives the nice value it was started with. The pipeline's thread
+/// gets its own by [`prioritize_pipeline`] once the others were started.
 fn prioritize(config: &Config) -> i32 {
     let score = config.oom_score_adj.unwrap_or_else(|| own::oom_score_adj().unwrap_or(0).max(OOM_SCORE_ADJ));
     if let Err(error) = own::set_oom_score_adj(score) {
         log::warn!("{error}: the agent is not ended before others when memory is short");
     }
-    own::set_nice(config.nice).unwrap_or_else(|error| {
-        log::warn!("{error}: the agent runs at the priority it was started with");
+    own::set_nice(config.nice.max(HELPERS_NICE)).unwrap_or_else(|error| {
+        log::warn!("{error}: the agent's helper threads run at the priority they were started with");
         0
     })
+}
+
+/// The pipeline's thread: threads it starts from here on get the same.
+fn prioritize_pipeline(config: &Config) {
+    if let Err(error) = own::set_nice(config.nice) {
+        log::warn!("{error}: the pipeline runs at a lower priority and may lose events on a busy host");
+    }
+    if config.nice != 0 {
+        own::set_session_nice(config.nice);
+    }
 }
 
 fn configure(options: &Live) -> Result<Config, Failure> {
@@ -538,13 +554,14 @@ impl Agent {
         self.health.books = self.books(pipeline);
         pipeline.host_books(&self.health.books);
         self.status.set_bpf(bpf);
-        let (cpu, rss) = (own::cpu() as f64 / 1e9, own::memory());
+        let (cpu, own::Memory { resident: rss, own: memory }) = (own::cpu() as f64 / 1e9, own::memory());
         self.health.own_cpu_s = cpu;
         self.health.own_rss = rss;
+        self.health.own_memory = memory;
         pipeline.metrics.set_own(cpu, rss);
         let (_, cores) = self.status.usage();
         self.health.own_cores = cores;
-        pipeline.metrics.set_usage(&self.config.ceilings, rss, cores);
+        pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
         let fills = self.fills();
         pipeline.metrics.set_fills(&fills.all());
     }

@@ -11,12 +11,28 @@ pub const EXIT_DETACHED: u8 = 3;
 /// How long saying why may take before the process ends without.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Resident memory of this process, bytes; 0 where it cannot be read.
-pub fn memory() -> u64 {
-    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
-    // SAFETY: takes a constant, cannot fail for this one.
-    pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Resident, bytes: what `ps` shows.
+    pub resident: u64,
+    /// Of that, what is its own, bytes: all but pages of files, which the kernel takes back when it wants to. Symbol
+    /// tables are mapped files; hundreds of megabytes of them may come and go within a second and cost nobody anything.
+    pub own: u64,
+}
+
+/// Memory of this process; 0 where it cannot be read.
+pub fn memory() -> Memory {
+    parse_memory(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+fn parse_memory(status: &str) -> Memory {
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
+    };
+    Memory { resident: of("VmRSS"), own: of("RssAnon") + of("RssShmem") }
 }
 
 fn clock(clock: libc::clockid_t) -> u64 {
@@ -51,8 +67,7 @@ pub(super) fn thread(tid: u32) -> Option<(char, u64)> {
     Some((state, scheduled.split_ascii_whitespace().next()?.parse().ok()?))
 }
 
-/// Sets the nice value of the calling thread and of those it starts from now on, and that of its session's group where
-/// the kernel schedules by those and the session is the agent's own. The value in force before.
+/// Sets the nice value of the calling thread and of those it starts from now on; gives the value in force before.
 pub fn set_nice(nice: i32) -> Result<i32, String> {
     // SAFETY: a plain system call; 0 is the calling thread. -1 is a value too, and no error worth telling apart.
     let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
@@ -60,12 +75,17 @@ pub fn set_nice(nice: i32) -> Result<i32, String> {
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
         return Err(format!("nice {nice}: {}", std::io::Error::last_os_error()));
     }
+    Ok(before)
+}
+
+/// Sets the nice value of the session among all sessions, where the kernel shares CPU among those first (autogroup) and
+/// the session is the agent's own, as a service's is; others' are not touched.
+pub fn set_session_nice(nice: i32) {
     // SAFETY: takes nothing.
     if unsafe { libc::getsid(0) as u32 } == std::process::id() {
-        // A session of its own (a service): others are not touched. Where there are no such groups: nothing to do.
+        // Where there are no such groups there is nothing to do.
         let _ = fs::write("/proc/self/autogroup", nice.to_string());
     }
-    Ok(before)
 }
 
 /// Sets how soon the kernel picks this process when memory is short: -1000 (never) to 1000 (first).
@@ -124,7 +144,10 @@ mod tests {
     fn this_process_uses_something() {
         let block = std::hint::black_box(vec![1u8; 32 << 20]);
         let (before, cpu_before) = (memory(), cpu());
-        assert!(before > 32 << 20, "{before}");
+        assert!(before.own > 32 << 20 && before.resident > before.own, "{before:?}");
+        let text = "Name:\tVmRSS: 5 kB\nVmRSS:\t 300 kB\nRssAnon:\t 100 kB\nRssFile:\t 150 kB\nRssShmem:\t 50 kB\n";
+        assert_eq!(parse_memory(text), Memory { resident: 300 << 10, own: 150 << 10 });
+        assert_eq!(parse_memory("VmRSS: kB\nRssAnon:"), Memory::default());
         let mut sum = 0u64;
         while cpu() < cpu_before + 1_000_000 {
             sum = std::hint::black_box(sum + u64::from(block[sum as usize % block.len()]));

@@ -45,7 +45,7 @@ pub enum Level {
     Full = 0,
     /// Less payload is asked of the kernel, and shorter heads are put together.
     Payload = 1,
-    /// Fewer stacks are sampled.
+    /// Fewer stacks are sampled, and named without debug information.
     Sampling = 2,
     /// Requests that would begin a new class are counted under its parent; fewer transactions and stacks are kept.
     Classes = 3,
@@ -62,6 +62,8 @@ pub struct Diet {
     pub head_limit: usize,
     /// Most stack samples per second and CPU.
     pub hertz_max: u32,
+    /// Whether names of functions may be read from debug information, which takes tens of megabytes.
+    pub debug_info: bool,
     /// Whether requests may begin new classes.
     pub new_classes: bool,
     /// The stores (transactions, stacks) keep one part of this many of what they may; 0 = nothing at all.
@@ -95,7 +97,7 @@ impl Level {
         match self {
             Self::Full => "everything is kept",
             Self::Payload => "heads of messages are carried up to 1 KiB only",
-            Self::Sampling => "stacks are sampled at 19 Hz at most",
+            Self::Sampling => "stacks are sampled at 19 Hz at most and named without debug information",
             Self::Classes => {
                 "new request classes are counted under their parents, a quarter of the transactions and stacks is kept"
             }
@@ -109,11 +111,12 @@ impl Level {
             head_max: tracer_common::limits::HEAD_MAX as u16,
             head_limit: tracer_common::limits::HEAD_COLLECTED,
             hertz_max: u32::MAX,
+            debug_info: true,
             new_classes: true,
             store_part: 1,
         };
         let payload = Diet { head_max: 1024, head_limit: 8 * 1024, ..full };
-        let sampling = Diet { hertz_max: 19, ..payload };
+        let sampling = Diet { hertz_max: 19, debug_info: false, ..payload };
         let classes = Diet { new_classes: false, store_part: 4, ..sampling };
         match self {
             Self::Full => full,
@@ -136,7 +139,7 @@ impl Level {
 /// Most the agent may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceilings {
-    /// Resident memory, bytes.
+    /// Memory of its own, bytes.
     pub memory: u64,
     /// CPU, cores' worth.
     pub cpu: f64,
@@ -149,7 +152,7 @@ pub struct Ceilings {
 pub struct Usage {
     /// When, `CLOCK_MONOTONIC`, nanoseconds.
     pub now: Nanos,
-    /// Resident memory, bytes.
+    /// Memory of its own, bytes.
     pub memory: u64,
     /// CPU since the start, nanoseconds.
     pub cpu: u64,
@@ -158,7 +161,7 @@ pub struct Usage {
 /// Which ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ceiling {
-    /// Resident memory.
+    /// Memory of its own.
     Memory,
     /// CPU.
     Cpu,

@@ -43,7 +43,7 @@ impl Status {
         Level::from_number(self.level.load(Ordering::Relaxed))
     }
 
-    /// Resident memory, bytes, and CPU over the last seconds, cores' worth, as measured last.
+    /// Memory of its own, bytes, and CPU over the last seconds, cores' worth, as measured last.
     pub fn usage(&self) -> (u64, f64) {
         (self.memory.load(Ordering::Relaxed), self.cpu_millis.load(Ordering::Relaxed) as f64 / 1e3)
     }

@@ -114,7 +114,7 @@ impl Watchdog {
                 self.give_up(what, &why);
             }
             looked = now;
-            let memory = own::memory();
+            let memory = own::memory().own;
             let level = shedder.observe(Usage { now, memory, cpu: own::cpu() + self.status.bpf() });
             self.status.measured(level, memory, shedder.cpu());
             if let Some(ceiling) = shedder.beyond() {

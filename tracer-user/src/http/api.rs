@@ -62,8 +62,9 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
         },
         "agent": {
             "cpu_s": health.own_cpu_s, "cpu_cores": health.own_cores, "rss_bytes": health.own_rss,
+            "memory_bytes": health.own_memory,
             "max_cpu_cores": health.ceilings.map(|ceilings| ceilings.cpu),
-            "max_rss_bytes": health.ceilings.map(|ceilings| ceilings.memory),
+            "max_memory_bytes": health.ceilings.map(|ceilings| ceilings.memory),
         },
         "shed": { "level": health.level as u8, "what": health.level.name(), "meaning": health.level.what() },
     })))

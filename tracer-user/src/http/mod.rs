@@ -57,8 +57,10 @@ pub struct Health {
     pub books: HostBooks,
     /// CPU seconds and memory of the agent.
     pub own_cpu_s: f64,
-    /// Bytes.
+    /// Resident, bytes.
     pub own_rss: u64,
+    /// The same without pages of files: what its ceiling is for, bytes.
+    pub own_memory: u64,
     /// CPU of the last seconds, cores' worth.
     pub own_cores: f64,
     /// Detail given up.

@@ -65,7 +65,7 @@ impl Own {
                 r,
                 gauge(
                     "tracer_ceiling",
-                    "Most the agent may take: resident memory in bytes, CPU in cores' worth.",
+                    "Most the agent may take: memory (without pages of files) in bytes, CPU in cores' worth.",
                     "resource",
                 ),
             ),
@@ -73,7 +73,7 @@ impl Own {
                 r,
                 gauge(
                     "tracer_ceiling_used_ratio",
-                    "What the agent takes / what it may: resident memory, CPU of the last seconds.",
+                    "What the agent takes / what it may: memory (without pages of files), CPU of the last seconds.",
                     "resource",
                 ),
             ),

@@ -191,9 +191,11 @@ impl Profiles {
         while self.stacks.len() > most.stacks && self.drop_period() {
             self.sweep();
         }
-        if part == 0 {
-            self.symbols.rest();
-        }
+    }
+
+    /// Whether memory is short: names are then read without debug information, from few programs at a time.
+    pub fn be_frugal(&self, frugal: bool) {
+        self.symbols.be_frugal(frugal);
     }
 
     /// Lets the oldest period go; `false` when there is none.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ const QUEUE: usize = 8192;
 const NAMES: usize = 200_000;
 /// Processes whose symbol tables are kept open.
 const PROCESSES: usize = 24;
+/// The same while memory is short.
+const PROCESSES_FRUGAL: usize = 2;
 /// Symbol tables are mapped files: they are let go when nothing was asked for this long.
 const REST: Duration = Duration::from_secs(10);
 /// How long a renderer waits for names.
@@ -58,8 +60,8 @@ pub(super) struct Wanted {
 enum Job {
     Name(Wanted),
     Forget(u32),
-    /// Lets go of everything that can be read again.
-    Rest,
+    /// Wakes the thread, for it to see that it is to be frugal.
+    Wake,
 }
 
 /// How full its queue and caches are.
@@ -72,6 +74,8 @@ struct Levels {
     names_refused: AtomicU64,
     processes: AtomicUsize,
     processes_dropped: AtomicU64,
+    /// Memory is short: tables are let go at once, debug information is not read, few tables are open.
+    frugal: AtomicBool,
 }
 
 /// Handle on the naming thread.
@@ -164,9 +168,13 @@ impl Symbols {
         }
     }
 
-    /// Lets go of symbol tables and names, as far as they can be read again.
-    pub(super) fn rest(&self) {
-        let _ = self.jobs.try_send(Job::Rest);
+    /// Whether memory is short: then symbol tables and names are let go at once, and later ones are read without debug
+    /// information, few at a time.
+    pub(super) fn be_frugal(&self, frugal: bool) {
+        if self.levels.frugal.swap(frugal, Ordering::Relaxed) != frugal {
+            // A full queue wakes it as well.
+            let _ = self.jobs.try_send(Job::Wake);
+        }
     }
 
     /// Asks for names; never waits. What finds no place is asked for again when it is rendered.
@@ -228,7 +236,15 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: HashMap<u32, Option<Names>> = HashMap::new();
+    let mut frugal = false;
     while turn.is(number) {
+        let now_frugal = levels.frugal.load(Ordering::Relaxed);
+        if now_frugal && !frugal {
+            symbolizer = builder().build();
+            processes = HashMap::new();
+            names = HashMap::new();
+        }
+        frugal = now_frugal;
         levels.names.store(names.len(), Ordering::Relaxed);
         levels.processes.store(processes.len(), Ordering::Relaxed);
         let Ok(queue) = turn.queue.lock() else { return };
@@ -250,19 +266,15 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
                 processes.remove(&pid);
                 continue;
             }
-            Job::Rest => {
-                symbolizer = builder().build();
-                processes = HashMap::new();
-                names = HashMap::new();
-                continue;
-            }
+            Job::Wake => continue,
             Job::Name(wanted) => wanted,
         };
         levels.queue.fetch_sub(1, Ordering::Relaxed);
         if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
             continue;
         }
-        if processes.len() >= PROCESSES && !processes.contains_key(&wanted.pid) {
+        let most = if frugal { PROCESSES_FRUGAL } else { PROCESSES };
+        if processes.len() >= most && !processes.contains_key(&wanted.pid) {
             // Start over rather than keep every program ever seen in memory.
             levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
             symbolizer = builder().build();
@@ -270,7 +282,7 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
         }
         let jit = processes.entry(wanted.pid).or_default();
         turn.busy.store(turn.since().max(1), Ordering::Release);
-        let found = catch_unwind(AssertUnwindSafe(|| frames(&symbolizer, &wanted, jit)));
+        let found = catch_unwind(AssertUnwindSafe(|| frames(&symbolizer, &wanted, jit, frugal)));
         if !turn.is(number) {
             // Taken for lost meanwhile.
             return;
@@ -305,8 +317,8 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
     }
 }
 
-/// Names of a stack, outermost first.
-fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>) -> Vec<String> {
+/// Names of a stack, outermost first; without debug information, the largest of what is read, where `frugal`.
+fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>, frugal: bool) -> Vec<String> {
     let mut frames = Vec::new();
     if !wanted.user.is_empty() {
         let process = |debug_syms| {
@@ -315,7 +327,7 @@ fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>) -> 
         };
         let mut name = |debug| name(symbolizer, &process(debug), &wanted.user, "", Some((wanted.pid, jit)));
         // Debug information that cannot be read must not hide the symbols that can.
-        let found = if trusted(wanted.pid) { name(true) } else { None };
+        let found = if !frugal && trusted(wanted.pid) { name(true) } else { None };
         let found = found.or_else(|| name(false));
         frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")));
     }

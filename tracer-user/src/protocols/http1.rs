@@ -196,7 +196,7 @@ impl Parser for Heads {
             }
             (None, request) if cut => {
                 // Named from what is there; where it ends is not.
-                let request = request.or_else(|| request_line(bytes, settings));
+                let request = request.or_else(|| request_line(without_cut_version(bytes), settings));
                 let Some(mut request) = request else { return Step::Invalid };
                 request.cut = true;
                 let body = match framing {
@@ -264,6 +264,13 @@ fn status_line(line: &[u8]) -> Option<u16> {
     let digits = rest.get(..3)?;
     let status = std::str::from_utf8(digits).ok()?.parse().ok()?;
     (100..1000).contains(&status).then_some(status)
+}
+
+/// A request line that was cut, without the beginning of a version where the cut is inside of that.
+fn without_cut_version(line: &[u8]) -> &[u8] {
+    let at = memchr::memrchr(b' ', line).unwrap_or(line.len());
+    let (before, version) = line.split_at(at);
+    if version.get(1..).is_some_and(|version| b"HTTP/1.".starts_with(version)) { before } else { line }
 }
 
 fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
@@ -423,6 +430,20 @@ mod tests {
             assert_eq!(traceparent(bad), None, "{}", String::from_utf8_lossy(bad));
         }
         assert!(traceparent(b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-future").is_some());
+    }
+
+    #[test]
+    fn a_request_is_named_wherever_its_head_is_cut() {
+        let head = b"GET /a/long/path HTTP/1.1\r\nHost: h\r\n\r\n";
+        for at in b"GET /".len()..head.len() {
+            let Step::Head { message, .. } = Heads.request(&head[..at], true, &Settings::default()) else {
+                panic!("cut at {at}: no request");
+            };
+            let path = head[4..at].split(|byte| *byte == b' ').next().unwrap();
+            assert_eq!((&*message.method, message.path.as_bytes(), message.cut), ("GET", path, true), "cut at {at}");
+        }
+        assert!(matches!(Heads.request(b"GET / FTP", true, &Settings::default()), Step::Invalid));
+        assert!(matches!(Heads.request(b"GET / HTTP\r\n\r\n", false, &Settings::default()), Step::Invalid));
     }
 
     #[test]

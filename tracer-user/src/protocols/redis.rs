@@ -149,6 +149,9 @@ struct Values {
     asked: bool,
     /// Inline commands came before: a line need not begin with a known command then.
     inline: bool,
+    /// Arrays came and no inline command before them: a line is the rest of something then, `INCR` at its beginning or
+    /// not.
+    arrays: bool,
 }
 
 /// What a first word makes of a message from the server.
@@ -221,6 +224,7 @@ impl Values {
             }
         }
         let mut message = named(command, words[0], words[1], count - 1);
+        self.arrays |= !self.inline;
         self.mute(&mut message.asked);
         if read == count {
             return Step::Head { used: at, message, body: Body::Length(0) };
@@ -234,6 +238,10 @@ impl Values {
     }
 
     fn inline(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
+        if self.arrays {
+            // An empty line is no exception: it ends an array that began in bytes that were not captured.
+            return Step::Invalid;
+        }
         match inline(bytes) {
             Read::Got((line, used)) if line.empty => Step::Skip { used },
             Read::Got((line, used)) => {
@@ -348,7 +356,9 @@ impl Parser for Values {
         self.confirmations = 0;
         match (asked.note, failure) {
             (NOTE_MONITOR, None) => self.monitoring = true,
-            (NOTE_RESET, None) => *self = Self { inline: self.inline, asked: true, ..Self::default() },
+            (NOTE_RESET, None) => {
+                *self = Self { inline: self.inline, arrays: self.arrays, asked: true, ..Self::default() }
+            }
             _ => {}
         }
         let body = if asked.tunnel && failure.is_none() { Body::Switch } else { body };

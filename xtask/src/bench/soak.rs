@@ -227,7 +227,8 @@ impl Agent {
         };
         let metrics = self.metrics()?;
         let level = |(series, value): &(String, f64)| {
-            Some(format!("{} {value:.0}", series.strip_prefix("tracer_level{")?.split('"').nth(1)?))
+            let what = series.strip_prefix("tracer_fill_entries{")?.split('"').nth(1)?;
+            (*value > 0.0).then(|| format!("{what} {value:.0}"))
         };
         let levels: Vec<String> = metrics.iter().filter_map(level).collect();
         let cpu = metrics.iter().find(|(series, _)| series == "process_cpu_seconds_total");

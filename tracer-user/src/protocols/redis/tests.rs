@@ -250,6 +250,30 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
 }
 
 #[test]
+fn the_rest_of_a_command_is_no_command() {
+    let incr = command(&["INCR", "n"]);
+    // One that begins in bytes that were not captured, for every place where the next operation can begin in it.
+    for cut in 1..incr.len() {
+        let (front, back) = incr.split_at(cut);
+        let mut conversation = Conversation::new(false);
+        let said = play(
+            &mut conversation,
+            &[
+                rx(&incr),
+                tx(":1\r\n"),
+                cap(rx(&[incr.as_str(), &incr, front].concat()), incr.len()),
+                tx(":2\r\n:3\r\n"),
+                rx(&[back, &incr].concat()),
+                tx(":4\r\n:5\r\n"),
+            ],
+        );
+        let lines = summary(&said);
+        let count = |name: &str| lines.iter().filter(|line| line.starts_with(name) && line.contains("-> ok")).count();
+        assert_eq!((count("INCR"), count("_UNNAMED")), (3, 2), "{cut}: {lines:?}");
+    }
+}
+
+#[test]
 fn a_pipeline_of_more_than_can_wait_is_counted() {
     let asked = command(&["GET", "k"]).repeat(20_000);
     let mut conversation = Conversation::new(false);
