@@ -524,7 +524,7 @@ impl Pipeline {
         self.classifier.allow_new(diet.new_classes);
         self.store.keep_part(diet.store_part);
         self.profiles.keep_part(diet.store_part);
-        self.profiles.be_frugal(!diet.debug_info);
+        self.profiles.allow_debug_info(diet.debug_info);
         if level > self.level {
             for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
                 self.metrics.shed(taken);

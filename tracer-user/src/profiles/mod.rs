@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
 pub use symbolize::name_in_file;
-use symbolize::{Frames, Symbols, Wanted};
+use symbolize::{Frames, Means, Symbols, Wanted};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
 const PERIOD: Nanos = 30_000_000_000;
@@ -193,9 +193,14 @@ impl Profiles {
         }
     }
 
-    /// Whether memory is short: names are then read without debug information, from few programs at a time.
-    pub fn be_frugal(&self, frugal: bool) {
-        self.symbols.be_frugal(frugal);
+    /// Whether names may be read from debug information; without, few programs are read at a time. Where nothing is
+    /// kept, none are.
+    pub fn allow_debug_info(&self, allowed: bool) {
+        self.symbols.set_means(match (self.part, allowed) {
+            (0, _) => Means::None,
+            (_, false) => Means::Little,
+            (_, true) => Means::Ample,
+        });
     }
 
     /// Lets the oldest period go; `false` when there is none.

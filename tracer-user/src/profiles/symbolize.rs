@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -60,8 +60,21 @@ pub(super) struct Wanted {
 enum Job {
     Name(Wanted),
     Forget(u32),
-    /// Wakes the thread, for it to see that it is to be frugal.
+    /// Wakes the thread, for it to see how much memory there is.
     Wake,
+}
+
+/// How much memory there is for names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Means {
+    /// As much as it takes.
+    #[default]
+    Ample,
+    /// Little: no debug information, few tables open.
+    Little,
+    /// None: stacks stay without names.
+    None,
 }
 
 /// How full its queue and caches are.
@@ -74,8 +87,8 @@ struct Levels {
     names_refused: AtomicU64,
     processes: AtomicUsize,
     processes_dropped: AtomicU64,
-    /// Memory is short: tables are let go at once, debug information is not read, few tables are open.
-    frugal: AtomicBool,
+    /// How much memory there is for names: [`Means`].
+    means: AtomicU8,
 }
 
 /// Handle on the naming thread.
@@ -168,10 +181,9 @@ impl Symbols {
         }
     }
 
-    /// Whether memory is short: then symbol tables and names are let go at once, and later ones are read without debug
-    /// information, few at a time.
-    pub(super) fn be_frugal(&self, frugal: bool) {
-        if self.levels.frugal.swap(frugal, Ordering::Relaxed) != frugal {
+    /// How much memory there is from now on. With less, tables and names that are there go at once.
+    pub(super) fn set_means(&self, means: Means) {
+        if self.levels.means.swap(means as u8, Ordering::Relaxed) != means as u8 {
             // A full queue wakes it as well.
             let _ = self.jobs.try_send(Job::Wake);
         }
@@ -236,15 +248,20 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
     let mut symbolizer = builder().build();
     let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut processes: HashMap<u32, Option<Names>> = HashMap::new();
-    let mut frugal = false;
+    let mut means = Means::Ample;
     while turn.is(number) {
-        let now_frugal = levels.frugal.load(Ordering::Relaxed);
-        if now_frugal && !frugal {
+        let now = match levels.means.load(Ordering::Relaxed) {
+            0 => Means::Ample,
+            1 => Means::Little,
+            _ => Means::None,
+        };
+        if now > means {
             symbolizer = builder().build();
             processes = HashMap::new();
             names = HashMap::new();
+            crate::guard::own::release_memory();
         }
-        frugal = now_frugal;
+        means = now;
         levels.names.store(names.len(), Ordering::Relaxed);
         levels.processes.store(processes.len(), Ordering::Relaxed);
         let Ok(queue) = turn.queue.lock() else { return };
@@ -270,10 +287,14 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
             Job::Name(wanted) => wanted,
         };
         levels.queue.fetch_sub(1, Ordering::Relaxed);
+        if means == Means::None {
+            levels.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
         if results.lock().is_ok_and(|results| results.contains_key(&wanted.id)) {
             continue;
         }
-        let most = if frugal { PROCESSES_FRUGAL } else { PROCESSES };
+        let most = if means == Means::Ample { PROCESSES } else { PROCESSES_FRUGAL };
         if processes.len() >= most && !processes.contains_key(&wanted.pid) {
             // Start over rather than keep every program ever seen in memory.
             levels.processes_dropped.fetch_add(1, Ordering::Relaxed);
@@ -282,7 +303,7 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
         }
         let jit = processes.entry(wanted.pid).or_default();
         turn.busy.store(turn.since().max(1), Ordering::Release);
-        let found = catch_unwind(AssertUnwindSafe(|| frames(&symbolizer, &wanted, jit, frugal)));
+        let found = catch_unwind(AssertUnwindSafe(|| frames(&symbolizer, &wanted, jit, means == Means::Ample)));
         if !turn.is(number) {
             // Taken for lost meanwhile.
             return;
@@ -317,8 +338,8 @@ fn work(turn: &Turn, number: u64, results: &Mutex<HashMap<u32, Frames>>, levels:
     }
 }
 
-/// Names of a stack, outermost first; without debug information, the largest of what is read, where `frugal`.
-fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>, frugal: bool) -> Vec<String> {
+/// Names of a stack, outermost first; `debug` information is the largest of what is read.
+fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>, debug: bool) -> Vec<String> {
     let mut frames = Vec::new();
     if !wanted.user.is_empty() {
         let process = |debug_syms| {
@@ -327,7 +348,7 @@ fn frames(symbolizer: &Symbolizer, wanted: &Wanted, jit: &mut Option<Names>, fru
         };
         let mut name = |debug| name(symbolizer, &process(debug), &wanted.user, "", Some((wanted.pid, jit)));
         // Debug information that cannot be read must not hide the symbols that can.
-        let found = if !frugal && trusted(wanted.pid) { name(true) } else { None };
+        let found = if debug && trusted(wanted.pid) { name(true) } else { None };
         let found = found.or_else(|| name(false));
         frames.extend(found.unwrap_or_else(|| unknown(&wanted.user, "")));
     }
