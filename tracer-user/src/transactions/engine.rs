@@ -16,6 +16,7 @@ pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
+use crate::guard::room::Room;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
@@ -562,6 +563,22 @@ impl Engine {
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
         self.report(if finish { Nanos::MAX } else { now }, out);
+        self.give_back();
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    fn give_back(&mut self) {
+        self.connections.give_back();
+        self.threads.give_back();
+        self.services.give_back();
+        self.serving.give_back();
+        self.joins.give_back();
+        self.waiting.give_back();
+        self.deferred.give_back();
+        self.closing.give_back();
+        self.graves.give_back();
+        self.asks.give_back();
+        self.said.give_back();
     }
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
