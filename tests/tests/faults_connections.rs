@@ -59,9 +59,9 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     let shards = all.div_ceil(EACH);
     let each = all / shards / 2;
     let program = compile(dir.path(), "hoard");
-    let start = |_| {
+    let start = |shard| {
         let mut command = Command::new(&program);
-        Server::start("hoard", dir.path(), command.arg("serve"))
+        Server::start(&format!("hoard{shard}"), dir.path(), command.arg("serve"))
     };
     let servers: Vec<Server> = (0..shards).map(start).collect();
     let ports: Vec<u16> = servers.iter().map(|server| server.address.port()).collect();
