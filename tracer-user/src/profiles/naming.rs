@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::jit;
 
@@ -30,6 +30,9 @@ pub(super) const ADDRESSES: usize = 65_536;
 /// Mapped files looked at to see who owns them, and bytes of the list of mappings that are read.
 const MAPPED: usize = 1024;
 const MAPS: u64 = 1 << 20;
+/// Debug information of programs that are larger than this with their libraries, bytes, is left alone: read, it takes
+/// about as much memory as it has in its files, and what it adds to the symbols are functions that were inlined.
+const LARGE: u64 = 32 << 20;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
 const REST: Duration = Duration::from_secs(4);
 const REST_KERNEL: Duration = Duration::from_secs(60);
@@ -50,9 +53,10 @@ struct Known {
     jit: Option<jit::Names>,
     /// Names found, outermost first where functions were inlined.
     frames: FxHashMap<u64, Frames>,
-    /// Fingerprint of the files it maps, 0 before they were looked at; and whether all of them are root's or our own.
+    /// Fingerprint of the files it maps, 0 before they were looked at; and whether their debug information may be read:
+    /// all of them are root's or our own, and not too large.
     files: u64,
-    trusted: bool,
+    debug: bool,
 }
 
 /// What an address without a name is.
@@ -228,11 +232,11 @@ impl Namer {
             return odd;
         }
         // A process that is gone has no files; what was found while it lived still holds.
-        if let Some((files, whole)) = mapped(pid)
-            && files != known.files
+        if let Some(mapped) = mapped(pid)
+            && mapped.fingerprint != known.files
         {
-            known.files = files;
-            known.trusted = whole && trusted(pid);
+            known.files = mapped.fingerprint;
+            known.debug = debug_wanted(pid, &mapped);
             known.frames.clear();
         }
         let missing = unnamed(stacks, &known.frames);
@@ -248,7 +252,7 @@ impl Namer {
             }
         };
         // Debug information that cannot be read must not hide the symbols that can.
-        let found = if debug && known.trusted { ask(true) } else { None };
+        let found = if debug && known.debug { ask(true) } else { None };
         for (call, symbol) in missing.iter().zip(found.or_else(|| ask(false)).into_iter().flatten()) {
             match symbol {
                 Symbolized::Sym(symbol) => {
@@ -309,47 +313,69 @@ fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
     all
 }
 
-/// A fingerprint of the files a process maps and where, never 0, and whether all of them were looked at; `None` when it
-/// is gone.
-fn mapped(pid: u32) -> Option<(u64, bool)> {
+/// The files a process maps.
+#[derive(Debug)]
+struct Mapped {
+    /// Of the files and where they are; never 0.
+    fingerprint: u64,
+    /// Inodes of those with code.
+    code: FxHashSet<u64>,
+    /// Whether the list was read to its end.
+    whole: bool,
+}
+
+impl Mapped {
+    fn parse(maps: &[u8], whole: bool) -> Self {
+        let (mut hasher, mut code) = (FxHasher::default(), FxHashSet::default());
+        for line in maps.split(|byte| *byte == b'\n') {
+            let mut words = line.split(|byte| *byte == b' ');
+            // Memory without a file may come and go.
+            let (Some(range), Some(permissions), Some(offset), Some(device), Some(inode)) =
+                (words.next(), words.next(), words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let number = std::str::from_utf8(inode).ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
+            if number != 0 {
+                (range, offset, device, inode).hash(&mut hasher);
+                if permissions.get(2) == Some(&b'x') {
+                    code.insert(number);
+                }
+            }
+        }
+        Self { fingerprint: hasher.finish().max(1), code, whole }
+    }
+}
+
+/// What a process maps; `None` when it is gone.
+fn mapped(pid: u32) -> Option<Mapped> {
     let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
     let mut text = Vec::new();
     file.take(MAPS).read_to_end(&mut text).ok()?;
-    Some((fingerprint(&text), (text.len() as u64) < MAPS))
+    Some(Mapped::parse(&text, (text.len() as u64) < MAPS))
 }
 
-fn fingerprint(maps: &[u8]) -> u64 {
-    let mut hasher = FxHasher::default();
-    for line in maps.split(|byte| *byte == b'\n') {
-        let mut words = line.split(|byte| *byte == b' ');
-        // Range, permissions, offset, device, inode: memory without a file may come and go.
-        let (Some(range), Some(_), Some(offset), Some(device), Some(inode)) =
-            (words.next(), words.next(), words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        if inode != b"0" {
-            (range, offset, device, inode).hash(&mut hasher);
-        }
+/// Whether the files a process has mapped are root's or our own user's, and those with code together not too large. It
+/// may map others a moment later.
+fn debug_wanted(pid: u32, mapped: &Mapped) -> bool {
+    if !mapped.whole {
+        return false;
     }
-    hasher.finish().max(1)
-}
-
-/// Whether the files a process has mapped are root's or our own user's. It may map others a moment later.
-fn trusted(pid: u32) -> bool {
     // SAFETY: takes nothing, cannot fail.
     let own = unsafe { libc::geteuid() };
     let Ok(maps) = std::fs::read_dir(format!("/proc/{pid}/map_files")) else { return false };
-    let mut looked = 0;
-    for entry in maps.flatten() {
-        looked += 1;
+    let mut files: FxHashMap<(u64, u64), u64> = FxHashMap::default();
+    for (looked, entry) in maps.flatten().enumerate() {
         // By the mapping, not by its name: whatever stands under the name now.
-        let owned = std::fs::metadata(entry.path()).is_ok_and(|about| about.uid() == 0 || about.uid() == own);
-        if !owned || looked > MAPPED {
+        let Ok(about) = std::fs::metadata(entry.path()) else { return false };
+        if (about.uid() != 0 && about.uid() != own) || looked >= MAPPED {
             return false;
         }
+        if mapped.code.contains(&about.ino()) {
+            files.insert((about.dev(), about.ino()), about.len());
+        }
     }
-    true
+    files.into_values().fold(0u64, u64::saturating_add) <= LARGE
 }
 
 /// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
@@ -366,6 +392,8 @@ pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[inline(never)]
@@ -411,8 +439,36 @@ mod tests {
         let one = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
         let heap = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-50 rw-p 00000000 00:00 0    [heap]\n";
         let other = b"10-20 r-xp 00000000 08:01 78    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
+        let fingerprint = |maps| Mapped::parse(maps, true).fingerprint;
         assert_eq!(fingerprint(one), fingerprint(heap));
         assert_ne!(fingerprint(one), fingerprint(other));
         assert_ne!(fingerprint(b"nonsense"), 0);
+        assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), [77]);
+    }
+
+    #[test]
+    fn debug_information_of_large_programs_is_left_alone() {
+        let pid = std::process::id();
+        let mut mapped = mapped(pid).unwrap();
+        // This very program may be large already.
+        mapped.code.clear();
+        assert!(debug_wanted(pid, &mapped));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        std::fs::write(&path, vec![0; 4096]).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).read(true).open(&path).unwrap();
+        file.set_len(LARGE + 1).unwrap();
+        // SAFETY: a fresh mapping of a file that stays open; unmapped below, touched by nobody.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        mapped.code.insert(file.metadata().unwrap().ino());
+        assert!(!debug_wanted(pid, &mapped));
+        mapped.code.clear();
+        assert!(debug_wanted(pid, &mapped), "data may be large");
+        mapped.whole = false;
+        assert!(!debug_wanted(pid, &mapped));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(at, 4096) };
     }
 }

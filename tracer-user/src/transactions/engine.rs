@@ -24,6 +24,10 @@ use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 /// loopback even that of the operation that provoked it. Nanoseconds.
 const LINGER: Nanos = 20_000_000;
 
+/// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
+/// traced, or never carry anything, and its end is not reported then. Nanoseconds.
+const ANNOUNCED: Nanos = 10_000_000_000;
+
 /// What the engine could not do, by reason; counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -289,6 +293,7 @@ impl Engine {
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
         let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
         if op.seq != 0 {
@@ -393,6 +398,7 @@ impl Engine {
                     })
                 });
                 let connection = self.connection(state.cookie, out);
+                connection.announced = connection.last == 0;
                 connection.opener = opener;
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
@@ -544,7 +550,10 @@ impl Engine {
             .connections
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
-            .filter(|(_, connection)| finish || now.saturating_sub(connection.last) > idle)
+            .filter(|(_, connection)| {
+                let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
+                finish || now.saturating_sub(connection.last) > longest
+            })
             .map(|(cookie, _)| *cookie)
             .collect();
         self.head_bytes = head_bytes;
