@@ -7,8 +7,6 @@ mod payload;
 pub(crate) mod sent;
 mod uring;
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
@@ -29,9 +27,8 @@ use crate::{
         sock::{SockPtr, What},
         task::Task,
     },
-    policy,
+    policy, ring,
     sched::books,
-    scratch::{OpScratch, RX_SCRATCH, TX_SCRATCH},
     storage::{
         SOCK_ACTIVE, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
     },
@@ -44,8 +41,7 @@ const MSG_PEEK: i32 = 2;
 pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        let Some(scratch) = TX_SCRATCH.get_ptr_mut(0) else { return 0 };
-        moved::<true>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+        moved::<true>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -56,8 +52,7 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        let Some(scratch) = RX_SCRATCH.get_ptr_mut(0) else { return 0 };
-        moved::<false>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+        moved::<false>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -112,7 +107,7 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
 
 /// One operation moved `bytes` bytes.
 #[inline(always)]
-fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
+fn moved<const TX: bool>(sk: SockPtr, bytes: u32) {
     let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX>(sk) else { return };
     if bytes == 0 {
         // The end of what the peer sends: once, and only of a socket that was heard of.
@@ -171,15 +166,18 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     thread.ops = thread.ops.wrapping_add(1);
     let asked = head_cap::<TX>(sock);
     let least = if asked < control.head_max { asked } else { control.head_max };
+    // What is not in user memory has no bytes here.
+    let carried = if shape == Shape::Pages { 0 } else { bytes.min(least) + TAIL_MAX as u32 };
+    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + carried as u64, Lost::RingOp) else { return };
+    let op = slot.record.cast::<Op>();
     // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.
-    // SAFETY: a per-CPU area of this program.
+    // SAFETY: the record is written last; until then its place is free.
     let cap = unsafe {
-        let at = &raw mut (*scratch).walk.left;
-        at.write_volatile(least as u64);
-        bound::at_most::<{ HEAD_MAX as u64 }>(at.read_volatile()) as u32
+        op.cast::<u64>().write_volatile(least as u64);
+        bound::at_most::<{ HEAD_MAX as u64 }>(op.cast::<u64>().read_volatile()) as u32
     };
-    // SAFETY: a per-CPU area of this program.
-    let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
+    // SAFETY: in the slot, which has the room.
+    let found = unsafe { payload::copy(op, sk, shape, regs, thread, bytes, cap, TX) };
     let mut flags = if TX { OP_TX } else { 0 };
     if more {
         flags |= OP_MORE;
@@ -202,9 +200,9 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     let head = bound::at_most::<{ HEAD_MAX as u64 }>(found.head as u64);
     let tail = bound::at_most::<{ TAIL_MAX as u64 }>(found.tail as u64);
     let len = size_of::<Op>() as u64 + head + tail;
-    // SAFETY: a per-CPU area of this program; `len` is within it.
+    // SAFETY: at the beginning of the slot.
     unsafe {
-        (*scratch).op = Op {
+        *op = Op {
             header: Header {
                 kind: Kind::Op as u8,
                 flags,
@@ -228,10 +226,9 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             sent_at: thread.sent_at,
             books: books(task, thread, now),
         };
-        if emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp) {
-            thread.sent_cookie = 0;
-        }
     }
+    thread.sent_cookie = 0;
+    slot.complete(len);
 }
 
 /// Sequence number of the first byte, bytes before it that no hook showed (splice, zero-copy receive, an operation for

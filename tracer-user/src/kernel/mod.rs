@@ -14,6 +14,7 @@ pub mod object;
 pub mod offsets;
 pub mod policy;
 pub mod probes;
+mod ring;
 pub mod rings;
 pub mod sampler;
 pub mod selftest;
