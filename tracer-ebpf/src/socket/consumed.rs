@@ -10,7 +10,7 @@ use tracer_common::{
     lost::Lost,
 };
 
-use super::{Seen, connection, seen};
+use super::{ALONE, Seen, connection, seen};
 use crate::{
     arch, emit,
     kernel::{
@@ -36,7 +36,7 @@ pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn spliced(sk: SockPtr) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false>(sk) else { return };
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false, ALONE>(sk) else { return };
     if what != What::Tcp {
         return;
     }

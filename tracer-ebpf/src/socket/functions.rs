@@ -11,7 +11,7 @@ use aya_ebpf::{
     programs::{FEntryContext, FExitContext},
 };
 
-use super::{MSG_PEEK, connection, moved};
+use super::{ALONE, MSG_PEEK, connection, moved};
 use crate::kernel::sock::SockPtr;
 
 /// `socket` moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
@@ -21,7 +21,7 @@ fn exit<const TX: bool>(socket: *mut c_void, moved_bytes: i64) {
         return;
     }
     let Some(sk) = SockPtr::of_socket(socket) else { return };
-    moved::<TX>(sk, moved_bytes as u32);
+    moved::<TX, ALONE>(sk, moved_bytes as u32);
 }
 
 macro_rules! sends {

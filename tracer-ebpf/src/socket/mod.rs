@@ -41,7 +41,18 @@ const MSG_PEEK: i32 = 2;
 pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        moved::<true>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<true, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
+    }
+    0
+}
+
+/// hook: as [`tx`], behind it. Where the kernel preempts programs, it skips them for whatever runs on that CPU meanwhile;
+/// it does not skip this one, unless it was preempted here, too.
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn tx_again(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    if ret > 0 {
+        moved::<true, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -52,10 +63,28 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        moved::<false>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<false, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
+
+/// hook: as [`rx`], behind it; see [`tx_again`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    let flags: i32 = ctx.arg(2);
+    if ret >= 0 && flags & MSG_PEEK == 0 {
+        moved::<false, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
+    }
+    0
+}
+
+/// Which program on its hook this is: the only one.
+const ALONE: u8 = 0;
+/// The first, and there can be a second.
+const FIRST: u8 = 1;
+/// The second: it does what the first was kept from.
+const SECOND: u8 = 2;
 
 /// What is known once a socket operation is found worth following.
 struct Seen {
@@ -69,7 +98,7 @@ struct Seen {
 
 /// The socket's and the thread's records, when the operation is to be traced.
 #[inline(always)]
-fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
+fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
     let what = sk.what();
     if what == What::Other || (what == What::Udp && control.flags & CONTROL_UDP == 0) {
@@ -83,6 +112,14 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
     }
     // SAFETY: not null, and only this thread's programs touch it while it runs.
     let thread = unsafe { &mut *thread };
+    let bit = 1 << TX as u32;
+    if WHICH == FIRST {
+        thread.handled |= bit;
+    }
+    if WHICH == SECOND && thread.handled & bit != 0 {
+        thread.handled &= !bit;
+        return None;
+    }
     if !TX {
         thread.reads += 1;
     }
@@ -107,8 +144,8 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
 
 /// One operation moved `bytes` bytes.
 #[inline(always)]
-fn moved<const TX: bool>(sk: SockPtr, bytes: u32) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX>(sk) else { return };
+fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX, WHICH>(sk) else { return };
     if bytes == 0 {
         // The end of what the peer sends: once, and only of a socket that was heard of.
         if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {

@@ -32,9 +32,10 @@ use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::level::RingLevel;
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
-use crate::kernel::probes::SAMPLER;
+use crate::kernel::probes::Until;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
+use crate::kernel::skips::Skips;
 use crate::model::HostBooks;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Origin, Writer};
@@ -102,6 +103,7 @@ struct Agent {
     level: Option<RingLevel>,
     console: Arc<http::Console>,
     jobs: mpsc::Sender<Job>,
+    skips: Skips,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     ticks: u64,
     asks_waiting: usize,
@@ -191,6 +193,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         jobs: jobs.clone(),
         ticks: 0,
         asks_waiting: 0,
+        skips: Skips::default(),
     };
     agent.open_up()?;
 
@@ -405,7 +408,7 @@ impl Agent {
             self.asked.remove(&pid);
         }
         if pipeline.take_unseen() {
-            self.kernel.attach_deferred();
+            self.kernel.attach_deferred(Until::Spliced);
         }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);
@@ -542,12 +545,14 @@ impl Agent {
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
         pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
-        let (mut skipped, mut bpf) = (0, 0);
-        for (program, usage) in self.kernel.usage() {
-            bpf += usage.nanos;
-            // A stack more or less is no event.
-            skipped += if program == SAMPLER { 0 } else { usage.missed };
-            pipeline.metrics.set_bpf(&program, usage);
+        let usage = self.kernel.usage();
+        let bpf = usage.values().map(|usage| usage.nanos).sum();
+        let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
+        if skipped > 0 {
+            self.kernel.attach_deferred(Until::Skipped);
+        }
+        for (program, usage) in &usage {
+            pipeline.metrics.set_bpf(program, *usage);
         }
         pipeline.metrics.set_lost("hook_skipped", skipped);
         let hertz = self.kernel.sampler.hertz();

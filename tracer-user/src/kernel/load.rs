@@ -15,7 +15,7 @@ use super::btf::{Btf, BtfError};
 use super::object::{OBJECT, with_value_size};
 use super::offsets;
 use super::policy::Policy;
-use super::probes::{Hook, Plan, SAMPLER, plan};
+use super::probes::{Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
@@ -113,7 +113,7 @@ pub struct Kernel {
     /// What was attached.
     pub attached: Vec<Attached>,
     /// Programs that are loaded and wait until they are needed; tracepoints by BTF, all of them.
-    deferred: Vec<&'static str>,
+    deferred: Vec<(Until, &'static str)>,
     /// Stack sampler.
     pub sampler: Sampler,
     /// What the system said was used when the books were opened.
@@ -236,13 +236,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        let wait = probe.deferred && !options.all;
-        match attach(&mut ebpf, probe.program, hook, &btf, (!wait).then_some(&attachments)) {
+        let wait = probe.until.filter(|_| !options.all);
+        match attach(&mut ebpf, probe.program, hook, &btf, wait.is_none().then_some(&attachments)) {
             Ok(built) => {
                 entry.built = built;
-                if wait {
-                    deferred.push(probe.program);
-                }
+                deferred.extend(wait.map(|until| (until, probe.program)));
             }
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {name} was refused");
@@ -308,17 +306,28 @@ impl Kernel {
         sum
     }
 
-    /// Attaches what waited until it is needed. Says what was, or why it was not; it is not tried again.
-    pub fn attach_deferred(&mut self) {
-        for name in std::mem::take(&mut self.deferred) {
+    /// Attaches what waited for this. Says what was, or why it was not; it is not tried again.
+    pub fn attach_deferred(&mut self, shown: Until) {
+        for (_, name) in self.deferred.extract_if(.., |(until, _)| *until == shown) {
             let program: Option<&mut BtfTracePoint> =
                 self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
             let Some(program) = program else { continue };
             match program.attach() {
-                Ok(_) => log::info!("{name} is attached: bytes left a socket by splice"),
+                Ok(_) => log::info!(
+                    "{name} is attached: {}",
+                    match shown {
+                        Until::Spliced => "bytes left a socket by splice",
+                        Until::Skipped => "the kernel preempts programs and skips them for others",
+                    }
+                ),
                 Err(error) => log::warn!("{name} could not be attached: {}", chain(&error)),
             }
         }
+    }
+
+    /// Whether what waits for this is attached.
+    pub fn has(&self, shown: Until) -> bool {
+        self.deferred.iter().all(|(until, _)| *until != shown)
     }
 
     /// Passes on what the programs logged, where they were asked to.
@@ -358,7 +367,7 @@ fn attach(
         }};
     }
     match hook {
-        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) => load_and_attach!(BtfTracePoint, at),
+        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at) => load_and_attach!(BtfTracePoint, at),
         Hook::Entry(at) => load_and_attach!(FEntry, at),
         Hook::Exit(at) => load_and_attach!(FExit, at),
     }

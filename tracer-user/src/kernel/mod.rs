@@ -18,4 +18,5 @@ mod ring;
 pub mod rings;
 pub mod sampler;
 pub mod selftest;
+pub mod skips;
 pub mod usage;
