@@ -14,6 +14,10 @@ use tracer_common::ring::{CONSUMED, DATA, RESERVED, SLACK, Shape, WORD};
 /// How long a record that was begun may hold up what came after it, nanoseconds. A program that makes one cannot wait,
 /// but its CPU can be taken away from a virtual machine.
 const HELD_LONGEST: u64 = 100_000_000;
+/// The same when a ring is half full.
+const HELD_WHEN_FULL: u64 = 5_000_000;
+/// How far records can be ahead of the clock before it is not believed, nanoseconds.
+const CLOCKS_APART: u64 = 1_000_000_000;
 
 /// Where a header keeps its time.
 const NANOS: usize = 8;
@@ -91,9 +95,13 @@ impl Events {
             ring.end = ring.reserved();
             self.most = self.most.max(ring.end.saturating_sub(ring.taken));
         }
-        // Order is worth less than what would be lost, and than standing still should the clocks disagree.
-        let hurry = self.rings.iter().any(|ring| ring.end.saturating_sub(ring.taken) > self.bytes / 2);
-        let mut until = if hurry { u64::MAX } else { now };
+        let bytes = self.bytes;
+        let mut full = self.rings.iter().filter(|ring| ring.end.saturating_sub(ring.taken) > bytes / 2).peekable();
+        // Order is worth less than what would be lost.
+        let patience = if full.peek().is_some() { HELD_WHEN_FULL } else { HELD_LONGEST };
+        // Two clocks that disagree must not stop everything: a ring fills up, and all of it is of the future.
+        let apart = full.any(|ring| ring.front(bytes).is_some_and(|nanos| nanos > now.saturating_add(CLOCKS_APART)));
+        let mut until = if apart { u64::MAX } else { now };
         let mut n = 0;
         while n < limit {
             // The ring with the oldest record, and how long it stays that.
@@ -101,9 +109,7 @@ impl Events {
             let mut next = u64::MAX;
             for (index, ring) in self.rings.iter_mut().enumerate() {
                 let Some(nanos) = ring.front(self.bytes) else {
-                    if !hurry {
-                        until = until.min(ring.bound(now));
-                    }
+                    until = until.min(ring.bound(now, patience));
                     continue;
                 };
                 ring.held = 0;
@@ -178,16 +184,16 @@ impl Ring {
     }
 
     /// The time up to which other rings may be read because of this one, at whose front there is nothing to take.
-    fn bound(&mut self, now: u64) -> u64 {
+    fn bound(&mut self, now: u64, patience: u64) -> u64 {
         if self.taken >= self.end {
             self.held = 0;
-            return now;
+            return u64::MAX;
         }
         // Begun and not complete: what lies behind it is held up, and so is what their threads did elsewhere.
         if self.held == 0 {
             self.held = now;
         }
-        if now.saturating_sub(self.held) > HELD_LONGEST { now } else { self.last }
+        if now.saturating_sub(self.held) > patience { u64::MAX } else { self.last }
     }
 
     /// Hands the record at the front out and frees its slot.

@@ -124,7 +124,14 @@ fn a_clock_that_stands_still_does_not_fill_the_rings() {
     while writer.write(0, 4096, 1000 + written) {
         written += 1;
     }
-    assert_eq!(drain(&mut events, 5, usize::MAX).len() as u64, written);
+    assert_eq!(drain(&mut events, 500, usize::MAX).len() as u64, 0, "a little ahead is not far");
+    assert_eq!(drain(&mut events, 1100, usize::MAX).len() as u64, 101, "nothing newer than the look, full or not");
+    assert_eq!(drain(&mut events, 9000, usize::MAX).len() as u64, written - 101);
+    let mut ahead = 0;
+    while writer.write(0, 4096, 5 * CLOCKS_APART + ahead) {
+        ahead += 1;
+    }
+    assert_eq!(drain(&mut events, 9000, usize::MAX).len() as u64, ahead, "this clock is not that of the records");
 }
 
 #[test]
