@@ -80,7 +80,9 @@ pub struct Pipeline {
     pub store: Store,
     /// Stacks.
     pub profiles: Profiles,
-    writer: Option<Box<dyn UnitWriter>>,
+    writers: Vec<Box<dyn UnitWriter>>,
+    /// Units that writers which are gone could not write.
+    not_written: u64,
     outputs: Vec<Output>,
     reported: Nanos,
     /// CPU charged so far: to requests, to overhead; nanoseconds.
@@ -127,7 +129,8 @@ impl Pipeline {
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
-            writer: None,
+            writers: Vec::new(),
+            not_written: 0,
             outputs: Vec::new(),
             reported: 0,
             charged: (0, 0),
@@ -140,15 +143,15 @@ impl Pipeline {
         }
     }
 
-    /// Finished units also go to `writer`.
+    /// Finished units also go to `writer`, beside those before it.
     pub fn write_units(&mut self, writer: Box<dyn UnitWriter>) {
-        self.writer = Some(writer);
+        self.writers.push(writer);
     }
 
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
         self.store.clock(wall_offset);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.clock(wall_offset);
         }
     }
@@ -361,7 +364,7 @@ impl Pipeline {
         let unit = Self::unit(live, class, &verdicts);
         self.metrics.unit(&self.names, &unit);
         self.stats.unit(&self.names, &unit);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.unit(&self.names, &unit);
         }
         self.store.unit(&self.names, &unit);
@@ -416,7 +419,7 @@ impl Pipeline {
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);
         self.expire(false);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.flush();
         }
     }
@@ -424,6 +427,11 @@ impl Pipeline {
     /// The end: everything that is open is reported as it stands.
     pub fn finish(&mut self) {
         self.expire(true);
+        // Whoever waits for what they have left sees that no more comes.
+        for mut writer in std::mem::take(&mut self.writers) {
+            writer.flush();
+            self.not_written += writer.dropped();
+        }
     }
 
     fn expire(&mut self, finish: bool) {
@@ -474,7 +482,7 @@ impl Pipeline {
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
-            ("units_not_written", self.writer.as_ref().map_or(0, |writer| writer.dropped())),
+            ("units_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
             ("heads_given_up", counters.heads_given_up),
         ] {
             self.metrics.set_lost(reason, count);
