@@ -18,6 +18,7 @@ use crate::classes::{self, ClassFills, Classifier, Facts};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
 use crate::guard::fill::{Fill, PipelineFills};
+use crate::guard::room::Room;
 use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
@@ -438,6 +439,9 @@ impl Pipeline {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.expire(finish, &mut outputs);
         self.give(&mut outputs);
+        outputs.give_back();
+        self.leaving.give_back();
+        self.gone.give_back();
         self.outputs = outputs;
         let (classes, overhead) = self.engine.take_costs();
         for (class, cost) in classes {
@@ -498,7 +502,8 @@ impl Pipeline {
     pub fn fills(&self) -> PipelineFills {
         let EngineFills { connections, closing, threads, units, joins, processes, head_bytes } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
-        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes } = self.profiles.fills();
+        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
+            self.profiles.fills();
         let (store_units, store_wanted) = self.store.fills();
         PipelineFills {
             connections,
@@ -521,6 +526,7 @@ impl Pipeline {
             symbol_queue: queue,
             symbol_names: names,
             symbol_processes,
+            symbol_addresses: addresses,
         }
     }
 
@@ -532,7 +538,7 @@ impl Pipeline {
         self.classifier.allow_new(diet.new_classes);
         self.store.keep_part(diet.store_part);
         self.profiles.keep_part(diet.store_part);
-        self.profiles.be_frugal(!diet.debug_info);
+        self.profiles.allow_debug_info(diet.debug_info);
         if level > self.level {
             for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
                 self.metrics.shed(taken);

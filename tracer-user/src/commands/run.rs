@@ -121,6 +121,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
+    own::keep_little_freed();
     // Threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is said at once.
@@ -214,6 +215,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         let _ = end.await;
     }));
     announce(listen, &agent);
+    // Loading took tens of megabytes: the kernel's types, the programs.
+    own::release_memory();
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;

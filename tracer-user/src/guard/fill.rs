@@ -91,6 +91,8 @@ fills! {
         symbol_names,
         /// Processes whose symbol tables are open.
         symbol_processes,
+        /// Addresses whose names are known.
+        symbol_addresses,
     }
 }
 
