@@ -36,7 +36,11 @@ struct Key {
 impl Key {
     fn of(unit: &Unit) -> Self {
         let status = unit.status.and_then(grpc::word).unwrap_or_default();
-        Self { status, failure: grpc::error_type(unit), port: if unit.side == Side::Client { unit.peer_port } else { 0 } }
+        Self {
+            status,
+            failure: grpc::error_type(unit),
+            port: if unit.side == Side::Client { unit.peer_port } else { 0 },
+        }
     }
 }
 

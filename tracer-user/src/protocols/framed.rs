@@ -39,6 +39,8 @@ pub trait Framed: Send + fmt::Debug {
         let _ = bytes;
         false
     }
+    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it.
+    fn overhead(&self) -> u64;
     /// The request `key` was made in another way, before the protocol began.
     fn adopt(&mut self, key: u64) {
         let _ = key;
@@ -88,6 +90,8 @@ pub enum Says {
         request: Box<Request>,
         /// What is spoken, where that is more than the frames' protocol.
         protocol: &'static str,
+        /// Bytes its body has, where it says so.
+        length: Option<u64>,
     },
     /// A reply begins.
     Replied {

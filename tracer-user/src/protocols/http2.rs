@@ -10,8 +10,8 @@ mod huffman;
 
 use self::fields::Fields;
 use self::hpack::{Ended, Table};
-use super::grpc;
 use super::framed::{Frame, Framed, Front, NO_STATUS, Says, Way};
+use super::grpc;
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
 
 /// What a client sends first (§3.4).
@@ -88,7 +88,8 @@ fn detect_frames(mut bytes: &[u8]) -> Detected {
                 let Some(block) = block_of(header, payload) else { return Detected::No };
                 let mut fields = Fields::default();
                 let settings = Settings::default();
-                let read = Table::new(true).decode(block, true, &settings, |name, value| fields.see(name, value, &settings));
+                let read =
+                    Table::new(true).decode(block, true, &settings, |name, value| fields.see(name, value, &settings));
                 if read == Ended::Broken {
                     return Detected::No;
                 }
@@ -257,11 +258,12 @@ impl Frames {
                     return Says::Part;
                 }
                 let is_grpc = fields.is_grpc();
+                let length = fields.length();
                 let mut request = fields.request(settings);
                 if is_grpc {
                     request.asked.note = NOTE_GRPC;
                 }
-                Says::Begun { request, protocol: if is_grpc { grpc::NAME } else { Http2.name() } }
+                Says::Begun { request, protocol: if is_grpc { grpc::NAME } else { Http2.name() }, length }
             }
             Way::Reply => {
                 let is_grpc = asked.is_some_and(|asked| asked.note == NOTE_GRPC);
@@ -419,21 +421,22 @@ impl Framed for Frames {
 
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
         let limit = self.limit(way);
-        let known = |header: Header| {
+        let known = |header: Header, front: bool| {
             let key = header.key;
             header.fits(limit)
                 && header.is_likely()
                 && (key == 0
                     || open(key)
+                    || front && key <= self.highest
                     || self.highest == 0 && key < STREAMS_AHEAD * 16
                     || key > self.highest && key < self.highest + STREAMS_AHEAD)
         };
         (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
-            let Some(header) = Header::read(rest).filter(|header| known(*header)) else { return false };
+            let Some(header) = Header::read(rest).filter(|header| known(*header, *at == 0)) else { return false };
             let next = rest.get(HEADER + header.len as usize..).unwrap_or_default();
             match Header::read(next) {
-                Some(next) => known(next),
+                Some(next) => known(next, *at == 0),
                 // Nothing after it to tell by: at the front of an operation, or of a stream that is open.
                 None => *at == 0 || open(header.key) || next.is_empty() && rest.len() == HEADER + header.len as usize,
             }
@@ -444,6 +447,10 @@ impl Framed for Frames {
         Header::read(bytes).is_some_and(|header| {
             header.kind == HEADERS && header.key % 2 == 1 && header.key > self.highest && self.highest != 0
         })
+    }
+
+    fn overhead(&self) -> u64 {
+        HEADER as u64
     }
 
     fn adopt(&mut self, key: u64) {

@@ -7,6 +7,7 @@
 //! names of all later requests where heads are compressed.
 
 mod ending;
+mod reckon;
 
 use std::collections::BTreeMap;
 
@@ -38,12 +39,29 @@ struct Open {
     request_bytes: u64,
     reply_bytes: u64,
     body_bytes: u64,
-    /// Bytes the reply's body has.
-    length: Option<u64>,
+    /// Bytes of the bodies that have not moved yet, of the request and of the reply, where their heads said how many
+    /// there are.
+    to_come: [Option<u64>; 2],
     replied: bool,
     request_done: bool,
     began: Nanos,
     last: Stamp,
+}
+
+impl Open {
+    /// Counts a frame.
+    fn count(&mut self, way: Way, len: u64, body: u64) {
+        match way {
+            Way::Request => self.request_bytes += len,
+            Way::Reply => {
+                self.reply_bytes += len;
+                self.body_bytes += body;
+            }
+        }
+        if let Some(to_come) = &mut self.to_come[way as usize] {
+            *to_come = to_come.saturating_sub(body);
+        }
+    }
 }
 
 /// One direction.
@@ -62,6 +80,10 @@ struct Lane {
     end: bool,
     /// Where frames begin is not known: bytes since then.
     lost: Option<u64>,
+    /// Where they begin is reckoned, not read: bytes since then.
+    reckoned: Option<u64>,
+    /// Body bytes of the largest of the last frames.
+    usual: u64,
     misses: u8,
     last: Stamp,
     head_wanted: u16,
@@ -85,14 +107,8 @@ pub(super) struct Multiplexed {
 impl Multiplexed {
     /// A connection whose requests go `requests`; the next bytes are at these positions (received, sent), `lost` says in
     /// which directions frames went by before.
-    pub(super) fn new(
-        framed: Box<dyn Framed>,
-        requests: Direction,
-        pos: (u64, u64),
-        lost: (bool, bool),
-    ) -> Self {
-        let lane =
-            |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted: HEAD_FIRST, ..Lane::default() };
+    pub(super) fn new(framed: Box<dyn Framed>, requests: Direction, pos: (u64, u64), lost: (bool, bool)) -> Self {
+        let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted: HEAD_FIRST, ..Lane::default() };
         let (rx, tx) = (lane(pos.0, lost.0), lane(pos.1, lost.1));
         let mut made = Self {
             framed,
@@ -124,7 +140,7 @@ impl Multiplexed {
             request_bytes: bytes,
             reply_bytes: 0,
             body_bytes: 0,
-            length: None,
+            to_come: [Some(0), None],
             replied: false,
             request_done: true,
             began: at.nanos,
@@ -204,7 +220,9 @@ impl Multiplexed {
         self.touched.clear();
         self.take(chunk, settings, out);
         let touched = std::mem::take(&mut self.touched);
-        while let Some(at) = (0..self.parked.len()).find(|at| self.parked.get(*at).is_some_and(|held| self.is_next(held))) {
+        while let Some(at) =
+            (0..self.parked.len()).find(|at| self.parked.get(*at).is_some_and(|held| self.is_next(held)))
+        {
             let held = self.parked.remove(at);
             self.take_held(&held, settings, out);
         }
@@ -295,9 +313,16 @@ impl Multiplexed {
                 continue;
             }
             if captured.is_empty() && lane.buffer.is_empty() {
+                if self.reckon(dir) {
+                    continue;
+                }
                 self.lose(dir, left, out);
                 break;
             }
+            if lane.reckoned.is_some() && !self.confirm(dir, captured, out) {
+                continue;
+            }
+            let lane = self.lane(dir);
             if lane.start.is_none() {
                 lane.start = Some((chunk.at, chunk.arrived, chunk.pos + at));
             }
@@ -410,11 +435,15 @@ impl Multiplexed {
         lane.left = 0;
         lane.end = false;
         lane.head_wanted = HEAD_MAX;
+        lane.reckoned = None;
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {
             out.push(Said::Lost { dir, bytes });
         }
-        self.framed.lost(way);
+        // Where nobody waits for a reply, none can have been in it.
+        if way == Way::Request || !self.open.is_empty() {
+            self.framed.lost(way);
+        }
     }
 
     /// `bytes` bytes passed that no operation told of.
@@ -435,14 +464,21 @@ impl Multiplexed {
                 Front::Need(_) | Front::Invalid => return self.lose(dir, bytes, out),
             }
         }
-        let lane = self.lane(dir);
-        let take = lane.left.min(bytes);
-        if take > 0 {
+        let mut rest = bytes;
+        loop {
+            let lane = self.lane(dir);
+            let take = lane.left.min(rest);
             lane.left -= take;
-            self.moved(dir, before, out);
-        }
-        if bytes > take {
-            self.lose(dir, bytes - take, out);
+            rest -= take;
+            if take > 0 {
+                self.moved(dir, before, out);
+            }
+            if rest == 0 {
+                return;
+            }
+            if self.lane(dir).lost.is_some() || !self.reckon(dir) {
+                return self.lose(dir, rest, out);
+            }
         }
     }
 
@@ -470,7 +506,7 @@ impl Multiplexed {
                 }
                 return;
             }
-            Says::Begun { request, protocol } => {
+            Says::Begun { request, protocol, length } => {
                 if self.open.contains_key(&key) {
                     self.done(key, Outcome::Unfinished, at, out);
                 }
@@ -480,7 +516,7 @@ impl Multiplexed {
                     out.push(Said::Crowded);
                     self.done(oldest, Outcome::Unfinished, at, out);
                 }
-                self.begin(key, request, protocol, (first, arrived, pos), at, side, out);
+                self.begin(key, (request, protocol, length), (first, arrived, pos), at, side, out);
             }
             Says::Part => {}
             Says::Replied { reply, length } => {
@@ -492,7 +528,7 @@ impl Multiplexed {
                 };
                 if !reply.interim && !open.replied {
                     open.replied = true;
-                    open.length = length;
+                    open.to_come[1] = length;
                     let super::Reply { status, failure, .. } = reply;
                     out.push(Said::Replied { exchange: open.exchange, status, failure, first, sure: true });
                 }
@@ -513,15 +549,13 @@ impl Multiplexed {
                 return;
             }
         }
+        if body > 0 && !end {
+            let lane = self.lane(dir);
+            lane.usual = if body >= lane.usual { body } else { lane.usual - (lane.usual - body) / 8 };
+        }
         if let Some(open) = self.open.get_mut(&key) {
             open.last = at;
-            match way {
-                Way::Request => open.request_bytes += len,
-                Way::Reply => {
-                    open.reply_bytes += len;
-                    open.body_bytes += body;
-                }
-            }
+            open.count(way, len, body);
         }
         self.moved(dir, at, out);
     }
@@ -530,8 +564,7 @@ impl Multiplexed {
     fn begin(
         &mut self,
         key: u64,
-        request: Box<Request>,
-        protocol: &'static str,
+        (request, protocol, length): (Box<Request>, &'static str, Option<u64>),
         (first, arrived, pos): (Stamp, Nanos, u64),
         at: Stamp,
         side: Side,
@@ -545,7 +578,7 @@ impl Multiplexed {
             request_bytes: 0,
             reply_bytes: 0,
             body_bytes: 0,
-            length: None,
+            to_come: [length, None],
             replied: false,
             request_done: false,
             began: first.nanos,

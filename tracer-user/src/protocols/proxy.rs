@@ -79,7 +79,9 @@ mod tests {
         let long = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
         let wrong = [SIGNATURE, &[0x31, 0, 0, 0]].concat();
         let huge = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff]].concat();
-        for bytes in [&b""[..], b"GET / HTTP/1.1", b"PROXY me\r\n", b"PROXY TCP4 x\n", &long, &wrong, &huge, b"\r\n\r\nGET"] {
+        for bytes in
+            [&b""[..], b"GET / HTTP/1.1", b"PROXY me\r\n", b"PROXY TCP4 x\n", &long, &wrong, &huge, b"\r\n\r\nGET"]
+        {
             assert_eq!(preamble(bytes), Preamble::No, "{}", String::from_utf8_lossy(bytes));
         }
     }

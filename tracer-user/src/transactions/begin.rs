@@ -154,9 +154,10 @@ impl Engine {
         };
         // Streams of one connection are no queue: any of them may be worked for.
         let several = !thread.multiplexer
-            && thread.open.iter().any(|other| {
-                units.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie)
-            });
+            && thread
+                .open
+                .iter()
+                .any(|other| units.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
             if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
         let Some(thread) = self.threads.get_mut(&tid) else { return };

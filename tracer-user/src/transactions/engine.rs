@@ -507,9 +507,7 @@ impl Engine {
     /// The operation, unless what it said is of another one, that was kept until this one came.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
         let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.conversation.is_multiplexed());
-        op.filter(|during| {
-            !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos)
-        })
+        op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
     fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {

@@ -68,7 +68,8 @@ pub(super) fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
             break;
         }
         // What is missing at the end counts as ones, as the padding is.
-        let window = if have >= 32 { (bits >> (have - 32)) as u32 } else { ((bits << 32 | 0xffff_ffff) >> have) as u32 };
+        let window =
+            if have >= 32 { (bits >> (have - 32)) as u32 } else { ((bits << 32 | 0xffff_ffff) >> have) as u32 };
         let Some(length) = (5..=LONGEST).find(|length| {
             let (from, to) = CODE.range[*length];
             from <= window && window < to

@@ -175,7 +175,10 @@ fn calls_and_what_came_of_them() {
             vec![headers(END_STREAM, 1, &[OK, &field("grpc-status", "12")].concat())],
             "-> UNIMPLEMENTED @2 complete 89/26/0 @2",
         ),
-        (vec![headers(0, 1, OK), headers(END_STREAM, 1, &field("x", "1"))], "-> 65535 @2 = 2 UNKNOWN complete 89/24/0 @2"),
+        (
+            vec![headers(0, 1, OK), headers(END_STREAM, 1, &field("x", "1"))],
+            "-> 65535 @2 = 2 UNKNOWN complete 89/24/0 @2",
+        ),
         (vec![headers(0, 1, &field(":status", "503")), data(true, 1, 3)], "-> UNAVAILABLE @2 complete 89/34/3 @2"),
         (vec![frame(RST_STREAM, 0, 1, &[0, 0, 0, 7])], "= 14 UNAVAILABLE aborted 89/0/0 @2"),
     ] {
@@ -262,19 +265,14 @@ fn operations_that_overtake_each_other_are_put_in_order() {
     let first = [headers(0, 1, &field(":status", "201")), data(true, 1, 5)].concat();
     let second = headers(END_STREAM, 3, &[0xbe]);
     let after = first.len() as u64;
-    for (nanos, dir, pos, bytes) in [
-        (1, Direction::Rx, 0, &begin),
-        (3, Direction::Tx, after, &second),
-        (2, Direction::Tx, 0, &first),
-    ] {
+    for (nanos, dir, pos, bytes) in
+        [(1, Direction::Rx, 0, &begin), (3, Direction::Tx, after, &second), (2, Direction::Tx, 0, &first)]
+    {
         let at = Stamp { nanos, pid: 1, tid: nanos as u32, reads: 0 };
         let chunk = Chunk { dir, pos, len: bytes.len() as u64, head: bytes, tail: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
     }
-    assert_eq!(
-        summary(&out),
-        ["GET /a @1 -> 201 @2 complete 15/36/5 @2", "GET /b @1 -> 201 @3 complete 15/10/0 @3"]
-    );
+    assert_eq!(summary(&out), ["GET /a @1 -> 201 @2 complete 15/36/5 @2", "GET /b @1 -> 201 @3 complete 15/10/0 @3"]);
 }
 
 #[test]
@@ -287,17 +285,15 @@ fn a_reply_that_was_read_before_its_request_was_reported_waits_for_it() {
     let replies = [headers(END_STREAM, 1, OK), headers(END_STREAM, 3, OK)].map(|bytes| (Direction::Rx, bytes));
     let [first, second] = replies;
     let mut pos = [0, 0];
-    for (nanos, (dir, bytes)) in [(Direction::Tx, begin), first, second, (Direction::Tx, next)].into_iter().enumerate() {
+    for (nanos, (dir, bytes)) in [(Direction::Tx, begin), first, second, (Direction::Tx, next)].into_iter().enumerate()
+    {
         let at = Stamp { nanos: nanos as u64 + 1, pid: 1, tid: 1 + u32::from(dir == Direction::Rx), reads: 0 };
         let pos = &mut pos[usize::from(dir == Direction::Rx)];
         let chunk = Chunk { dir, pos: *pos, len: bytes.len() as u64, head: &bytes, tail: &[], at, arrived: 0 };
         *pos += bytes.len() as u64;
         conversation.bytes(&chunk, &settings, &mut out);
     }
-    assert_eq!(
-        summary(&out),
-        ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @4 -> 200 @3 complete 15/10/0 @3"]
-    );
+    assert_eq!(summary(&out), ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @4 -> 200 @3 complete 15/10/0 @3"]);
 }
 
 #[test]
@@ -306,10 +302,7 @@ fn an_upgrade_goes_on_as_stream_1() {
     let offer = "GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
     let taken = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
     let frames = [frame(SETTINGS, 0, 0, &[]), headers(0, 1, OK), data(true, 1, 5)].concat();
-    let later = [
-        rx(&[preface(), headers(END_STREAM, 3, &get("/b"))]),
-        tx(&[headers(END_STREAM, 3, OK)]),
-    ];
+    let later = [rx(&[preface(), headers(END_STREAM, 3, &get("/b"))]), tx(&[headers(END_STREAM, 3, OK)])];
     let expected = |reply: u32, after: u32| {
         [
             format!("GET /a @1 -> 200 @{reply} complete 105/24/5 @{reply}"),
@@ -365,10 +358,7 @@ fn what_ends_with_the_connection_and_what_is_open_too_long() {
     let mut again = Conversation::new(false);
     let mut stale = play(&mut again, &[begin(), tx(&[headers(0, 3, OK), headers(0, 1, OK)])]);
     conversation.closed(Closed::Both, Stamp { nanos: 9, ..Stamp::default() }, None, &Settings::default(), &mut out);
-    assert_eq!(
-        summary(&out),
-        ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @1 -> 200 @2 aborted 15/10/0 @9"]
-    );
+    assert_eq!(summary(&out), ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @1 -> 200 @2 aborted 15/10/0 @9"]);
     again.overdue(100, 1000, &Settings::default(), &mut stale);
     assert!(!stale.iter().any(|word| matches!(word, Said::Done { .. })));
     again.overdue(2000, 1000, &Settings::default(), &mut stale);

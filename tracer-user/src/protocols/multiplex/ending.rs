@@ -58,7 +58,8 @@ impl Multiplexed {
         while self.parked.first().is_some_and(|held| now.saturating_sub(held.at.nanos) >= PATIENCE) {
             self.release_one(settings, out);
         }
-        let over = |open: &Open| now.saturating_sub(open.last.nanos) >= idle || now.saturating_sub(open.began) >= LONGEST;
+        let over =
+            |open: &Open| now.saturating_sub(open.last.nanos) >= idle || now.saturating_sub(open.began) >= LONGEST;
         let old: Vec<(u64, Stamp)> =
             self.open.iter().filter(|(_, open)| over(open)).map(|(key, open)| (*key, open.last)).collect();
         for (key, last) in old {
