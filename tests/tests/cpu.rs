@@ -112,6 +112,8 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
         delta("kernel"),
         after.sum("tracer_capture_ratio", &[]),
     ));
+    let skipped: Vec<_> = after.of("tracer_bpf_missed_total", &[]).filter(|program| program.value > 0.0).collect();
+    say(&format!("lost {:?}, skipped {skipped:?}", after.lost()));
     let labels = [("service_name", "storm"), ("kind", "overhead")];
     let stormed = after.sum("tracer_service_cpu_seconds_total", &labels);
     say(&format!("storm: {stormed:.3} s traced for {storms} processes that used a millisecond each"));
