@@ -97,6 +97,8 @@ pub(super) struct Multiplexed {
     rx: Lane,
     tx: Lane,
     open: BTreeMap<u64, Open>,
+    /// Lowest and highest key of a request that was seen.
+    seen: Option<(u64, u64)>,
     /// Number of the next exchange.
     next: u64,
     parked: Vec<Held>,
@@ -116,6 +118,7 @@ impl Multiplexed {
             rx,
             tx,
             open: BTreeMap::new(),
+            seen: None,
             next: 0,
             parked: Vec::new(),
             touched: Vec::new(),
@@ -132,6 +135,7 @@ impl Multiplexed {
     /// The request `exchange` was made before the connection changed to this protocol, and is answered in it as `key`.
     pub(super) fn adopt(&mut self, key: u64, exchange: u64, asked: Asked, bytes: u64, at: Stamp) {
         self.framed.adopt(key);
+        self.seen = Some((key, key));
         self.next = exchange + 1;
         let open = Open {
             exchange,
@@ -521,7 +525,9 @@ impl Multiplexed {
             Says::Part => {}
             Says::Replied { reply, length } => {
                 let Some(open) = self.open.get_mut(&key) else {
-                    if !reply.interim && way == Way::Reply {
+                    // To one that was broken off before, it is none.
+                    let known = self.seen.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&key));
+                    if !reply.interim && way == Way::Reply && !known {
                         out.push(Said::Unpaired { status: reply.status });
                     }
                     return self.moved(dir, at, out);
@@ -585,6 +591,7 @@ impl Multiplexed {
             last: at,
         };
         self.open.insert(key, open);
+        self.seen = Some(self.seen.map_or((key, key), |(lowest, highest)| (lowest.min(key), highest.max(key))));
         if *request.method == *UNNAMED {
             out.push(Said::Unnamed);
         }
