@@ -268,7 +268,8 @@ fn grpc_calls_and_what_came_of_them() {
             let key = format!("{} {}", label("rpc_method"), label("rpc_response_status_code"));
             *found.entry(key).or_default() += series.value as u64;
         }
-        let late = ["", "DEADLINE_EXCEEDED"].map(|code| found.remove(&format!("shop.v1.Cart/Slow {code}")).unwrap_or(0));
+        let late =
+            ["", "DEADLINE_EXCEEDED"].map(|code| found.remove(&format!("shop.v1.Cart/Slow {code}")).unwrap_or(0));
         assert_eq!(late.iter().sum::<u64>(), 1, "{found:?}");
         check(if side { "grpcio's server" } else { "grpcio's client" }, &expected, &found, &metrics);
     }

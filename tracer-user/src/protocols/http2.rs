@@ -434,11 +434,14 @@ impl Framed for Frames {
         (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
             let Some(header) = Header::read(rest).filter(|header| known(*header, *at == 0)) else { return false };
-            let next = rest.get(HEADER + header.len as usize..).unwrap_or_default();
-            match Header::read(next) {
+            let end = HEADER + header.len as usize;
+            match rest.get(end..).and_then(Header::read) {
                 Some(next) => known(next, *at == 0),
-                // Nothing after it to tell by: at the front of an operation, or of a stream that is open.
-                None => *at == 0 || open(header.key) || next.is_empty() && rest.len() == HEADER + header.len as usize,
+                // Exactly to the end of what was captured, which is likely the operation's.
+                None if rest.len() == end => true,
+                // Nothing after it to tell by: at the front of an operation, or of a stream that is open. Not what is of
+                // none: small numbers look alike.
+                None => header.key != 0 && (*at == 0 || open(header.key)),
             }
         })
     }

@@ -44,6 +44,9 @@ struct Open {
     to_come: [Option<u64>; 2],
     replied: bool,
     request_done: bool,
+    /// Parts of the reply may have been in what was not seen; its end as well.
+    holes: bool,
+    doubtful: bool,
     began: Nanos,
     last: Stamp,
 }
@@ -54,6 +57,7 @@ impl Open {
         match way {
             Way::Request => self.request_bytes += len,
             Way::Reply => {
+                self.doubtful = false;
                 self.reply_bytes += len;
                 self.body_bytes += body;
             }
@@ -147,6 +151,8 @@ impl Multiplexed {
             to_come: [Some(0), None],
             replied: false,
             request_done: true,
+            holes: false,
+            doubtful: false,
             began: at.nanos,
             last: at,
         };
@@ -305,6 +311,10 @@ impl Multiplexed {
             let lane = self.lane(dir);
             lane.last = chunk.at;
             if lane.left > 0 {
+                if at == 0 && self.contradicted(dir, captured, out) {
+                    continue;
+                }
+                let lane = self.lane(dir);
                 let take = lane.left.min(left);
                 lane.left -= take;
                 at += take;
@@ -443,6 +453,11 @@ impl Multiplexed {
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {
             out.push(Said::Lost { dir, bytes });
+        }
+        if way == Way::Reply {
+            for open in self.open.values_mut() {
+                (open.holes, open.doubtful) = (true, true);
+            }
         }
         // Where nobody waits for a reply, none can have been in it.
         if way == Way::Request || !self.open.is_empty() {
@@ -587,6 +602,8 @@ impl Multiplexed {
             to_come: [length, None],
             replied: false,
             request_done: false,
+            holes: false,
+            doubtful: false,
             began: first.nanos,
             last: at,
         };
@@ -646,7 +663,7 @@ impl Multiplexed {
             at,
             request_bytes: open.request_bytes,
             reply_bytes: open.reply_bytes,
-            reply_body_bytes: Some(open.body_bytes),
+            reply_body_bytes: (!open.holes).then_some(open.body_bytes),
         });
     }
 }

@@ -40,9 +40,10 @@ impl Multiplexed {
             Closed::Both => true,
         };
         if over {
-            // Ends may have been in what was not seen.
-            let outcome = if self.lane(replies).lost.is_some() { Outcome::Unfinished } else { Outcome::Aborted };
-            while let Some(key) = self.open.keys().next().copied() {
+            let lost = self.lane(replies).lost.is_some();
+            while let Some((key, doubtful)) = self.open.first_key_value().map(|(key, open)| (*key, open.doubtful)) {
+                // Its end may have been in what was not seen.
+                let outcome = if lost || doubtful { Outcome::Unfinished } else { Outcome::Aborted };
                 self.done(key, outcome, at, out);
             }
         }

@@ -33,13 +33,29 @@ impl Multiplexed {
         true
     }
 
+    /// Whether a frame begins with this operation, in the middle of one that was reckoned: where frames begin is not known
+    /// then.
+    pub(super) fn contradicted(&mut self, dir: Direction, captured: &[u8], out: &mut Vec<Said>) -> bool {
+        let Some(reckoned) = self.lane(dir).reckoned else { return false };
+        let left = self.lane(dir).left;
+        let stands = self.stands(dir, captured);
+        if stands {
+            self.lose(dir, reckoned.saturating_sub(left), out);
+        }
+        stands
+    }
+
+    /// Whether a frame stands at the front of `captured`.
+    fn stands(&self, dir: Direction, captured: &[u8]) -> bool {
+        let open = &self.open;
+        let front = captured.get(..captured.len().min(64)).unwrap_or_default();
+        self.framed.find(self.way(dir), front, &|key| open.contains_key(&key)) == Some(0)
+    }
+
     /// Whether a frame stands at the front of `captured`, where one should by reckoning. If not, where frames begin is not
     /// known, nor what was in those that were reckoned.
     pub(super) fn confirm(&mut self, dir: Direction, captured: &[u8], out: &mut Vec<Said>) -> bool {
-        let way = self.way(dir);
-        let open = &self.open;
-        let front = captured.get(..captured.len().min(64)).unwrap_or_default();
-        let stands = self.framed.find(way, front, &|key| open.contains_key(&key)) == Some(0);
+        let stands = self.stands(dir, captured);
         let lane = self.lane(dir);
         let reckoned = lane.reckoned.take().unwrap_or(0);
         if !stands {
