@@ -349,10 +349,10 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
         request.host = Some(value_kept());
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
-    } else if name.eq_ignore_ascii_case(b"upgrade") {
-        if value.split(|byte| *byte == b',').any(|offer| offer.trim_ascii().eq_ignore_ascii_case(b"h2c")) {
-            request.asked.note = NOTE_H2C;
-        }
+    } else if name.eq_ignore_ascii_case(b"upgrade")
+        && value.split(|byte| *byte == b',').any(|offer| offer.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+    {
+        request.asked.note = NOTE_H2C;
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
         if name.eq_ignore_ascii_case(wanted.as_bytes()) {

@@ -76,10 +76,12 @@ impl Protocol for Http2 {
 fn detect_frames(mut bytes: &[u8]) -> Detected {
     let mut first = true;
     while let Some(header) = Header::read(bytes) {
-        if !header.fits(FRAME_LIMIT) {
+        if !header.fits(FRAME_LIMIT) || !header.is_likely() {
             return Detected::No;
         }
-        let Some(payload) = bytes.get(HEADER..HEADER + header.len as usize) else { return Detected::No };
+        let Some(payload) = bytes.get(HEADER..HEADER + header.len as usize) else {
+            return if matches!(header.kind, SETTINGS | HEADERS) { Detected::NeedMore } else { Detected::No };
+        };
         match header.kind {
             // What a server says first; a client's follow its preface.
             SETTINGS if first && header.flags == 0 && settings_plausible(payload) => return Detected::Reply,
@@ -104,13 +106,18 @@ fn detect_frames(mut bytes: &[u8]) -> Detected {
         first = false;
         bytes = bytes.get(HEADER + header.len as usize..).unwrap_or_default();
     }
-    Detected::No
+    // The beginning of a header that can be one of these.
+    match bytes {
+        [] => Detected::No,
+        [0] | [0, _] | [0, _, _] | [0, _, _, SETTINGS | HEADERS, ..] => Detected::NeedMore,
+        _ => Detected::No,
+    }
 }
 
 /// Whether these are settings as a server has them: known ones, with values that may be.
 fn settings_plausible(payload: &[u8]) -> bool {
     let mut settings = payload.chunks_exact(6);
-    (&mut settings).all(|setting| matches!(setting, [0, 1..=9, ..]) || setting.first() == Some(&0xfe))
+    settings.all(|setting| matches!(setting, [0, 1..=9, ..]) || setting.first() == Some(&0xfe))
         && settings.remainder().is_empty()
         && payload.len() <= 16 * 6
 }
@@ -127,10 +134,11 @@ struct Header {
 
 impl Header {
     fn read(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, kind, flags, d, e, f, g, ..] = *bytes else { return None };
-        let key = u32::from_be_bytes([d, e, f, g]);
+        let (header, _) = bytes.split_first_chunk::<HEADER>()?;
+        let [high, middle, low, kind, flags, key @ ..] = *header;
+        let key = u32::from_be_bytes(key);
         Some(Self {
-            len: u32::from_be_bytes([0, a, b, c]),
+            len: u32::from_be_bytes([0, high, middle, low]),
             kind,
             flags,
             reserved: key >> 31 != 0,
@@ -147,7 +155,7 @@ impl Header {
                 DATA | HEADERS | PUSH_PROMISE | CONTINUATION => of_stream,
                 PRIORITY => of_stream && self.len == 5,
                 RST_STREAM => of_stream && self.len == 4,
-                SETTINGS => !of_stream && self.len % 6 == 0 && (self.flags & 1 == 0 || self.len == 0),
+                SETTINGS => !of_stream && self.len.is_multiple_of(6) && (self.flags & 1 == 0 || self.len == 0),
                 PING => !of_stream && self.len == 8,
                 GOAWAY => !of_stream && self.len >= 8,
                 WINDOW_UPDATE => self.len == 4,
@@ -224,10 +232,11 @@ impl Frames {
     /// What one end allows the other.
     fn agreed(&mut self, way: Way, payload: &[u8]) {
         for setting in payload.chunks_exact(6) {
-            let [a, b, c, d, e, f] = *setting else { continue };
-            if u16::from_be_bytes([a, b]) == SETTING_FRAME_SIZE {
+            let Some((name, value)) = setting.split_first_chunk::<2>() else { continue };
+            let Some((value, _)) = value.split_first_chunk::<4>() else { continue };
+            if u16::from_be_bytes(*name) == SETTING_FRAME_SIZE {
                 let other = usize::from(way == Way::Request);
-                let allowed = u32::from_be_bytes([c, d, e, f]).min((1 << 24) - 1);
+                let allowed = u32::from_be_bytes(*value).min((1 << 24) - 1);
                 self.limits[other] = self.limits[other].max(allowed);
             }
         }
@@ -245,7 +254,7 @@ impl Frames {
         let mut fields = Fields::default();
         let read = self.table(way).decode(block, whole, settings, |name, value| fields.see(name, value, settings));
         fields.broken = read == Ended::Broken;
-        if header.kind == PUSH_PROMISE || header.key % 2 == 0 {
+        if header.kind == PUSH_PROMISE || header.key.is_multiple_of(2) {
             // Pushed streams answer nobody.
             return Says::Nothing;
         }
@@ -358,7 +367,7 @@ impl Framed for Frames {
         let n = bytes.len().min(PREFACE.len());
         if way == Way::Request && n > 0 && bytes.get(..n) == PREFACE.get(..n) {
             // As a frame it would be longer than any may be.
-            if n < PREFACE.len() && (n >= HEADER || !cut) && !cut {
+            if n < PREFACE.len() && !cut {
                 return Front::Need(PREFACE.len());
             }
             return if n < PREFACE.len() { Front::Invalid } else { nothing(PREFACE.len() as u64) };
@@ -391,7 +400,7 @@ impl Framed for Frames {
                 let Some(code) = payload(want) else {
                     return if cut { nothing(len) } else { Front::Need(HEADER + want) };
                 };
-                let word = u32::from_be_bytes([code[0], code[1], code[2], code[3]]);
+                let word = code.first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
                 let says = match (header.kind, way) {
                     (GOAWAY, Way::Reply) => Says::Refused(u64::from(word & 0x7fff_ffff)),
                     (GOAWAY, Way::Request) => Says::Nothing,

@@ -581,7 +581,6 @@ impl Multiplexed {
         self.moved(dir, at, out);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the facts of one event, passed on once")]
     fn begin(
         &mut self,
         key: u64,

@@ -17,10 +17,12 @@ pub(super) struct Fields {
     path: Option<Vec<u8>>,
     authority: Option<Vec<u8>>,
     scheme: bool,
-    status: Option<Option<u16>>,
+    /// There is a status, whether it could be read or not.
+    reply: bool,
+    status: Option<u16>,
     length: Option<u64>,
     grpc: bool,
-    grpc_status: Option<Option<u16>>,
+    grpc_status: Option<u16>,
     traces: u32,
     trace: Option<TraceParent>,
     request_id: Option<Arc<str>>,
@@ -47,10 +49,16 @@ impl Fields {
             Name::Path => self.path = Some(value.to_vec()),
             Name::Authority => self.authority = Some(value.to_vec()),
             Name::Scheme => self.scheme = true,
-            Name::Status => self.status = Some(number(value).filter(|status| (100..1000).contains(status))),
+            Name::Status => {
+                self.reply = true;
+                self.status = number(value).filter(|status| (100..1000).contains(status));
+            }
             Name::ContentLength => self.length = number(value),
             Name::ContentType => self.grpc = grpc::is_content(value),
-            Name::GrpcStatus => self.grpc_status = Some(number(value).filter(|code| word(*code).is_some())),
+            Name::GrpcStatus => {
+                let known = number(value).filter(|code| word(*code).is_some());
+                self.grpc_status = Some(known.unwrap_or(UNKNOWN));
+            }
             Name::TraceParent => {
                 // Two of them mean that neither can be trusted (W3C Trace Context §3.2).
                 self.traces += 1;
@@ -74,7 +82,7 @@ impl Fields {
 
     /// It certainly begins a reply.
     pub(super) fn is_reply(&self) -> bool {
-        self.status.is_some()
+        self.reply
     }
 
     /// It could begin one: its status may be among what is not known. Trailers hold no content type.
@@ -83,7 +91,7 @@ impl Fields {
     }
 
     pub(super) fn status(&self) -> Option<u16> {
-        self.status.flatten()
+        self.status
     }
 
     /// Bytes of the body, where the head says so.
@@ -98,7 +106,7 @@ impl Fields {
     /// What the trailers of a call say; `end`: nothing follows them.
     pub(super) fn grpc_verdict(&self, end: bool) -> Option<(u16, Option<&'static str>)> {
         match self.grpc_status {
-            Some(code) => Some(verdict(code.unwrap_or(UNKNOWN))),
+            Some(code) => Some(verdict(code)),
             // Without one the call failed, as its caller sees it.
             None if end && !self.unknown && !self.broken => Some(verdict(UNKNOWN)),
             None => None,

@@ -395,7 +395,7 @@ fn a_proxy_may_introduce_its_client() {
     ] {
         let whole = [line.clone(), request].concat();
         for cut in 0..whole.len() {
-            let pieces = [rx(&[whole[..cut].to_vec()]), rx(&[whole[cut..].to_vec()]), tx(&[reply.clone()])];
+            let pieces = [rx(&[whole[..cut].to_vec()]), rx(&[whole[cut..].to_vec()]), tx(std::slice::from_ref(&reply))];
             let mut conversation = Conversation::new(false);
             let said = play(&mut conversation, &pieces);
             let lines = summary(&said);
@@ -531,7 +531,7 @@ proptest! {
     #[test]
     fn every_split_gives_the_same(a in prop::collection::vec(any::<usize>(), 0..12), b in prop::collection::vec(any::<usize>(), 0..12)) {
         let (requests, replies) = sample();
-        let whole = [rx(&[requests.clone()]), tx(&[replies.clone()])];
+        let whole = [rx(std::slice::from_ref(&requests)), tx(std::slice::from_ref(&replies))];
         let expected = timeless(&play(&mut Conversation::new(false), &whole));
         prop_assert_eq!(expected.len(), 4);
         let ops = [pieces(&requests, &a, Direction::Rx), pieces(&replies, &b, Direction::Tx)].concat();
@@ -566,5 +566,44 @@ proptest! {
             }
         }
         prop_assert!(open.is_empty());
+    }
+}
+
+/// Operations as `tracer record` had them from real programs, and what they say.
+const FIXTURES: [(&str, &str, &str); 3] = [
+    ("grpcio", include_str!("fixtures/grpcio.txt"), include_str!("fixtures/grpcio.expected")),
+    ("node", include_str!("fixtures/node.txt"), include_str!("fixtures/node.expected")),
+    ("upgrade", include_str!("fixtures/upgrade.txt"), include_str!("fixtures/upgrade.expected")),
+];
+
+fn recorded(text: &str) -> Vec<Op> {
+    let op = |line: &str| {
+        let mut words = line.split(' ');
+        let dir = if words.next() == Some("rx") { Direction::Rx } else { Direction::Tx };
+        let (_, length) = (words.next(), words.next().unwrap().parse::<usize>().unwrap());
+        let hex = words.next().unwrap_or_default();
+        let byte = |at: usize| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..hex.len() / 2).map(byte).collect();
+        assert_eq!(bytes.len(), length, "all of it was captured");
+        Op { dir, bytes, captured: usize::MAX }
+    };
+    text.lines().filter(|line| !line.starts_with('#')).map(op).collect()
+}
+
+#[test]
+fn what_real_programs_say() {
+    for (name, text, expected) in FIXTURES {
+        let ops = recorded(text);
+        let said = summary(&play(&mut Conversation::new(false), &ops)).join("\n") + "\n";
+        assert_eq!(said, expected, "{name}:\n{said}");
+        // The same in pieces.
+        let whole = timeless(&play(&mut Conversation::new(false), &ops));
+        for size in [1, 5, 9, 100] {
+            let cut = |op: &Op| -> Vec<Op> {
+                op.bytes.chunks(size).map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }).collect()
+            };
+            let pieces: Vec<Op> = ops.iter().flat_map(cut).collect();
+            assert_eq!(timeless(&play(&mut Conversation::new(false), &pieces)), whole, "{name} in pieces of {size}");
+        }
     }
 }
