@@ -13,8 +13,10 @@ pub const HEAD_REPLY: u16 = 1024;
 pub const HEAD_UNKNOWN: u16 = 4096;
 /// Longest head of a message user space puts together from pieces.
 pub const HEAD_COLLECTED: usize = 64 * 1024;
-/// Most I/O vector elements looked at in one operation.
+/// Most I/O vector elements looked at in one receive.
 pub const IOVECS_MAX: usize = 16;
+/// The same in one send: senders of frames have one for each part of each (gRPC, one for each header).
+pub const IOVECS_SENT_MAX: usize = 64;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
 pub const FRAMES_MAX: usize = 127;
 /// Bytes of the ring the reader is woken by.

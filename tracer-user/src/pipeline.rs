@@ -26,7 +26,7 @@ use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::{self, ProfileFills, Profiles};
-use crate::protocols::Settings;
+use crate::protocols::{Settings, grpc};
 use crate::store::Store;
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
@@ -375,6 +375,7 @@ impl Pipeline {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
+            _ if live.protocol == grpc::NAME => grpc::failed(live.side, live.status),
             (_, None) => outcome != Outcome::Upgraded && !live.request.asked.silent,
             (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
@@ -404,7 +405,7 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status.filter(|status| *status != 0),
+            status: live.status.filter(|status| *status != 0 || live.protocol == grpc::NAME),
             failure: live.failure,
             error: failed || outcome == Outcome::Aborted,
             outcome,
@@ -488,6 +489,8 @@ impl Pipeline {
             ("services_refused", self.services_refused),
             ("units_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
             ("heads_given_up", counters.heads_given_up),
+            ("requests_unnamed", counters.unnamed),
+            ("streams_given_up", counters.streams_given_up),
         ] {
             self.metrics.set_lost(reason, count);
         }

@@ -66,6 +66,11 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
+    package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
+    package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
+    package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
+    package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
+    package("python3-grpcio", "", Need::Programs, "gRPC server and client"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -300,6 +300,10 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
 }
 
+/// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes some
+/// milliseconds, and is looked for at each of the first eight and at every sixteenth.
+const OPS_UNKNOWN: u32 = 17;
+
 /// How much of an operation's front to carry.
 #[inline(always)]
 fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
@@ -309,7 +313,8 @@ fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
     } else if sock.run_before > 0 {
         // Several operations the other way may have been several requests, and this one several replies.
         HEAD_MAX as u16
-    } else if sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
+    } else if sock.ops < OPS_UNKNOWN || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
+        // User space has not had the time to say that many frames lie in one operation.
         HEAD_UNKNOWN
     } else if (sock.flags & SOCK_PASSIVE != 0) == TX {
         HEAD_REPLY

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use tracer_common::{
     arch::Shape,
     event::Op,
-    limits::{HEAD_MAX, IOVECS_MAX, TAIL_MAX},
+    limits::{HEAD_MAX, IOVECS_MAX, IOVECS_SENT_MAX, TAIL_MAX},
 };
 
 use super::uring;
@@ -71,24 +71,24 @@ pub(super) unsafe fn copy(
         // SAFETY: `payload` has room for a head and a tail.
         Shape::Buffer => unsafe { one(payload, regs.arg1(), bytes, cap) },
         // SAFETY: as above.
-        Shape::Vectors => unsafe { vectors(op, regs.arg1(), regs.arg2(), bytes, cap) },
+        Shape::Vectors => unsafe { vectors(op, regs.arg1(), regs.arg2(), bytes, cap, tx) },
         Shape::Message => {
             let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(op, vec, count, bytes, cap) }
+            unsafe { vectors(op, vec, count, bytes, cap, tx) }
         }
         Shape::Messages => {
             let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
             let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(op, vec, count, bytes, cap) }
+            unsafe { vectors(op, vec, count, bytes, cap, tx) }
         }
         Shape::Pages => Found { missing: true, ..Found::default() },
         Shape::Other => match uring::take(sk, tx) {
             // SAFETY: as above.
             Some((buffer, 0)) => unsafe { one(payload, buffer, bytes, cap) },
             // SAFETY: as above.
-            Some((vec, count)) => unsafe { vectors(op, vec, count, bytes, cap) },
+            Some((vec, count)) => unsafe { vectors(op, vec, count, bytes, cap, tx) },
             None => Found { missing: true, ..Found::default() },
         },
     }
@@ -157,7 +157,7 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
-unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
+unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
     if vec == 0 {
         return Found { missing: true, ..Found::default() };
     }
@@ -188,7 +188,8 @@ unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32) -> Fo
     set(end_at, 0);
     set(last_at, 0);
     let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
-    for i in 0..IOVECS_MAX as u64 {
+    let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u64;
+    for i in 0..most {
         let left = get(left_at);
         if i >= count || left == 0 {
             break;

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
+use crate::protocols::grpc;
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -129,6 +130,14 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         if let Some(bytes) = unit.reply_body_bytes {
             set("http.response.body.size", json!(bytes));
         }
+    } else if unit.protocol == grpc::NAME {
+        set("rpc.system.name", json!(grpc::NAME));
+        set("rpc.method", json!(grpc::method(&unit.path)));
+        if let Some(word) = unit.status.and_then(grpc::word) {
+            set("rpc.response.status_code", json!(word));
+        }
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
     } else {
         set("db.system.name", json!(unit.protocol));
         set("db.operation.name", json!(&*unit.method));
@@ -144,11 +153,12 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
     if let Some(class) = class.filter(|class| !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
-    if let Some(status) = unit.status {
+    if let Some(status) = unit.status.filter(|_| unit.protocol != grpc::NAME) {
         set("http.response.status_code", json!(status));
     }
     match (unit.error, unit.outcome, unit.status) {
         (false, ..) => None,
+        _ if unit.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(unit))),
         (true, Outcome::Aborted | Outcome::Unfinished, _) => set("error.type", json!(unit.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),
         (true, _, None) => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),
