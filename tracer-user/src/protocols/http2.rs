@@ -108,7 +108,6 @@ fn detect_frames(mut bytes: &[u8]) -> Detected {
     }
     // The beginning of a header that can be one of these.
     match bytes {
-        [] => Detected::No,
         [0] | [0, _] | [0, _, _] | [0, _, _, SETTINGS | HEADERS, ..] => Detected::NeedMore,
         _ => Detected::No,
     }
