@@ -277,7 +277,9 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
         (found > used * 0.99).then_some((used, found, service_cpu(&agent.metrics()).1))
     });
     say(&format!("CPU of redis-server: {:.4} s used, {:.4} s found, {:.4} s of it for commands", cpu.0, cpu.1, cpu.2));
-    assert!(cpu.1 < cpu.0 * 1.01, "{cpu:?}");
+    // An emulated server uses milliseconds between its answer and the look at the books.
+    let most = if scale() < 1.0 { 1.15 } else { 1.01 };
+    assert!(cpu.1 < cpu.0 * most, "{cpu:?}");
     assert!(cpu.2 > cpu.1 * 0.5, "most of it is for commands: {cpu:?}");
 
     no_secret(agent, dir.path());

@@ -19,6 +19,8 @@ pub(crate) enum Need {
     Guests,
     /// Building for arm64.
     Arm64,
+    /// Fetching programs that come as Python wheels.
+    Wheels,
     /// Real programs the demo and the kernel tests trace.
     Programs,
 }
@@ -56,6 +58,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("binutils", "strip", Need::Guests, "test programs without their debug information"),
     package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", Need::Arm64, "links for arm64, and compiles zstd"),
     package("libc6-dev-arm64-cross", "", Need::Arm64, "the C library it links to"),
+    package("python3-pip", "", Need::Wheels, "fetches wheels"),
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),

@@ -37,6 +37,7 @@ use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
 use crate::model::HostBooks;
+use crate::otlp::{self, Export};
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Origin, Writer};
 
@@ -104,6 +105,7 @@ struct Agent {
     console: Arc<http::Console>,
     jobs: mpsc::Sender<Job>,
     skips: Skips,
+    export: Option<Export>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     ticks: u64,
     asks_waiting: usize,
@@ -119,6 +121,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
+    own::keep_little_freed();
     // Threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is said at once.
@@ -142,6 +145,13 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     if let Some(path) = &options.transactions {
         pipeline.write_units(Box::new(Lines::create(path, wall_offset, &host)?));
     }
+    let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
+    let export = spans.map(|settings| {
+        let _inside = runtime.enter();
+        let (exporter, export) = otlp::start(settings, &host, wall_offset);
+        pipeline.write_units(Box::new(exporter));
+        export
+    });
     let recorder = match record {
         Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
         None => None,
@@ -194,6 +204,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         ticks: 0,
         asks_waiting: 0,
         skips: Skips::default(),
+        export,
     };
     agent.open_up()?;
 
@@ -204,6 +215,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         let _ = end.await;
     }));
     announce(listen, &agent);
+    // Loading took tens of megabytes: the kernel's types, the programs.
+    own::release_memory();
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
@@ -231,12 +244,15 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, .. } = agent;
+    let Agent { kernel, recorder, health, export, .. } = agent;
     drop(kernel);
     pipeline.finish();
     let _ = ended.send(());
     runtime.block_on(async {
         let _ = tokio::time::timeout(Duration::from_millis(500), server).await;
+        if let Some(export) = export {
+            export.finish().await;
+        }
     });
     runtime.shutdown_background();
     if let Some(recorder) = recorder {
@@ -511,6 +527,7 @@ impl Agent {
                 PROCESSES_MAX as usize,
                 self.kernel.policy.processes_refused,
             ),
+            otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
         }
@@ -570,6 +587,9 @@ impl Agent {
         let (_, cores) = self.status.usage();
         self.health.own_cores = cores;
         pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
+        if let Some(export) = &self.export {
+            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+        }
         let fills = self.fills();
         pipeline.metrics.set_fills(&fills.all());
     }

@@ -423,6 +423,11 @@ impl Metrics {
         move |reason| detached.with_label_values(&[reason]).set(1.0)
     }
 
+    /// What became of units of work that were to be sent as spans, by outcome, and requests that were sent again.
+    pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
+        self.own.export(spans, retries);
+    }
+
     /// What a BPF program has cost.
     pub fn set_bpf(&self, program: &str, usage: Usage) {
         self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);

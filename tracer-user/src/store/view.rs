@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{Names, Outcome, Side, Unit};
+use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
 use crate::protocols::grpc;
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
@@ -113,11 +113,12 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         error: unit.error,
         grade: unit.grade.name(),
         evidence: unit.evidence,
-        attributes: attributes(names, unit),
+        attributes: attributes(class, unit),
     }
 }
 
-fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
+/// What OpenTelemetry's conventions have a name for, and `tracer.…` where they have none. Never a query string or a body.
+pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
     if unit.protocol == "http" {
@@ -149,7 +150,7 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     set("network.protocol.name", json!(unit.protocol));
     set("thread.id", json!(unit.tid));
     set("tracer.outcome", json!(unit.outcome.name()));
-    if let Some(class) = names.class(unit.class).filter(|class| !class.route.is_empty()) {
+    if let Some(class) = class.filter(|class| !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
     if let Some(status) = unit.status.filter(|_| unit.protocol != grpc::NAME) {

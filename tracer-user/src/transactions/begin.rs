@@ -50,7 +50,7 @@ impl Engine {
             Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
-        let mut live = Live {
+        let mut live = Box::new(Live {
             id: ids::unit(self.seed, cookie, exchange, first.nanos, side),
             trace,
             remote_parent: remote_parent.map(crate::model::UnitId),
@@ -88,7 +88,7 @@ impl Engine {
             shared: false,
             multiplexed,
             deferred: 0,
-        };
+        });
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.filter(|_| first_use && pos == 0);

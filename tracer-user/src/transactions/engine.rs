@@ -16,12 +16,17 @@ pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
+use crate::guard::room::Room;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
 /// loopback even that of the operation that provoked it. Nanoseconds.
 const LINGER: Nanos = 20_000_000;
+
+/// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
+/// traced, or never carry anything, and its end is not reported then. Nanoseconds.
+const ANNOUNCED: Nanos = 10_000_000_000;
 
 /// What the engine could not do, by reason; counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -292,6 +297,7 @@ impl Engine {
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
         let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
         if op.seq != 0 {
@@ -399,6 +405,7 @@ impl Engine {
                     })
                 });
                 let connection = self.connection(state.cookie, out);
+                connection.announced = connection.last == 0;
                 connection.opener = opener;
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
@@ -570,7 +577,10 @@ impl Engine {
             .connections
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
-            .filter(|(_, connection)| finish || now.saturating_sub(connection.last) > idle)
+            .filter(|(_, connection)| {
+                let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
+                finish || now.saturating_sub(connection.last) > longest
+            })
             .map(|(cookie, _)| *cookie)
             .collect();
         self.head_bytes = head_bytes;
@@ -589,6 +599,22 @@ impl Engine {
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
         self.report(if finish { Nanos::MAX } else { now }, out);
+        self.give_back();
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    fn give_back(&mut self) {
+        self.connections.give_back();
+        self.threads.give_back();
+        self.services.give_back();
+        self.serving.give_back();
+        self.joins.give_back();
+        self.waiting.give_back();
+        self.deferred.give_back();
+        self.closing.give_back();
+        self.graves.give_back();
+        self.asks.give_back();
+        self.said.give_back();
     }
 
     /// Requests of connections that live which are open too long.

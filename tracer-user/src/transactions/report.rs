@@ -111,7 +111,7 @@ impl Engine {
         if live.end == 0 {
             live.end = self.now;
         }
-        out.push(Output::Finished(Box::new(live), verdicts));
+        out.push(Output::Finished(live, verdicts));
     }
 
     fn id_of(&self, parent: Slot, call: &Live) -> Option<UnitId> {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tracer_common::event::{Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::live::Live;
@@ -107,7 +109,8 @@ impl Host {
     }
 
     fn state(&mut self, cookie: u64, new: u8) -> &mut Self {
-        let header = Header { kind: Kind::State as u8, nanos: self.nanos, tgid: 1, ..Header::default() };
+        let flags = if new == tcp_state::SYN_SENT { STATE_OWN } else { 0 };
+        let header = Header { kind: Kind::State as u8, flags, nanos: self.nanos, tgid: 1, ..Header::default() };
         self.engine.record(&Record::State(State { header, cookie, new, ..State::default() }), &mut self.out);
         self
     }
@@ -315,6 +318,18 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
         .map(|(live, _)| live.cookie)
         .collect();
     assert_eq!(complete, [30]);
+}
+
+#[test]
+fn connections_that_only_were_announced_are_forgotten_soon() {
+    let mut host = Host::new(Limits::default());
+    host.state(1, tcp_state::SYN_SENT).state(2, tcp_state::SYN_SENT).opens(2, (0, 0)).opens(3, (0, 0));
+    let begun = host.engine.now;
+    for (seconds, kept) in [(5, 3), (12, 2), (200, 2), (400, 0)] {
+        host.engine.now = begun + seconds * 1_000_000_000;
+        host.engine.expire(false, &mut host.out);
+        assert_eq!(host.engine.fills().connections.entries, kept, "after {seconds} s");
+    }
 }
 
 #[test]
