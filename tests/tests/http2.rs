@@ -131,7 +131,8 @@ fn nginx_logs_what_is_found() {
              location /p/ {{ return 201 \"made\\n\"; }}
              location /e/ {{ return 500 \"oh no\\n\"; }}
              location /no/ {{ return 204; }}
-             location /up/ {{ proxy_pass http://{origin}; }} }}"
+             location /up/ {{ proxy_pass http://{origin}; }}
+             location /slow/ {{ limit_rate 20k; try_files /middle =404; }} }}"
         ),
         "",
     );
@@ -141,6 +142,7 @@ fn nginx_logs_what_is_found() {
     h2load(address, requests, 3, 8, &["/p/1", "/e/2", "/no/3", "/small", "/none"]);
     h2load(address, requests / 10, 3, 1, &["/up/1", "/up/2"]);
     h2load(address, requests / 50, 2, 1, &["/middle"]);
+    h2load(address, 8, 4, 1, &["/slow/1"]);
     for (n, arguments) in [&["-d", "name=value"][..], &["-I"], &["-X", "DELETE"]].iter().enumerate() {
         let mut curl = Command::new(find("curl").expect("curl"));
         curl.args(["-s", "-o", "/dev/null", "--max-time", "20", "--http2-prior-knowledge"]).args(*arguments);
@@ -148,7 +150,7 @@ fn nginx_logs_what_is_found() {
         let done = outcome(&mut curl, "curl");
         assert_eq!(done.code, Some(0), "{arguments:?} {}", done.err);
     }
-    let sent = requests + requests / 10 + requests / 50 + 3;
+    let sent = requests + requests / 10 + requests / 50 + 8 + 3;
     let logged = wait("the access log to be complete", Duration::from_secs(20), || {
         let logged = nginx.logged();
         (logged.len() as u64 >= sent).then_some(logged)
@@ -172,11 +174,13 @@ fn nginx_logs_what_is_found() {
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or_default()
     };
-    let theirs =
-        median(logged.iter().filter(|line| line.path().starts_with("/up/")).map(|line| line.duration_s).collect());
-    let ours = median(served().filter(|unit| unit.path.starts_with("/up/")).map(|unit| unit.duration_s).collect());
-    say(&format!("median duration of /up/: nginx {:.1} ms, found {:.1} ms", theirs * 1e3, ours * 1e3));
-    assert!((ours - theirs).abs() <= 0.001 + 0.02 * theirs, "{ours} {theirs}");
+    for path in ["/up/", "/slow/", "/p/"] {
+        let lines = logged.iter().filter(|line| line.path().starts_with(path));
+        let theirs = median(lines.map(|line| line.duration_s).collect());
+        let ours = median(served().filter(|unit| unit.path.starts_with(path)).map(|unit| unit.duration_s).collect());
+        say(&format!("median duration of {path}: nginx {:.1} ms, found {:.1} ms", theirs * 1e3, ours * 1e3));
+        assert!((ours - theirs).abs() <= 0.001 + 0.02 * theirs, "{path}: {ours} {theirs}");
+    }
 
     figure("HTTP/2 requests in nginx's log", &format!("{} of {}", found.values().sum::<u64>(), logged.len()));
     agent.stop();

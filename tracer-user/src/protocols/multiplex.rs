@@ -178,8 +178,10 @@ impl Multiplexed {
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + parked + self.framed.kept_bytes()
     }
 
-    /// Gives up heads in pieces and operations put aside, as if their bytes had been lost.
+    /// Gives up heads in pieces, operations put aside and what heads refer to, as if their bytes had been lost.
     pub(super) fn give_up_kept(&mut self, out: &mut Vec<Said>) {
+        self.framed.lost(Way::Request);
+        self.framed.lost(Way::Reply);
         for dir in [Direction::Rx, Direction::Tx] {
             let bytes = self.lane(dir).buffer.len() as u64;
             if bytes > 0 {

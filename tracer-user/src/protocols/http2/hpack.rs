@@ -157,7 +157,7 @@ struct Entry {
     name: Name,
     value: Box<[u8]>,
     /// As the protocol counts it.
-    size: usize,
+    size: u32,
 }
 
 /// How the reading of a block ended.
@@ -318,8 +318,8 @@ impl Table {
         field(name, kept);
         if indexed {
             let kept = if matches!(name, Name::Other | Name::Unknown) { &[] } else { kept };
-            let entry = Entry { name, value: Box::from(kept), size: name_length + length + 32 };
-            self.size += entry.size;
+            let entry = Entry { name, value: Box::from(kept), size: (name_length + length + 32) as u32 };
+            self.size += entry.size as usize;
             self.entries.push_front(entry);
             self.evict();
         }
@@ -330,7 +330,7 @@ impl Table {
         while self.size > self.limit
             && let Some(entry) = self.entries.pop_back()
         {
-            self.size -= entry.size;
+            self.size -= entry.size as usize;
         }
     }
 }
