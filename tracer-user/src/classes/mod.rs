@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
+use crate::protocols::{UNNAMED, grpc};
 use rules::Rule;
 use tree::Tree;
 
@@ -258,6 +259,12 @@ impl Classifier {
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
+        if facts.method == UNNAMED {
+            return self.id(names, facts, Arc::from(UNNAMED), Arc::from(""), false);
+        }
+        if facts.protocol == grpc::NAME {
+            return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
+        }
         if facts.protocol != "http" {
             // The protocol itself names requests from a list that ends.
             return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);

@@ -56,9 +56,6 @@ impl Protocol for Http1 {
         if bytes.is_empty() {
             return Detected::NeedMore;
         }
-        if let Some(found) = prefix(bytes, b"PRI * HTTP/2.0") {
-            return if found { Detected::Never } else { Detected::NeedMore };
-        }
         match prefix(bytes, b"HTTP/1.") {
             Some(true) => return Detected::Reply,
             Some(false) => return Detected::NeedMore,
@@ -101,6 +98,9 @@ fn skip_line_ends(bytes: &[u8]) -> &[u8] {
     let n = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     bytes.get(n..).unwrap_or_default()
 }
+
+/// [`Asked::note`]: the client offers to go on in HTTP/2 (RFC 7540 §3.2).
+const NOTE_H2C: u16 = 1;
 
 /// No state between messages.
 #[derive(Debug)]
@@ -253,6 +253,10 @@ impl Parser for Heads {
         Step::Head { used, message: Reply { status, failure: None, interim }, body }
     }
 
+    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
+        (asked.note == NOTE_H2C).then_some(&super::http2::Http2 as &dyn Protocol)
+    }
+
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
         memchr::memmem::find(fresh, b"\n\r\n").is_some() || memchr::memmem::find(fresh, b"\n\n").is_some()
     }
@@ -286,10 +290,10 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         None => "",
         Some(_) => return None,
     };
-    if method.is_empty() || method.len() > 32 || target.is_empty() || !method.iter().all(|byte| is_token(*byte)) {
+    if target.is_empty() {
         return None;
     }
-    let method = std::str::from_utf8(method).ok()?;
+    let method = method_name(method)?;
     let tunnel = method == "CONNECT";
     Some(Request {
         method: settings.method(method),
@@ -304,12 +308,18 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     })
 }
 
+/// A method, of any name that may be one.
+pub(super) fn method_name(method: &[u8]) -> Option<&str> {
+    let fits = !method.is_empty() && method.len() <= 32 && method.iter().all(|byte| is_token(*byte));
+    if fits { std::str::from_utf8(method).ok() } else { None }
+}
+
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// The path of a target: without query, fragment, scheme and authority; bounded.
-fn path(target: &[u8], tunnel: bool) -> Arc<str> {
+pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
     let mut rest = target;
     if !tunnel
         && !rest.starts_with(b"/")
@@ -339,6 +349,10 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
         request.host = Some(value_kept());
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
+    } else if name.eq_ignore_ascii_case(b"upgrade")
+        && value.split(|byte| *byte == b',').any(|offer| offer.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+    {
+        request.asked.note = NOTE_H2C;
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
         if name.eq_ignore_ascii_case(wanted.as_bytes()) {
@@ -384,7 +398,7 @@ mod tests {
             (b"GET ", Detected::NeedMore),
             (b"HTT", Detected::NeedMore),
             (b"P", Detected::NeedMore),
-            (b"PRI * HTTP/2.0\r\n", Detected::Never),
+            (b"PRI * HTTP/2.0\r\n", Detected::No),
             (b"GET key\r\n", Detected::No),
             (b"*1\r\n$4\r\nPING\r\n", Detected::No),
             (b"\x16\x03\x01\x02\x00", Detected::No),

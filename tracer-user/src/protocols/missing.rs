@@ -115,6 +115,7 @@ impl Conversation {
             head_at: unseen.at,
             pos: NOWHERE,
             side,
+            protocol: self.protocol_name(),
         });
         Some(waiting)
     }

@@ -5,12 +5,18 @@
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
 mod bodies;
+mod changes;
 pub mod closing;
 mod conversation;
 mod elements;
+pub mod framed;
+pub mod grpc;
 pub mod http1;
+pub mod http2;
 mod missing;
+mod multiplex;
 mod pair;
+mod proxy;
 pub mod redis;
 mod stream;
 
@@ -25,7 +31,7 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &http2::Http2, &redis::Redis];
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
@@ -43,8 +49,29 @@ pub trait Protocol: Sync + fmt::Debug {
     fn pipelines(&self) -> bool {
         false
     }
-    /// Begins one connection.
-    fn open(&self) -> Box<dyn Parser>;
+    /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(NotInOrder)
+    }
+    /// Begins one connection of a protocol whose messages carry the number of their exchange; `joined`: in its middle.
+    fn framed(&self, joined: bool) -> Option<Box<dyn framed::Framed>> {
+        let _ = joined;
+        None
+    }
+}
+
+/// Reads nothing: the protocol's messages are read by a [`framed::Framed`].
+#[derive(Debug)]
+struct NotInOrder;
+
+impl Parser for NotInOrder {
+    fn request(&mut self, _: &[u8], _: bool, _: &Settings) -> Step<Box<Request>> {
+        Step::Invalid
+    }
+
+    fn reply(&mut self, _: &[u8], _: bool, _: &Asked) -> Step<Reply> {
+        Step::Invalid
+    }
 }
 
 /// What the first bytes of a message are.
@@ -69,6 +96,11 @@ pub trait Parser: Send + fmt::Debug {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+    /// The protocol that [`Body::Switch`] leads to, where it is a known one; `asked` is the request that led there.
+    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
+        let _ = asked;
+        None
+    }
     /// Whether `bytes`, from the server, answer no request.
     fn is_unasked(&self, bytes: &[u8]) -> bool {
         let _ = bytes;
@@ -165,7 +197,7 @@ pub struct Request {
     pub path: Arc<str>,
     /// `Host`, where a rule wants it.
     pub host: Option<Arc<str>>,
-    /// `1.0`, `1.1`; empty when the head was cut before it.
+    /// `1.0`, `1.1`, `2`; empty when the head was cut before it.
     pub version: &'static str,
     /// Trace context, if a valid one came with it.
     pub traceparent: Option<TraceParent>,
@@ -302,6 +334,8 @@ pub enum Said {
         pos: u64,
         /// Whether this end serves or asks.
         side: Side,
+        /// What is spoken.
+        protocol: &'static str,
     },
     /// The last byte of a request's body moved.
     RequestDone {
@@ -323,6 +357,15 @@ pub enum Said {
         /// Nothing was missing between this reply and the one before, so that it is this exchange's.
         sure: bool,
     },
+    /// What a reply came to, where that is said after its body.
+    Judged {
+        /// Which exchange.
+        exchange: u64,
+        /// Its status.
+        status: u16,
+        /// The kind of failure, where the protocol says it by a word.
+        failure: Option<&'static str>,
+    },
     /// The exchange is over.
     Done {
         /// Which exchange.
@@ -343,6 +386,10 @@ pub enum Said {
         /// Its status.
         status: u16,
     },
+    /// A request began that cannot be named: its name was given before the connection was seen, or in lost bytes.
+    Unnamed,
+    /// Too many requests of the connection were open: the oldest was given up.
+    Crowded,
     /// Bytes that a parser needed were not captured, or were not understood.
     Lost {
         /// Which way.
@@ -355,7 +402,7 @@ pub enum Said {
 /// Which exchange an operation's first bytes belonged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// Number of the exchange, when there is one.
+    /// Number of the exchange, when there is one, and only one ([`Conversation::touched`] tells several).
     pub exchange: Option<u64>,
 }
 

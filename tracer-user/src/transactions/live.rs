@@ -109,6 +109,10 @@ pub struct Live {
     pub alone: bool,
     /// Server side: answered by one operation with others, which shared what they cost together.
     pub batch: bool,
+    /// Server side: bytes of it went together with those of other streams, and so did their cost, in even shares.
+    pub shared: bool,
+    /// Its connection carries several at once.
+    pub multiplexed: bool,
     /// Times its report was put off.
     pub deferred: u8,
 }

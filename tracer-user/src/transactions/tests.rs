@@ -72,7 +72,8 @@ impl Host {
     }
 
     /// A thread of process `tgid` sends or receives `text` on a socket; `seq` numbers its first byte (0: not TCP).
-    fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: &str) -> &mut Self {
+    fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: impl AsRef<[u8]>) -> &mut Self {
+        let text = text.as_ref();
         let books = self.books.entry(tid).or_default();
         books.reads += u32::from(!sends);
         let books = *books;
@@ -85,7 +86,7 @@ impl Host {
         let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
-            self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
+            self.engine.record(&Record::Op { op, head: text, tail: &[] }, &mut self.out);
         }
         self.nanos += 10;
         self
@@ -99,11 +100,11 @@ impl Host {
         self
     }
 
-    fn reads(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+    fn reads(&mut self, tid: u32, cookie: u64, text: impl AsRef<[u8]>) -> &mut Self {
         self.moves(1, tid, cookie, false, 0, text)
     }
 
-    fn sends(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+    fn sends(&mut self, tid: u32, cookie: u64, text: impl AsRef<[u8]>) -> &mut Self {
         self.moves(1, tid, cookie, true, 0, text)
     }
 
@@ -299,7 +300,7 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
     let mut host = Host::new(limits);
     let begin = "GET /slow HTTP/1.1\r\nX-Filler: ";
     for cookie in 1..=30 {
-        host.opens(cookie, (0, 0)).reads(50, cookie, &format!("{begin}{}", "x".repeat(4000)));
+        host.opens(cookie, (0, 0)).reads(50, cookie, format!("{begin}{}", "x".repeat(4000)));
     }
     host.engine.expire(false, &mut host.out);
     let fill = host.engine.fills().head_bytes;
@@ -479,3 +480,6 @@ mod found {
         assert_ne!(calls(&host.finish())[0], (None, Grade::Certain));
     }
 }
+
+#[path = "streams_tests.rs"]
+mod streams;
