@@ -13,6 +13,7 @@ pub mod http;
 pub mod load;
 pub mod metrics;
 pub mod nginx;
+pub mod postgresql;
 pub mod process;
 pub mod redis;
 pub mod stat;

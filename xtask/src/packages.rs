@@ -45,7 +45,6 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("libstd-rust-web-dev-bpf", "", Need::DebianEbpf, "core for bpfel-unknown-none, so no nightly is needed"),
     package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
     package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
-    package("postgresql", "", Need::Bench, "server of the benchmark, with its pgbench"),
     package("bpftrace", "bpftrace", Need::Bench, "peer: a latency histogram"),
     package("linux-perf", "perf", Need::Bench, "peer: perf trace and perf record"),
     package("g++", "c++", Need::Fuzz, "libFuzzer is C++"),
@@ -63,6 +62,9 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
+    package("postgresql", "", Need::Programs, "a server with a process for each connection, and pgbench"),
+    package("python3-psycopg", "", Need::Programs, "a client library with prepared statements and pipelines"),
+    package("python3-psycopg2", "", Need::Programs, "a client library of simple queries and function calls"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
