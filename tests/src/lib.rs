@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod faults;
 pub mod http;
 pub mod load;
+pub mod mariadb;
 pub mod metrics;
 pub mod nginx;
 pub mod postgresql;

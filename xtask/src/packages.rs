@@ -65,6 +65,10 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("postgresql", "", Need::Programs, "a server with a process for each connection, and pgbench"),
     package("python3-psycopg", "", Need::Programs, "a client library with prepared statements and pipelines"),
     package("python3-psycopg2", "", Need::Programs, "a client library of simple queries and function calls"),
+    package("mariadb-server-core", "mariadbd", Need::Programs, "a server with a thread for each connection"),
+    package("mariadb-client-core", "mariadb", Need::Programs, "its client"),
+    package("python3-pymysql", "", Need::Programs, "a client library that sends text"),
+    package("libdbd-mariadb-perl", "", Need::Programs, "a client library that prepares statements"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

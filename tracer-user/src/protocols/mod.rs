@@ -10,6 +10,7 @@ mod conversation;
 mod elements;
 pub mod http1;
 mod missing;
+pub mod mysql;
 mod pair;
 mod parts;
 pub mod postgresql;
@@ -28,7 +29,8 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis, &postgresql::PostgreSql];
+pub static PROTOCOLS: &[&dyn Protocol] =
+    &[&http1::Http1, &redis::Redis, &postgresql::PostgreSql, &mysql::MySql, &mysql::MariaDb];
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
