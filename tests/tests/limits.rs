@@ -134,17 +134,23 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
         assert_eq!(after.of("tracer_fill_reached_total", &[("what", what)]).count(), 1, "{what}");
     }
 
-    // With nothing to do, everything comes back, one step at a time; not while memory is still short.
-    let short = || memory(pid) * 10 >= ceiling * 7;
+    // With nothing to do, everything comes back: what the flood took is given back. One step at a time; the agent may take
+    // a step again on the way, when naming what others on this machine do takes memory just then.
     let mut levels = vec![level(&agent)];
-    wait("detail to come back", Duration::from_secs(90), || {
-        levels.push(level(&agent));
+    let mut freed = memory(pid);
+    let end = Instant::now() + Duration::from_secs(180);
+    while levels.last() != Some(&0) {
+        assert!(Instant::now() < end, "detail did not come back: {levels:?}, {} MB", memory(pid) >> 20);
         std::thread::sleep(Duration::from_millis(200));
-        (levels.last() == Some(&0) || short()).then_some(())
-    });
-    levels.dedup();
-    say(&format!("  back by {levels:?}, {} MB", memory(pid) >> 20));
-    assert!(levels.windows(2).all(|pair| pair[0] == pair[1] + 1), "one step at a time: {levels:?}");
+        freed = freed.min(memory(pid));
+        let now = level(&agent);
+        if levels.last() != Some(&now) {
+            levels.push(now);
+        }
+    }
+    say(&format!("  back by {levels:?}, {} MB at least, {} MB now", freed >> 20, memory(pid) >> 20));
+    let slow = levels.windows(2).all(|pair| pair[0] <= pair[1] + 1);
+    assert!(slow, "one step at a time: {levels:?}");
     // The agent's own words, in their order.
     let said = agent.stop().said;
     let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));

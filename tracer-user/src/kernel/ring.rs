@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracer_common::ring::{CONSUMED, DATA, RESERVED, SLACK, Shape, WORD};
 
 /// How long a record that was begun may hold up what came after it, nanoseconds. A program that makes one cannot wait,
-/// but its CPU can be taken away from a virtual machine.
-const HELD_LONGEST: u64 = 100_000_000;
+/// but its CPU can be taken away from a virtual machine: an emulator gives each CPU a tenth of a second in turn.
+const HELD_LONGEST: u64 = 2_000_000_000;
 /// The same when a ring is half full.
-const HELD_WHEN_FULL: u64 = 5_000_000;
+const HELD_WHEN_FULL: u64 = 100_000_000;
 /// How far records can be ahead of the clock before it is not believed, nanoseconds.
 const CLOCKS_APART: u64 = 1_000_000_000;
 

@@ -300,7 +300,7 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
     let mut host = Host::new(limits);
     let begin = "GET /slow HTTP/1.1\r\nX-Filler: ";
     for cookie in 1..=30 {
-        host.opens(cookie, (0, 0)).reads(50, cookie, &format!("{begin}{}", "x".repeat(4000)));
+        host.opens(cookie, (0, 0)).reads(50, cookie, format!("{begin}{}", "x".repeat(4000)));
     }
     host.engine.expire(false, &mut host.out);
     let fill = host.engine.fills().head_bytes;
