@@ -19,6 +19,8 @@ pub struct Unit {
     pub service: String,
     /// Request class.
     pub class: String,
+    /// Protocol.
+    pub protocol: String,
     /// Whether it is the serving side; else the calling one.
     pub server: bool,
     /// Process.
@@ -68,6 +70,7 @@ pub fn unit(line: &str) -> Unit {
         trace: text("trace_id"),
         service: text("service_name"),
         class: text("request_class"),
+        protocol: text("protocol"),
         server: match text("side").as_str() {
             "server" => true,
             "client" => false,

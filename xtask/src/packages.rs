@@ -63,6 +63,9 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
+    package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
+    package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
+    package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

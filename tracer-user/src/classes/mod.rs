@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
+use crate::protocols::{Conventions, UNNAMED, conventions};
 use rules::Rule;
 use tree::Tree;
 
@@ -258,7 +259,7 @@ impl Classifier {
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
-        if facts.protocol != "http" {
+        if conventions(facts.protocol) != Conventions::Http || facts.method == UNNAMED {
             // The protocol itself names requests from a list that ends.
             return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
         }

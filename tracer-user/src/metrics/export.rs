@@ -22,6 +22,7 @@ use crate::guard::fill::{Fill, scaled};
 use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
+use crate::protocols::{Conventions, conventions};
 
 /// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -455,7 +456,7 @@ impl Sink for Metrics {
         if class.folded {
             self.folded_classes.inc();
         }
-        if unit.protocol == "http" {
+        if conventions(unit.protocol) == Conventions::Http {
             let family = if unit.side == Side::Server { &self.server } else { &self.client };
             let room = self.series < self.series_most;
             match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {

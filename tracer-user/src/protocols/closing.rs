@@ -124,7 +124,7 @@ impl Conversation {
             }
             // Where it should have ended is not known.
             State::UntilTurn | State::ChunkedLost if started => self.reply_ended(Outcome::Unfinished, last, out),
-            State::UntilClose | State::Body(_) | State::Chunked(_) | State::Elements(_) if started => {
+            State::UntilClose | State::Body(_) | State::Chunked(_) | State::Elements(_) | State::Own(_) if started => {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
             }
             _ => {}
@@ -185,6 +185,14 @@ impl Conversation {
                 if n <= missed {
                     self.ended(is_request, at, out);
                 }
+            }
+            State::Own(unread) if unread >= missed => {
+                stream.bytes += missed;
+                stream.state = State::Own(unread - missed);
+            }
+            State::Own(_) => {
+                stream.bytes += missed;
+                stream.state = State::UntilTurn;
             }
             State::Chunked(_) | State::Elements(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => {
                 stream.bytes += missed;

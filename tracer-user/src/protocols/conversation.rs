@@ -324,6 +324,7 @@ impl Conversation {
                 }
                 State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
                 State::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
+                State::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
                 State::ChunkedLost => {
                     stream.bytes += left;
                     let last = if chunk.tail.is_empty() { captured } else { chunk.tail };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
+use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
 
 /// Methods recognised at the beginning of a connection, the usual ones first.
 pub(super) const METHODS: &[&str] = &[
@@ -40,7 +40,7 @@ pub(super) const METHODS: &[&str] = &[
 /// Most bytes of a path that are kept.
 const PATH_LIMIT: usize = 1024;
 /// Most bytes of any other value that are kept.
-const VALUE_LIMIT: usize = 128;
+pub(super) const VALUE_LIMIT: usize = 128;
 
 /// The protocol.
 #[derive(Debug)]
@@ -49,6 +49,10 @@ pub struct Http1;
 impl Protocol for Http1 {
     fn name(&self) -> &'static str {
         "http"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Http
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -304,12 +308,12 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     })
 }
 
-fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// The path of a target: without query, fragment, scheme and authority; bounded.
-fn path(target: &[u8], tunnel: bool) -> Arc<str> {
+pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
     let mut rest = target;
     if !tunnel
         && !rest.starts_with(b"/")
@@ -323,7 +327,7 @@ fn path(target: &[u8], tunnel: bool) -> Arc<str> {
 }
 
 /// Bytes as text; what is not UTF-8 shows as replacement characters.
-fn text(bytes: &[u8]) -> Arc<str> {
+pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Arc::from(text),
         Err(_) => Arc::from(String::from_utf8_lossy(bytes)),

@@ -5,9 +5,11 @@
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
 mod bodies;
+mod cgi;
 pub mod closing;
 mod conversation;
 mod elements;
+pub mod fastcgi;
 pub mod http1;
 mod missing;
 mod pair;
@@ -25,12 +27,31 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi];
+
+/// Which semantic conventions describe the requests of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conventions {
+    /// HTTP: a method, a path, a status.
+    Http,
+    /// Databases: an operation, a kind of failure.
+    Database,
+}
+
+/// The conventions for the protocol of this name.
+pub fn conventions(name: &str) -> Conventions {
+    let known = PROTOCOLS.iter().find(|protocol| protocol.name() == name);
+    known.map_or(Conventions::Database, |protocol| protocol.conventions())
+}
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
     /// Lower case; also the file name, the config key and the metric label.
     fn name(&self) -> &'static str;
+    /// Which semantic conventions describe its requests.
+    fn conventions(&self) -> Conventions {
+        Conventions::Database
+    }
     /// What `bytes`, the first of a message, are.
     fn detect(&self, bytes: &[u8]) -> Detected;
     /// Whether `asked`, of which alone nothing could be said, and `answer`, which came the other way, are this
@@ -74,6 +95,16 @@ pub trait Parser: Send + fmt::Debug {
         let _ = bytes;
         false
     }
+    /// Follows a body that was given as [`Body::Own`]: `bytes` are its next ones.
+    fn body(&mut self, is_request: bool, bytes: &[u8]) -> Walked {
+        let _ = (is_request, bytes);
+        Walked::Lost
+    }
+    /// Whether such a body ends with an operation of whose rest, `len` bytes, only the last were captured.
+    fn ends_unseen(&self, is_request: bool, len: u64, last: &[u8]) -> bool {
+        let _ = (is_request, len, last);
+        false
+    }
     /// Whether a head that comes in pieces can be over, by `fresh`, the newest of them and a few bytes before it.
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
         let _ = fresh;
@@ -113,12 +144,25 @@ pub enum Body {
     Chunked,
     /// The rest of values that say themselves where they end.
     Elements(Elements),
+    /// The parser finds it ([`Parser::body`]); this many bytes of it need not be looked at.
+    Own(u64),
     /// Until the sender closes.
     UntilClose,
     /// Not known (the head was cut): until the direction turns.
     UntilTurn,
     /// The connection changes protocol.
     Switch,
+}
+
+/// What a parser made of bytes of a body it follows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walked {
+    /// All belong to it, and so does what follows them; this many bytes of that need not be looked at.
+    More(u64),
+    /// It ended after this many.
+    End(usize),
+    /// Not such a body, or not followed any longer.
+    Lost,
 }
 
 /// The facts of a request that its reply's framing depends on.
@@ -408,3 +452,7 @@ pub struct Want {
     /// Sends that end before this position need not be reported.
     pub tx_skip: u64,
 }
+
+#[cfg(test)]
+#[path = "fixtures_tests.rs"]
+mod fixtures;

@@ -17,6 +17,8 @@ pub(super) enum State {
     ChunkedLost,
     /// In a value that says itself where it ends.
     Elements(Elements),
+    /// In a body the parser follows; this many bytes of it need not be looked at.
+    Own(u64),
     /// Until the sender closes.
     UntilClose,
     /// Until the other direction speaks.
@@ -145,6 +147,7 @@ impl Stream {
             Body::Length(n) => State::Body(n),
             Body::Chunked => State::Chunked(Chunked::BEGIN),
             Body::Elements(elements) => State::Elements(elements),
+            Body::Own(unread) => State::Own(unread),
             Body::UntilClose => State::UntilClose,
             Body::UntilTurn | Body::Switch => State::UntilTurn,
         };
@@ -153,7 +156,7 @@ impl Stream {
     /// Operations that end before this position say nothing new: worth telling for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
-            State::Body(left) if left >= 64 * 1024 => self.pos.saturating_add(left),
+            State::Body(left) | State::Own(left) if left >= 64 * 1024 => self.pos.saturating_add(left),
             State::UntilClose => u64::MAX,
             _ => 0,
         }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{Names, Outcome, Side, Unit};
+use crate::protocols::{Conventions, conventions};
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -119,7 +120,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
 fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    if unit.protocol == "http" {
+    if conventions(unit.protocol) == Conventions::Http {
         set("http.request.method", json!(&*unit.method));
         set("url.path", json!(&*unit.path));
         set("network.protocol.version", json!(unit.version));
