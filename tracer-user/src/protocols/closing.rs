@@ -73,6 +73,8 @@ impl Conversation {
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
             self.unsure &= !self.pair.is_empty();
+            // None was to come.
+            let outcome = if waiting.asked.optional && bytes == 0 { Outcome::Complete } else { outcome };
             out.push(Said::Done {
                 exchange: waiting.exchange,
                 outcome,
@@ -242,7 +244,7 @@ impl Conversation {
 pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
     out.push(Said::Done {
         exchange: waiting.exchange,
-        outcome: Outcome::Unfinished,
+        outcome: if waiting.asked.optional { Outcome::Complete } else { Outcome::Unfinished },
         at,
         request_bytes: waiting.bytes,
         reply_bytes: 0,

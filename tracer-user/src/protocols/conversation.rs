@@ -429,7 +429,8 @@ impl Conversation {
                     if pipelines && !self.pair.has_room() {
                         self.pair.overflow(first, arrived);
                     } else {
-                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines);
+                        // Of those that need no reply not all are waited for.
+                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines && !self.pair.is_patient());
                         if let Some(dropped) = dropped {
                             give_up(&dropped, chunk.at, out);
                         }
@@ -461,6 +462,19 @@ impl Conversation {
                 Step::Invalid => return self.invalid(chunk, captured, left, out),
             }
         } else {
+            while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.asked.optional) {
+                match parser.passes(bytes, &oldest.asked) {
+                    Some(false) => break,
+                    None if !cut => {
+                        stream.buffer = bytes.to_vec();
+                        return left;
+                    }
+                    _ => {
+                        self.pair.end();
+                        give_up(&oldest, chunk.at, out);
+                    }
+                }
+            }
             let waiting = self.pair.oldest().copied();
             let asked = waiting.map(|waiting| waiting.asked).unwrap_or_default();
             match parser.reply(bytes, cut, &asked) {

@@ -11,6 +11,7 @@ mod conversation;
 mod elements;
 pub mod fastcgi;
 pub mod http1;
+pub mod memcached;
 mod missing;
 mod pair;
 pub mod redis;
@@ -27,7 +28,7 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached];
 
 /// Which semantic conventions describe the requests of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,12 @@ pub trait Parser: Send + fmt::Debug {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+    /// Whether `bytes`, at a reply's beginning, pass over the oldest request, which need not be answered
+    /// ([`Asked::optional`]); `None` when more of them are needed.
+    fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
+        let _ = (bytes, asked);
+        Some(false)
+    }
     /// Whether `bytes`, from the server, answer no request.
     fn is_unasked(&self, bytes: &[u8]) -> bool {
         let _ = bytes;
@@ -174,6 +181,8 @@ pub struct Asked {
     pub tunnel: bool,
     /// No reply comes.
     pub silent: bool,
+    /// A reply need not come: that it does not shows when something later is answered.
+    pub optional: bool,
     /// What the protocol itself notes of the request, for its reply.
     pub note: u16,
 }
