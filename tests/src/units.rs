@@ -41,6 +41,8 @@ pub struct Unit {
     pub path: String,
     /// Bytes of the reply's body; `u64::MAX` where the agent says that it does not know.
     pub body: u64,
+    /// `error.type`; empty when it did not fail.
+    pub error: String,
     /// How it ended.
     pub outcome: String,
     /// Port of the server; 0 for UNIX sockets.
@@ -85,6 +87,7 @@ pub fn unit(line: &str) -> Unit {
         method: attribute_text("http.request.method"),
         path: attribute_text("url.path"),
         body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or(u64::MAX),
+        error: attribute_text("error.type"),
         outcome: attribute_text("tracer.outcome"),
         port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
     }

@@ -66,6 +66,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
     package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
     package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
+    package("python3-websockets", "", Need::Programs, "WebSocket server and client"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

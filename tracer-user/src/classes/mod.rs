@@ -259,7 +259,7 @@ impl Classifier {
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
-        if conventions(facts.protocol) != Conventions::Http || facts.method == UNNAMED {
+        if conventions(facts.protocol) == Conventions::Database || facts.method == UNNAMED {
             // The protocol itself names requests from a list that ends.
             return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
         }

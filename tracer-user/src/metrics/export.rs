@@ -456,19 +456,23 @@ impl Sink for Metrics {
         if class.folded {
             self.folded_classes.inc();
         }
-        if conventions(unit.protocol) == Conventions::Http {
-            let family = if unit.side == Side::Server { &self.server } else { &self.client };
-            let room = self.series < self.series_most;
-            match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
-                Went::Own => {}
-                Went::New => self.series += 1,
-                Went::Common => self.folded_series.inc(),
+        match conventions(unit.protocol) {
+            Conventions::Http => {
+                let family = if unit.side == Side::Server { &self.server } else { &self.client };
+                let room = self.series < self.series_most;
+                match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
+                    Went::Own => {}
+                    Went::New => self.series += 1,
+                    Went::Common => self.folded_series.inc(),
+                }
             }
-        } else {
-            let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
-            if class.operations.observe(family, class_labels(info, class.folded), unit) {
-                self.folded_series.inc();
+            Conventions::Database => {
+                let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
+                if class.operations.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
+                }
             }
+            Conventions::Session => {}
         }
         let Some(work) = &class.work else { return };
         match unit.outcome {

@@ -91,6 +91,12 @@ impl Conversation {
         if self.verdict == Verdict::Ignore {
             return;
         }
+        if self.session.is_some() {
+            if how == Closed::Both {
+                self.session_ended(false, out);
+            }
+            return;
+        }
         let Some(requests) = self.requests else {
             if how != Closed::Local {
                 self.held = Vec::new();
@@ -220,6 +226,35 @@ impl Conversation {
         }
     }
 
+    /// Since when a reply is under way that is to be reported when it is over.
+    pub fn replying_since(&self) -> Option<Nanos> {
+        let replies = match self.requests? {
+            Direction::Rx => &self.tx,
+            Direction::Tx => &self.rx,
+        };
+        let begun = replies.bytes > 0 && !self.orphan && self.pair.oldest().is_some();
+        replies.start.filter(|_| begun).map(|(first, ..)| first.nanos)
+    }
+
+    /// Reports the reply that is under way as it stands at `now`; the rest of it answers nothing.
+    pub fn report_so_far(&mut self, now: Nanos, out: &mut Vec<Said>) {
+        let (Some(_), Some(requests)) = (self.replying_since(), self.requests) else { return };
+        let stream = self.stream(requests.flip());
+        let (reply_bytes, body) = (stream.bytes, stream.bytes.saturating_sub(stream.head_bytes));
+        let body = (!stream.head_cut).then_some(body);
+        let at = Stamp { nanos: now, ..stream.last };
+        let Some(waiting) = self.pair.end() else { return };
+        self.orphan = true;
+        out.push(Said::Done {
+            exchange: waiting.exchange,
+            outcome: Outcome::Unfinished,
+            at,
+            request_bytes: waiting.bytes,
+            reply_bytes,
+            reply_body_bytes: body,
+        });
+    }
+
     /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
     pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
         let Some(requests) = self.requests else { return };
@@ -227,6 +262,7 @@ impl Conversation {
         if now.saturating_sub(newest) < idle {
             return;
         }
+        self.session_ended(true, out);
         self.release(out);
         let replies = requests.flip();
         let stream = self.stream(replies);

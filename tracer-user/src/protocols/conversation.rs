@@ -2,8 +2,11 @@
 
 use super::closing::give_up;
 use super::pair::Pair;
+use super::session::Session;
 use super::stream::{State, Stream};
-use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
+use super::{
+    Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Request, Said, Settings, Stamp, Step, Touched, Verdict, Want,
+};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Beginnings of messages that fit no protocol before a connection is left alone.
@@ -52,6 +55,10 @@ pub struct Conversation {
     /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
     /// reply leaves no request waiting.
     pub(super) unsure: bool,
+    /// The upgrade that was asked for last.
+    pub(super) upgrade: Option<Box<Request>>,
+    /// What the connection is after an upgrade to WebSocket.
+    pub(super) session: Option<Box<Session>>,
 }
 
 impl Conversation {
@@ -72,6 +79,8 @@ impl Conversation {
             turned: false,
             orphan: false,
             unsure: false,
+            upgrade: None,
+            session: None,
         }
     }
 
@@ -107,6 +116,9 @@ impl Conversation {
     pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
+        }
+        if self.session.is_some() {
+            return self.session_bytes(chunk, out);
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
@@ -436,6 +448,9 @@ impl Conversation {
                         }
                         let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
                         let request = message;
+                        if request.asked.websocket {
+                            self.upgrade = Some(request.clone());
+                        }
                         out.push(Said::Begun { exchange, request, first, arrived, head_at: chunk.at, pos, side });
                     }
                     if pipelines && self.pair.len() == PIPELINE {
@@ -494,6 +509,9 @@ impl Conversation {
                         if body == Body::UntilTurn {
                             self.want_more(chunk.dir, captured.len());
                         }
+                        if body != Body::Switch {
+                            self.upgrade = None;
+                        }
                         let stream = self.stream(chunk.dir);
                         let first = stream.start.map_or(chunk.at, |(first, _, _)| first);
                         stream.head_bytes = used as u64;
@@ -513,7 +531,12 @@ impl Conversation {
                             Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
                             Body::Switch => {
                                 self.reply_ended(Outcome::Upgraded, chunk.at, out);
-                                self.verdict = Verdict::Ignore;
+                                let used = used.saturating_sub(had) as u64;
+                                match self.upgrade.take().filter(|_| asked.websocket) {
+                                    Some(request) => self.begin_session(request, chunk, at + used, out),
+                                    None => self.verdict = Verdict::Ignore,
+                                }
+                                return left;
                             }
                             _ => {}
                         }

@@ -79,7 +79,10 @@ impl Protocol for Http1 {
                     return match bytes.get(method.len() + 1) {
                         None => Detected::NeedMore,
                         Some(b'/' | b'*' | b'h' | b'H') => Detected::Request,
-                        Some(_) if *method == "CONNECT" => Detected::Request,
+                        // NATS has objects there.
+                        Some(b'[' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') if *method == "CONNECT" => {
+                            Detected::Request
+                        }
                         Some(_) => Detected::No,
                     };
                 }
@@ -343,6 +346,8 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
         request.host = Some(value_kept());
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
+    } else if name.eq_ignore_ascii_case(b"upgrade") {
+        request.asked.websocket = value.eq_ignore_ascii_case(b"websocket");
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
         if name.eq_ignore_ascii_case(wanted.as_bytes()) {

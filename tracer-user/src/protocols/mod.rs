@@ -15,7 +15,9 @@ pub mod memcached;
 mod missing;
 mod pair;
 pub mod redis;
+mod session;
 mod stream;
+pub mod websocket;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached];
+pub static PROTOCOLS: &[&dyn Protocol] =
+    &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached, &websocket::WebSocket];
 
 /// Which semantic conventions describe the requests of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub enum Conventions {
     Http,
     /// Databases: an operation, a kind of failure.
     Database,
+    /// None: named like HTTP's requests, and counted as work only.
+    Session,
 }
 
 /// The conventions for the protocol of this name.
@@ -179,6 +184,8 @@ pub struct Asked {
     pub bodiless: bool,
     /// A tunnel was asked for (CONNECT).
     pub tunnel: bool,
+    /// WebSocket was asked for.
+    pub websocket: bool,
     /// No reply comes.
     pub silent: bool,
     /// A reply need not come: that it does not shows when something later is answered.
@@ -465,3 +472,7 @@ pub struct Want {
 #[cfg(test)]
 #[path = "fixtures_tests.rs"]
 mod fixtures;
+
+#[cfg(test)]
+#[path = "detect_tests.rs"]
+mod detect;

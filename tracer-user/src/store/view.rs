@@ -120,7 +120,15 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
 fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    if conventions(unit.protocol) == Conventions::Http {
+    if conventions(unit.protocol) == Conventions::Database {
+        set("db.system.name", json!(unit.protocol));
+        set("db.operation.name", json!(&*unit.method));
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
+        if let Some(failure) = unit.failure {
+            set("db.response.status_code", json!(failure));
+        }
+    } else {
         set("http.request.method", json!(&*unit.method));
         set("url.path", json!(&*unit.path));
         set("network.protocol.version", json!(unit.version));
@@ -128,14 +136,6 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
         set("http.response.size", json!(unit.reply_bytes));
         if let Some(bytes) = unit.reply_body_bytes {
             set("http.response.body.size", json!(bytes));
-        }
-    } else {
-        set("db.system.name", json!(unit.protocol));
-        set("db.operation.name", json!(&*unit.method));
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
-        if let Some(failure) = unit.failure {
-            set("db.response.status_code", json!(failure));
         }
     }
     set("network.protocol.name", json!(unit.protocol));
