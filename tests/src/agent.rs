@@ -103,6 +103,10 @@ impl Agent {
     pub fn launch_by(mut command: Command, name: &str, dir: &Path, transactions: &Path, arguments: &[&str]) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(transactions);
+        // An emulated processor is some thirty times slower: what one core does elsewhere in no time is no reason to shed.
+        if crate::scale() < 1.0 && !arguments.contains(&"--max-cpu") {
+            command.args(["--max-cpu", "6400%"]);
+        }
         command.args(arguments).current_dir(dir);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
         Self { process, listen, transactions: transactions.into() }

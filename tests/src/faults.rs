@@ -151,8 +151,7 @@ impl Judged {
 
 /// Operations of sockets that were not reported, by what the agent counts.
 pub fn operations_lost(metrics: &Metrics) -> f64 {
-    let reasons =
-        ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_skipped", "hook_preempted"];
+    let reasons = ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_skipped"];
     reasons.iter().map(|reason| metrics.sum("tracer_events_lost_total", &[("reason", reason)])).sum()
 }
 

@@ -41,6 +41,8 @@ pub struct Process {
     child: Child,
     name: String,
     log: PathBuf,
+    /// Where in the log it begins: an earlier process may have written there.
+    from: u64,
     done: Option<ExitStatus>,
 }
 
@@ -48,6 +50,7 @@ impl Process {
     /// Starts `command`; what it says goes to `log`, which is shown when the test fails.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
         let open = || OpenOptions::new().create(true).append(true).open(log);
+        let from = std::fs::metadata(log).map_or(0, |about| about.len());
         let out: File = open().unwrap_or_else(|error| panic!("{}: {error}", log.display()));
         let err: File = open().unwrap_or_else(|error| panic!("{}: {error}", log.display()));
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
@@ -63,7 +66,7 @@ impl Process {
         }
         let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
         warden('+', child.id());
-        Self { child, name: name.into(), log: log.into(), done: None }
+        Self { child, name: name.into(), log: log.into(), from, done: None }
     }
 
     /// Process id, and id of its group.
@@ -100,7 +103,8 @@ impl Process {
 
     /// What it wrote to both outputs so far.
     pub fn said(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+        let all = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(all.get(self.from as usize..).unwrap_or_default()).into_owned()
     }
 
     /// Waits for a line that begins with `word` and gives what follows.
@@ -150,6 +154,10 @@ mod tests {
         let child = process.line("CHILD", Duration::from_secs(10));
         assert!(Path::new("/proc").join(&child).exists());
         drop(process);
+        // Another one with the same log is not taken for the first.
+        let mut other =
+            Process::start("sh", Command::new("sh").args(["-c", "echo READY again"]), &dir.path().join("log"));
+        assert_eq!(other.line("READY", Duration::from_secs(10)), "again");
         crate::wait("the grandchild's end", Duration::from_secs(10), || {
             let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             (stat.is_empty() || stat.contains(") Z")).then_some(())

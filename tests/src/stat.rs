@@ -1,4 +1,4 @@
-//! What the system says of its CPU: `/proc/stat`.
+//! What the system says of its CPU, `/proc/stat`, and of connections, `/proc/net/snmp`.
 
 /// CPU seconds of the whole host since it started.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +33,27 @@ impl HostCpu {
     }
 }
 
+/// TCP connections that anybody in this network opened since it is there.
+pub fn connections_opened() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/snmp").unwrap_or_else(|error| panic!("/proc/net/snmp: {error}"));
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let mut fields = names.split_whitespace().zip(values.split_whitespace());
+    let value = fields.find(|(name, _)| *name == "ActiveOpens").and_then(|(_, value)| value.parse().ok());
+    value.unwrap_or_else(|| panic!("/proc/net/snmp: no ActiveOpens:\n{text}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_is_counted() {
+        let before = connections_opened();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(connections_opened() > before);
+    }
 
     #[test]
     fn guests_are_not_counted_twice() {

@@ -28,9 +28,36 @@ impl Vitals {
     }
 }
 
+/// Asserts that what was measured at equal moments of equal rounds does not grow: the least of the later half is not
+/// above the most of the earlier half by more than `rss` bytes and `fds` descriptors. One round that took more than the
+/// others, wherever it stands, is no growth; what every round adds to is.
+pub fn flat(rounds: &[Vitals], rss: f64, fds: usize) {
+    let (early, late) = rounds.split_at(rounds.len() / 2);
+    assert!(!early.is_empty(), "{rounds:?}: no rounds to compare");
+    let most = |of: fn(&Vitals) -> f64| early.iter().map(of).fold(0.0, f64::max);
+    let least = |of: fn(&Vitals) -> f64| late.iter().map(of).fold(f64::INFINITY, f64::min);
+    let memory = least(|one| one.rss) - most(|one| one.rss);
+    let open = least(|one| one.fds as f64) - most(|one| one.fds as f64);
+    assert!(memory <= rss && open <= fds as f64, "grown by {memory} bytes and {open} descriptors: {rounds:?}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused(rounds: impl Iterator<Item = (f64, usize)>) -> bool {
+        let rounds: Vec<_> = rounds.map(|(rss, fds)| Vitals { rss, fds, ..Vitals::default() }).collect();
+        std::panic::catch_unwind(|| flat(&rounds, 16.0, 4)).is_err()
+    }
+
+    #[test]
+    fn only_growth_is_growth() {
+        for of in [[56.0, 32.0, 32.0, 32.0], [32.0, 32.0, 32.0, 56.0], [32.0, 48.0, 40.0, 56.0], [32.0; 4]] {
+            assert!(!refused(of.into_iter().map(|rss| (rss, 9))), "{of:?}");
+        }
+        assert!(refused((0..12).map(|round| (f64::from(round) * 17.0, 9))));
+        assert!(refused((0..12).map(|round| (32.0, round * 5))));
+    }
 
     #[test]
     fn of_ourselves() {

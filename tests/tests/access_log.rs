@@ -150,7 +150,10 @@ fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
         if unit.status != status && !(entry.status == 400 && unit.status == Some(400)) {
             differs("status");
         }
-        if unit.body != entry.body {
+        // A reset can overtake the last write it meets: in a guest there are milliseconds between a write and its hook.
+        let overtaken =
+            scale() < 1.0 && !entry.complete && unit.body < entry.body && entry.body - unit.body <= 64 << 10;
+        if unit.body != entry.body && !overtaken {
             differs("body bytes");
         }
         if entry.complete {

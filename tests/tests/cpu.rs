@@ -7,7 +7,7 @@ use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, compile};
-use tracer_tests::{begin, explained, figure, http, load, say, scratch, wait};
+use tracer_tests::{begin, explained, figure, http, load, say, scale, scratch, wait};
 
 /// Seconds of load.
 const LOAD: u64 = 30;
@@ -112,10 +112,13 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
         delta("kernel"),
         after.sum("tracer_capture_ratio", &[]),
     ));
+    let skipped: Vec<_> = after.of("tracer_bpf_missed_total", &[]).filter(|program| program.value > 0.0).collect();
+    say(&format!("lost {:?}, skipped {skipped:?}", after.lost()));
     let labels = [("service_name", "storm"), ("kind", "overhead")];
     let stormed = after.sum("tracer_service_cpu_seconds_total", &labels);
     say(&format!("storm: {stormed:.3} s traced for {storms} processes that used a millisecond each"));
-    assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
+    let within = if scale() < 1.0 { 0.98..=1.02 } else { 0.99..=1.01 };
+    assert!(within.contains(&ratio), "capture ratio {ratio}");
     assert!(stormed > storms * 0.001, "{stormed} s for {storms} processes");
     assert!(after.sum("tracer_events_lost_total", &[("reason", "ring_full_thread")]) < 0.5, "{:?}", after.lost());
     agent.stop();

@@ -12,7 +12,7 @@ use tracer_tests::agent::Agent;
 use tracer_tests::faults::{self, Figures};
 use tracer_tests::load::Request;
 use tracer_tests::units::Tail;
-use tracer_tests::vitals::Vitals;
+use tracer_tests::vitals::{self, Vitals};
 use tracer_tests::workload::Server;
 use tracer_tests::{Numbers, begin, bpf, load, say, scratch, units};
 
@@ -105,7 +105,7 @@ fn agents_are_restarted_under_load() {
     let mut all = bpf::Objects::new();
     let mut judged = faults::Judged::default();
     let (mut lost, mut sent, mut failed) = (0.0, 0, 0);
-    let mut vitals = Vec::new();
+    let mut found = Vec::new();
     for round in 0..rounds {
         let mut agent = Agent::start_named(&format!("agent-{round}"), dir.path(), &[]);
         all.extend(bpf::held(agent.process().pid()));
@@ -115,7 +115,7 @@ fn agents_are_restarted_under_load() {
         (sent, failed) = (sent + loaded.answers.len() as u64, failed + loaded.broken().len() as u64);
         faults::reported(&agent, &plans);
         let now = faults::operations_lost(&agent.metrics());
-        vitals.push(Vitals::of(agent.process().pid()));
+        found.push(Vitals::of(agent.process().pid()));
         let file = agent.transactions.clone();
         drop(agent.stop());
         let one = faults::judge(&plans, &units::read(&file));
@@ -130,15 +130,16 @@ fn agents_are_restarted_under_load() {
     }
     let left = bpf::left(&all);
     let (good, bad) = load.end();
-    let (first, last) = (vitals[0], vitals[vitals.len() - 1]);
+    let (first, last) = (found[0], found[found.len() - 1]);
     say(&format!(
         "restarts: {rounds} agents in turn, {} objects, {left} left; {good} good replies, {bad} bad",
         all.len()
     ));
     let mut figures = Figures::of("restarted under load", format!("{rounds} times"));
     figures.traced(sent + good + bad, failed + bad).judged(&judged, lost).attached(left).growth(first, last).finish();
-    // The hundredth is as the first was: what agents leave behind would show in the kernel, or here.
-    assert!((last.rss - first.rss).abs() < 16e6 && first.fds.abs_diff(last.fds) <= 4, "{first:?} {last:?}");
+    // Later ones are as earlier ones were: what agents leave behind would show in the kernel, or here. How much memory
+    // one has when it is looked at depends on which symbol tables it is just reading.
+    vitals::flat(&found, 16e6, 4);
 }
 
 #[test]

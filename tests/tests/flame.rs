@@ -56,7 +56,9 @@ fn each_class_burns_in_its_own_function() {
     let whole = agent.text("/profile.folded?service=burn");
     let share = weights(&whole, "burn_alpha").0 / (weights(&whole, "burn_alpha").0 + weights(&whole, "burn_beta").0);
     say(&format!("flame: burn_alpha has {:.1} % of both, 70 % expected", 100.0 * share));
-    let within = if scale() < 1.0 { 0.60..=0.80 } else { 0.65..=0.75 };
+    // An emulator that waits for its turn lets time pass in which nothing was computed: of a burst it cuts short there is
+    // one sample, however long it was.
+    let within = if scale() < 1.0 { 0.50..=0.85 } else { 0.65..=0.75 };
     assert!(within.contains(&share), "{share}");
 
     let svg = agent.text("/flamegraph.svg?service=burn&class=GET%20%2Falpha");

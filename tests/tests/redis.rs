@@ -1,6 +1,6 @@
 //! Redis: commands and errors against the server's own statistics, CPU against the scheduler's, and no secret anywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::metrics::Metrics;
 use tracer_tests::redis::{Client, Redis, Value, command};
-use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+use tracer_tests::{begin, explained, figure, find, say, scale, scratch, wait};
 
 /// What the agent calls it: it writes its title over its environment, so that no name can be given to it there.
 const SERVICE: &str = "redis-server";
@@ -261,9 +261,21 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
     };
     figure("redis commands", &format!("{} served and {} called of {wanted}", right(&found), right(&called)));
     let found: BTreeMap<String, i64> = found.into_iter().map(|(name, count)| (name, count as i64)).collect();
-    assert_eq!(found, expected, "served; lost: {lost:?}");
+    let off = |counts: &BTreeMap<String, i64>| {
+        let kinds: BTreeSet<&String> = counts.keys().chain(expected.keys()).collect();
+        let of = |counts: &BTreeMap<String, i64>, kind| counts.get(kind).copied().unwrap_or(0);
+        kinds.into_iter().map(|kind| (of(counts, kind) - of(&expected, kind)).unsigned_abs()).sum::<u64>()
+    };
+    // A command that was skipped is missing; one whose name was in what was skipped is counted without it, and then
+    // differs twice.
+    let most = 2.0 * explained(&lost);
+    assert!(
+        found == expected || off(&found) as f64 <= most,
+        "served: {found:?}, {expected:?} expected; lost: {lost:?}"
+    );
     let called: BTreeMap<String, i64> = called.into_iter().map(|(name, count)| (name, count as i64)).collect();
-    assert_eq!(called, expected, "called; lost: {lost:?}");
+    let right = called == expected || off(&called) as f64 <= most;
+    assert!(right, "called: {called:?}, {expected:?} expected; lost: {lost:?}");
 
     let kinds = errors(&metrics, SERVICE);
     say(&format!("errors: the server's {refusals:?}, found {kinds:?}"));
@@ -277,7 +289,9 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
         (found > used * 0.99).then_some((used, found, service_cpu(&agent.metrics()).1))
     });
     say(&format!("CPU of redis-server: {:.4} s used, {:.4} s found, {:.4} s of it for commands", cpu.0, cpu.1, cpu.2));
-    assert!(cpu.1 < cpu.0 * 1.01, "{cpu:?}");
+    // An emulated server uses milliseconds between its answer and the look at the books.
+    let most = if scale() < 1.0 { 1.15 } else { 1.01 };
+    assert!(cpu.1 < cpu.0 * most, "{cpu:?}");
     assert!(cpu.2 > cpu.1 * 0.5, "most of it is for commands: {cpu:?}");
 
     no_secret(agent, dir.path());

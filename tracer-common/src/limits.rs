@@ -13,16 +13,16 @@ pub const HEAD_REPLY: u16 = 1024;
 pub const HEAD_UNKNOWN: u16 = 4096;
 /// Longest head of a message user space puts together from pieces.
 pub const HEAD_COLLECTED: usize = 64 * 1024;
-/// Most I/O vector elements looked at in one operation.
+/// Most I/O vector elements looked at in one receive.
 pub const IOVECS_MAX: usize = 16;
+/// The same in one send: senders of frames have one for each part of each (gRPC, one for each header).
+pub const IOVECS_SENT_MAX: usize = 64;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
 pub const FRAMES_MAX: usize = 127;
-/// Bytes of the ring that carries everything but stacks.
-pub const EVENT_RING_BYTES: usize = 8 << 20;
+/// Bytes of the ring the reader is woken by.
+pub const WAKE_RING_BYTES: usize = 4 << 10;
 /// Bytes of the ring that carries stacks.
 pub const SAMPLE_RING_BYTES: usize = 1 << 20;
-/// Fill level of a ring, in bytes, above which the kernel wakes the reader before its next turn.
-pub const RING_WAKE_BYTES: u64 = (EVENT_RING_BYTES / 4) as u64;
 /// Connections user space can have an answer ([`crate::policy::Ask`]) waiting for.
 pub const ASKS_MAX: u32 = 16 * 1024;
 /// `io_uring` requests between submission and completion whose buffer is remembered.
@@ -36,4 +36,4 @@ pub const TICK_CPU_NANOS: u64 = 50_000_000;
 
 const _: () = assert!(HEAD_MAX.is_power_of_two());
 const _: () = assert!(HEAD_REQUEST as usize <= HEAD_MAX && HEAD_UNKNOWN as usize <= HEAD_MAX);
-const _: () = assert!(EVENT_RING_BYTES.is_power_of_two() && SAMPLE_RING_BYTES.is_power_of_two());
+const _: () = assert!(SAMPLE_RING_BYTES.is_power_of_two());

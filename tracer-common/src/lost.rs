@@ -22,14 +22,11 @@ pub enum Lost {
     PayloadUnknown = 7,
     /// Stack could not be walked.
     Stack = 8,
-    /// A thread was preempted inside of a hook, and another one met it there: its operation was not reported. Only where
-    /// function exits stand in for tracepoints, on kernels that preempt themselves.
-    Preempted = 9,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -39,7 +36,6 @@ impl Lost {
         Self::PayloadFault,
         Self::PayloadUnknown,
         Self::Stack,
-        Self::Preempted,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
@@ -59,7 +55,6 @@ impl Lost {
             Self::PayloadFault => "payload_fault",
             Self::PayloadUnknown => "payload_unknown",
             Self::Stack => "stack_unreadable",
-            Self::Preempted => "hook_preempted",
         }
     }
 }

@@ -1,31 +1,30 @@
-//! The only file that touches the rings and the loss counters.
+//! The only file that touches the loss counters and the rings of stacks and of wake-ups.
 
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
-    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::generated::{bpf_ringbuf_output, bpf_ringbuf_query},
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::generated::bpf_ringbuf_output,
     macros::map,
     maps::{PerCpuArray, RingBuf},
 };
 use tracer_common::{
-    limits::{EVENT_RING_BYTES, RING_WAKE_BYTES, SAMPLE_RING_BYTES},
+    limits::{SAMPLE_RING_BYTES, WAKE_RING_BYTES},
     lost::Lost,
 };
 
-#[map]
-static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES as u32, 0);
+use crate::ring;
 
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(SAMPLE_RING_BYTES as u32, 0);
 
+/// What the reader sleeps on; what it holds means nothing.
+#[map]
+static WAKE: RingBuf = RingBuf::with_byte_size(WAKE_RING_BYTES as u32, 0);
+
 /// Counters by [`Lost`], summed over CPUs by user space.
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(Lost::ALL.len() as u32, 0);
-
-/// Records since the fill level was last looked at.
-#[map]
-static SINCE_QUERY: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 
 /// Counts one loss.
 #[inline(always)]
@@ -36,33 +35,33 @@ pub(crate) fn count(lost: Lost) {
     }
 }
 
-/// Wakes the reader only when the ring fills up: it drains by itself every few milliseconds, and a wake-up costs
-/// fifty times the record. The level is asked for every 32 records.
+/// Wakes the reader, which looks by itself every few milliseconds: it would come too late.
 #[inline(always)]
-fn wake_flags() -> u64 {
-    let Some(since) = SINCE_QUERY.get_ptr_mut(0) else { return BPF_RB_NO_WAKEUP as u64 };
-    // SAFETY: a per-CPU element; a lost increment only delays the question.
+pub(crate) fn wake() {
+    let mut word = 0u64;
+    // SAFETY: eight bytes of the stack. Refused when it is full: then the reader is awake.
     unsafe {
-        *since += 1;
-        if *since < 32 {
-            return BPF_RB_NO_WAKEUP as u64;
-        }
-        *since = 0;
-        let fill = bpf_ringbuf_query(ptr::from_ref(&EVENTS).cast_mut().cast(), BPF_RB_AVAIL_DATA as u64);
-        if fill > RING_WAKE_BYTES { BPF_RB_FORCE_WAKEUP as u64 } else { BPF_RB_NO_WAKEUP as u64 }
+        bpf_ringbuf_output(
+            ptr::from_ref(&WAKE).cast_mut().cast(),
+            (&raw mut word).cast(),
+            8,
+            BPF_RB_FORCE_WAKEUP as u64,
+        );
     }
 }
 
-/// Appends `len` bytes at `record` to the event ring, or counts `lost`; whether it is there.
+/// Appends `record` to the event ring, or counts `lost`; whether it is there.
 #[inline(always)]
-pub(crate) fn event(record: *const c_void, len: u64, lost: Lost) -> bool {
-    // SAFETY: the verifier checks that `record` has `len` bytes.
-    let refused =
-        unsafe { bpf_ringbuf_output(ptr::from_ref(&EVENTS).cast_mut().cast(), record.cast_mut(), len, wake_flags()) };
-    if refused != 0 {
-        count(lost);
+pub(crate) fn event<T>(record: &T, lost: Lost) -> bool {
+    const { assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() <= 512) };
+    let Some(slot) = ring::reserve(size_of::<T>() as u64, lost) else { return false };
+    let (from, to) = (ptr::from_ref(record).cast::<u64>(), slot.record.cast::<u64>());
+    for i in 0..size_of::<T>() / 8 {
+        // SAFETY: within the record and the slot. Volatile, so that no call to `memcpy` is made of it.
+        unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
     }
-    refused == 0
+    slot.complete(size_of::<T>() as u64);
+    true
 }
 
 /// Appends `len` bytes at `record` to the sample ring, or counts the loss.

@@ -13,6 +13,7 @@ mod kernel;
 mod offsets;
 mod policy;
 mod process;
+mod ring;
 mod sample;
 mod sched;
 mod scratch;

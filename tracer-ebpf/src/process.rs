@@ -1,7 +1,5 @@
 //! Threads and programs that begin. Their end is seen by the scheduler hook, which has their last slice.
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
@@ -42,7 +40,7 @@ pub(crate) fn fork(ctx: BtfTracePointContext) -> i32 {
         child_tgid: child.tgid(),
         child_tid: child.tid(),
     };
-    emit::event(ptr::from_ref(&record).cast(), size_of::<Fork>() as u64, Lost::RingThread);
+    emit::event(&record, Lost::RingThread);
     0
 }
 
@@ -51,6 +49,6 @@ pub(crate) fn fork(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn exec(ctx: BtfTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
     let record = Exec { header: header(Kind::Exec, size_of::<Exec>(), task), comm: task.comm() };
-    emit::event(ptr::from_ref(&record).cast(), size_of::<Exec>() as u64, Lost::RingThread);
+    emit::event(&record, Lost::RingThread);
     0
 }

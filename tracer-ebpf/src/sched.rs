@@ -1,7 +1,5 @@
 //! CPU and waiting time per thread, idle and kernel time per CPU.
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::{btf_tracepoint, map},
@@ -248,5 +246,5 @@ fn tick(task: Task, thread: &mut Thread, books: Books, now: u64, flags: u8) {
         comm: task.comm(),
         books,
     };
-    emit::event(ptr::from_ref(&record).cast(), size_of::<Tick>() as u64, Lost::RingThread);
+    emit::event(&record, Lost::RingThread);
 }

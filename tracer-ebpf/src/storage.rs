@@ -97,6 +97,8 @@ pub(crate) struct Thread {
     pub(crate) mmsg_bytes: u32,
     /// Socket operations reported, or meant to be.
     pub(crate) ops: u32,
+    /// The first of two programs on a hook has seen the operation under way: bit 0 for receives, bit 1 for sends.
+    pub(crate) handled: u32,
 }
 
 /// What is kept per socket. Positions count bytes since the socket was first seen.

@@ -78,6 +78,12 @@ pub struct Live {
     /// Write finished units of work to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub transactions: Option<PathBuf>,
+    /// Send finished units of work as OpenTelemetry spans to this collector: http://HOST:4318 (OTLP/HTTP) or
+    /// http://HOST:4317 (OTLP/gRPC; OTEL_EXPORTER_OTLP_PROTOCOL says which on other ports). Without it,
+    /// OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say where; where neither is set nothing is sent.
+    /// The other variables of OpenTelemetry's exporter, batch processor and sampler are honoured.
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
     /// Most memory the agent may take (256M, 2G; at least 64M), pages of mapped files not counted. From 85 % of it on it gives up detail, never
     /// sums; when that does not help, it detaches everything and ends. [default: 512M]
     #[arg(long, value_name = "SIZE", value_parser = memory)]

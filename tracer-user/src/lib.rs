@@ -30,4 +30,5 @@ pub mod http;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod otlp;
 pub mod pipeline;

@@ -18,6 +18,7 @@ use crate::classes::{self, ClassFills, Classifier, Facts};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
 use crate::guard::fill::{Fill, PipelineFills};
+use crate::guard::room::Room;
 use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
@@ -25,7 +26,7 @@ use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::{self, ProfileFills, Profiles};
-use crate::protocols::Settings;
+use crate::protocols::{Settings, grpc};
 use crate::store::Store;
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
@@ -80,7 +81,9 @@ pub struct Pipeline {
     pub store: Store,
     /// Stacks.
     pub profiles: Profiles,
-    writer: Option<Box<dyn UnitWriter>>,
+    writers: Vec<Box<dyn UnitWriter>>,
+    /// Units that writers which are gone could not write.
+    not_written: u64,
     outputs: Vec<Output>,
     reported: Nanos,
     /// CPU charged so far: to requests, to overhead; nanoseconds.
@@ -127,7 +130,8 @@ impl Pipeline {
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
-            writer: None,
+            writers: Vec::new(),
+            not_written: 0,
             outputs: Vec::new(),
             reported: 0,
             charged: (0, 0),
@@ -140,15 +144,15 @@ impl Pipeline {
         }
     }
 
-    /// Finished units also go to `writer`.
+    /// Finished units also go to `writer`, beside those before it.
     pub fn write_units(&mut self, writer: Box<dyn UnitWriter>) {
-        self.writer = Some(writer);
+        self.writers.push(writer);
     }
 
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
         self.store.clock(wall_offset);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.clock(wall_offset);
         }
     }
@@ -361,7 +365,7 @@ impl Pipeline {
         let unit = Self::unit(live, class, &verdicts);
         self.metrics.unit(&self.names, &unit);
         self.stats.unit(&self.names, &unit);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.unit(&self.names, &unit);
         }
         self.store.unit(&self.names, &unit);
@@ -371,6 +375,7 @@ impl Pipeline {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
+            _ if live.protocol == grpc::NAME => grpc::failed(live.side, live.status),
             (_, None) => outcome != Outcome::Upgraded && !(live.request.asked.silent || live.request.asked.optional),
             (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
@@ -400,7 +405,7 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status.filter(|status| *status != 0),
+            status: live.status.filter(|status| *status != 0 || live.protocol == grpc::NAME),
             failure: live.failure,
             error: failed || outcome == Outcome::Aborted,
             outcome,
@@ -416,7 +421,7 @@ impl Pipeline {
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);
         self.expire(false);
-        if let Some(writer) = &mut self.writer {
+        for writer in &mut self.writers {
             writer.flush();
         }
     }
@@ -424,12 +429,20 @@ impl Pipeline {
     /// The end: everything that is open is reported as it stands.
     pub fn finish(&mut self) {
         self.expire(true);
+        // Whoever waits for what they have left sees that no more comes.
+        for mut writer in std::mem::take(&mut self.writers) {
+            writer.flush();
+            self.not_written += writer.dropped();
+        }
     }
 
     fn expire(&mut self, finish: bool) {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.expire(finish, &mut outputs);
         self.give(&mut outputs);
+        outputs.give_back();
+        self.leaving.give_back();
+        self.gone.give_back();
         self.outputs = outputs;
         let (classes, overhead) = self.engine.take_costs();
         for (class, cost) in classes {
@@ -474,8 +487,10 @@ impl Pipeline {
             ("samples_dropped", counters.samples_dropped),
             ("samples_late", counters.samples_late),
             ("services_refused", self.services_refused),
-            ("units_not_written", self.writer.as_ref().map_or(0, |writer| writer.dropped())),
+            ("units_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
             ("heads_given_up", counters.heads_given_up),
+            ("requests_unnamed", counters.unnamed),
+            ("streams_given_up", counters.streams_given_up),
         ] {
             self.metrics.set_lost(reason, count);
         }
@@ -490,7 +505,8 @@ impl Pipeline {
     pub fn fills(&self) -> PipelineFills {
         let EngineFills { connections, closing, threads, units, joins, processes, head_bytes } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
-        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes } = self.profiles.fills();
+        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
+            self.profiles.fills();
         let (store_units, store_wanted) = self.store.fills();
         PipelineFills {
             connections,
@@ -513,6 +529,7 @@ impl Pipeline {
             symbol_queue: queue,
             symbol_names: names,
             symbol_processes,
+            symbol_addresses: addresses,
         }
     }
 
@@ -524,7 +541,7 @@ impl Pipeline {
         self.classifier.allow_new(diet.new_classes);
         self.store.keep_part(diet.store_part);
         self.profiles.keep_part(diet.store_part);
-        self.profiles.be_frugal(!diet.debug_info);
+        self.profiles.allow_debug_info(diet.debug_info);
         if level > self.level {
             for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
                 self.metrics.shed(taken);

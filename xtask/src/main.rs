@@ -25,6 +25,7 @@ mod tally;
 mod test;
 mod tidy;
 mod vm;
+mod wheels;
 
 use std::process::ExitCode;
 

@@ -19,6 +19,8 @@ pub(crate) enum Need {
     Guests,
     /// Building for arm64.
     Arm64,
+    /// Fetching programs that come as Python wheels.
+    Wheels,
     /// Real programs the demo and the kernel tests trace.
     Programs,
 }
@@ -56,6 +58,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("binutils", "strip", Need::Guests, "test programs without their debug information"),
     package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", Need::Arm64, "links for arm64, and compiles zstd"),
     package("libc6-dev-arm64-cross", "", Need::Arm64, "the C library it links to"),
+    package("python3-pip", "", Need::Wheels, "fetches wheels"),
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
@@ -67,6 +70,11 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
     package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
     package("python3-websockets", "", Need::Programs, "WebSocket server and client"),
+    package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
+    package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
+    package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
+    package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
+    package("python3-grpcio", "", Need::Programs, "gRPC server and client"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -7,12 +7,16 @@ use anyhow::Result;
 use crate::build_ebpf::{self, Way};
 use crate::packages::{self, Need};
 use crate::shell;
+use crate::wheels;
 
 /// Installs what is missing; says so when nothing is.
 pub(crate) fn run(way: Option<Way>) -> Result<()> {
     packages::install(&[Need::Programs, Need::Fuzz])?;
     build_ebpf::ready(way)?;
     components()?;
+    if let Err(error) = wheels::install() {
+        shell::progress(format!("{error:#}"));
+    }
     shell::progress("everything is installed");
     Ok(())
 }

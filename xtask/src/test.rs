@@ -10,7 +10,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, fuzz, programs, setup};
+use crate::{build, fuzz, programs, setup, wheels};
 
 /// Seconds each fuzz target gets.
 const FUZZ_SECONDS: u32 = 7;
@@ -88,6 +88,9 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
         // sudo starts with an environment of its own.
         command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
         command.arg("RUST_BACKTRACE=1");
+        let mut path = std::ffi::OsString::from("PATH=");
+        path.push(wheels::path()?);
+        command.arg(path);
         command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
         command.arg(program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
         tally.run(&mut command, &name)?;

@@ -1,7 +1,5 @@
 //! Connections: first sight, connect, accept, arrival of data, half close, close.
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
@@ -116,7 +114,7 @@ pub(super) fn open(
         What::Udp | What::Other => {}
     }
     sk.addresses(&mut record.local, &mut record.remote);
-    emit::event(ptr::from_ref(&record).cast(), size_of::<Open>() as u64, Lost::RingConnection);
+    emit::event(&record, Lost::RingConnection);
     true
 }
 
@@ -223,7 +221,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             record.books = books(task, thread, now);
         }
     }
-    emit::event(ptr::from_ref(&record).cast(), size_of::<State>() as u64, Lost::RingConnection);
+    emit::event(&record, Lost::RingConnection);
 }
 
 /// hook: tp_btf sk_data_ready(sk). First seen: 6.12. Emits nothing: remembers when the first unread byte arrived.

@@ -1,7 +1,5 @@
 //! Bytes that leave a TCP socket without passing `sock_recv_length`: splice.
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
@@ -12,7 +10,7 @@ use tracer_common::{
     lost::Lost,
 };
 
-use super::{Seen, connection, seen};
+use super::{ALONE, Seen, connection, seen};
 use crate::{
     arch, emit,
     kernel::{
@@ -21,7 +19,6 @@ use crate::{
         task::Task,
     },
     sched::books,
-    scratch::SPLICE_SCRATCH,
     storage::{SOCK_OPENED, SOCK_SENDING},
 };
 
@@ -39,7 +36,7 @@ pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn spliced(sk: SockPtr) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false>(sk) else { return };
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false, ALONE>(sk) else { return };
     if what != What::Tcp {
         return;
     }
@@ -71,35 +68,32 @@ fn spliced(sk: SockPtr) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
-    let Some(scratch) = SPLICE_SCRATCH.get_ptr_mut(0) else { return };
-    // SAFETY: a per-CPU area of this program.
-    unsafe {
-        (*scratch).op = Op {
-            header: Header {
-                kind: Kind::Op as u8,
-                flags: OP_NO_PAYLOAD,
-                cpu: bpf_get_smp_processor_id() as u16,
-                len: size_of::<Op>() as u32,
-                nanos: now,
-                tgid,
-                tid: task.tid(),
-            },
-            cookie: sock.cookie,
-            pos,
-            arrived,
-            bytes,
-            seq,
-            head: 0,
-            tail: 0,
-            nth: thread.ops,
-            sent_cookie: thread.sent_cookie,
-            sent_pos: thread.sent_pos,
-            sent_end: thread.sent_end,
-            sent_at: thread.sent_at,
-            books: books(task, thread, now),
-        };
-        if emit::event(ptr::from_ref(&*scratch).cast(), size_of::<Op>() as u64, Lost::RingOp) {
-            thread.sent_cookie = 0;
-        }
+    let op = Op {
+        header: Header {
+            kind: Kind::Op as u8,
+            flags: OP_NO_PAYLOAD,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Op>() as u32,
+            nanos: now,
+            tgid,
+            tid: task.tid(),
+        },
+        cookie: sock.cookie,
+        pos,
+        arrived,
+        bytes,
+        seq,
+        head: 0,
+        tail: 0,
+        nth: thread.ops,
+        sent_cookie: thread.sent_cookie,
+        sent_pos: thread.sent_pos,
+        sent_end: thread.sent_end,
+        sent_at: thread.sent_at,
+        books: books(task, thread, now),
+    };
+    if emit::event(&op, Lost::RingOp) {
+        thread.sent_cookie = 0;
     }
 }

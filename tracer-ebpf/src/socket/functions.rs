@@ -7,23 +7,12 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    macros::{fentry, fexit, map},
-    maps::PerCpuArray,
+    macros::{fentry, fexit},
     programs::{FEntryContext, FExitContext},
 };
-use tracer_common::lost::Lost;
 
-use super::{MSG_PEEK, connection, moved};
-use crate::{
-    emit,
-    kernel::sock::SockPtr,
-    scratch::{RX_SCRATCH, TX_SCRATCH},
-};
-
-/// Whether a program is at work on this CPU, for sends and for receives. Unlike tracepoints, these hooks do not keep
-/// the kernel from switching threads, and the areas below are shared.
-#[map]
-static AT_WORK: PerCpuArray<u32> = PerCpuArray::with_max_entries(2, 0);
+use super::{ALONE, MSG_PEEK, connection, moved};
+use crate::kernel::sock::SockPtr;
 
 /// `socket` moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
 #[inline(always)]
@@ -32,22 +21,7 @@ fn exit<const TX: bool>(socket: *mut c_void, moved_bytes: i64) {
         return;
     }
     let Some(sk) = SockPtr::of_socket(socket) else { return };
-    let (Some(scratch), Some(at_work)) =
-        ((if TX { &TX_SCRATCH } else { &RX_SCRATCH }).get_ptr_mut(0), AT_WORK.get_ptr_mut(TX as u32))
-    else {
-        return;
-    };
-    // SAFETY: this CPU's element; whoever comes in between puts it back.
-    unsafe {
-        if at_work.read_volatile() != 0 {
-            emit::count(Lost::Preempted);
-            return;
-        }
-        at_work.write_volatile(1);
-    }
-    moved::<TX>(sk, moved_bytes as u32, scratch);
-    // SAFETY: as above.
-    unsafe { at_work.write_volatile(0) };
+    moved::<TX, ALONE>(sk, moved_bytes as u32);
 }
 
 macro_rules! sends {

@@ -7,8 +7,6 @@ mod payload;
 pub(crate) mod sent;
 mod uring;
 
-use core::ptr;
-
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
@@ -29,9 +27,8 @@ use crate::{
         sock::{SockPtr, What},
         task::Task,
     },
-    policy,
+    policy, ring,
     sched::books,
-    scratch::{OpScratch, RX_SCRATCH, TX_SCRATCH},
     storage::{
         SOCK_ACTIVE, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
     },
@@ -44,8 +41,18 @@ const MSG_PEEK: i32 = 2;
 pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        let Some(scratch) = TX_SCRATCH.get_ptr_mut(0) else { return 0 };
-        moved::<true>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+        moved::<true, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
+    }
+    0
+}
+
+/// hook: as [`tx`], behind it. Where the kernel preempts programs, it skips them for whatever runs on that CPU meanwhile;
+/// it does not skip this one, unless it was preempted here, too.
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn tx_again(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    if ret > 0 {
+        moved::<true, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -56,11 +63,28 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        let Some(scratch) = RX_SCRATCH.get_ptr_mut(0) else { return 0 };
-        moved::<false>(SockPtr(ctx.arg(0)), ret as u32, scratch);
+        moved::<false, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
+
+/// hook: as [`rx`], behind it; see [`tx_again`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    let flags: i32 = ctx.arg(2);
+    if ret >= 0 && flags & MSG_PEEK == 0 {
+        moved::<false, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
+    }
+    0
+}
+
+/// Which program on its hook this is: the only one.
+const ALONE: u8 = 0;
+/// The first, and there can be a second.
+const FIRST: u8 = 1;
+/// The second: it does what the first was kept from.
+const SECOND: u8 = 2;
 
 /// What is known once a socket operation is found worth following.
 struct Seen {
@@ -74,7 +98,7 @@ struct Seen {
 
 /// The socket's and the thread's records, when the operation is to be traced.
 #[inline(always)]
-fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
+fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
     let what = sk.what();
     if what == What::Other || (what == What::Udp && control.flags & CONTROL_UDP == 0) {
@@ -88,6 +112,14 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
     }
     // SAFETY: not null, and only this thread's programs touch it while it runs.
     let thread = unsafe { &mut *thread };
+    let bit = 1 << TX as u32;
+    if WHICH == FIRST {
+        thread.handled |= bit;
+    }
+    if WHICH == SECOND && thread.handled & bit != 0 {
+        thread.handled &= !bit;
+        return None;
+    }
     if !TX {
         thread.reads += 1;
     }
@@ -112,8 +144,8 @@ fn seen<const TX: bool>(sk: SockPtr) -> Option<Seen> {
 
 /// One operation moved `bytes` bytes.
 #[inline(always)]
-fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX>(sk) else { return };
+fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
+    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX, WHICH>(sk) else { return };
     if bytes == 0 {
         // The end of what the peer sends: once, and only of a socket that was heard of.
         if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {
@@ -171,15 +203,18 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     thread.ops = thread.ops.wrapping_add(1);
     let asked = head_cap::<TX>(sock);
     let least = if asked < control.head_max { asked } else { control.head_max };
+    // What is not in user memory has no bytes here.
+    let carried = if shape == Shape::Pages { 0 } else { bytes.min(least) + TAIL_MAX as u32 };
+    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + carried as u64, Lost::RingOp) else { return };
+    let op = slot.record.cast::<Op>();
     // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.
-    // SAFETY: a per-CPU area of this program.
+    // SAFETY: the record is written last; until then its place is free.
     let cap = unsafe {
-        let at = &raw mut (*scratch).walk.left;
-        at.write_volatile(least as u64);
-        bound::at_most::<{ HEAD_MAX as u64 }>(at.read_volatile()) as u32
+        op.cast::<u64>().write_volatile(least as u64);
+        bound::at_most::<{ HEAD_MAX as u64 }>(op.cast::<u64>().read_volatile()) as u32
     };
-    // SAFETY: a per-CPU area of this program.
-    let found = unsafe { payload::copy(scratch, sk, shape, regs, thread, bytes, cap, TX) };
+    // SAFETY: in the slot, which has the room.
+    let found = unsafe { payload::copy(op, sk, shape, regs, thread, bytes, cap, TX) };
     let mut flags = if TX { OP_TX } else { 0 };
     if more {
         flags |= OP_MORE;
@@ -202,9 +237,9 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
     let head = bound::at_most::<{ HEAD_MAX as u64 }>(found.head as u64);
     let tail = bound::at_most::<{ TAIL_MAX as u64 }>(found.tail as u64);
     let len = size_of::<Op>() as u64 + head + tail;
-    // SAFETY: a per-CPU area of this program; `len` is within it.
+    // SAFETY: at the beginning of the slot.
     unsafe {
-        (*scratch).op = Op {
+        *op = Op {
             header: Header {
                 kind: Kind::Op as u8,
                 flags,
@@ -228,10 +263,9 @@ fn moved<const TX: bool>(sk: SockPtr, bytes: u32, scratch: *mut OpScratch) {
             sent_at: thread.sent_at,
             books: books(task, thread, now),
         };
-        if emit::event(ptr::from_ref(&*scratch).cast(), len, Lost::RingOp) {
-            thread.sent_cookie = 0;
-        }
     }
+    thread.sent_cookie = 0;
+    slot.complete(len);
 }
 
 /// Sequence number of the first byte, bytes before it that no hook showed (splice, zero-copy receive, an operation for
@@ -266,6 +300,10 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
 }
 
+/// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes some
+/// milliseconds, and is looked for at each of the first eight and at every sixteenth.
+const OPS_UNKNOWN: u32 = 17;
+
 /// How much of an operation's front to carry.
 #[inline(always)]
 fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
@@ -275,7 +313,8 @@ fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
     } else if sock.run_before > 0 {
         // Several operations the other way may have been several requests, and this one several replies.
         HEAD_MAX as u16
-    } else if sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
+    } else if sock.ops < OPS_UNKNOWN || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
+        // User space has not had the time to say that many frames lie in one operation.
         HEAD_UNKNOWN
     } else if (sock.flags & SOCK_PASSIVE != 0) == TX {
         HEAD_REPLY

@@ -5,14 +5,15 @@ use core::{ffi::c_void, mem::MaybeUninit};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use tracer_common::{
     arch::Shape,
-    limits::{HEAD_MAX, IOVECS_MAX, TAIL_MAX},
+    event::Op,
+    limits::{HEAD_MAX, IOVECS_MAX, IOVECS_SENT_MAX, TAIL_MAX},
 };
 
 use super::uring;
 use crate::{
     bound,
     kernel::{regs::Regs, sock::SockPtr},
-    scratch::OpScratch,
+    scratch::Walk,
     storage::Thread,
 };
 
@@ -44,15 +45,15 @@ fn user<T: Copy>(at: u64) -> T {
     }
 }
 
-/// Copies up to `cap` bytes from the front of the operation's buffer behind the record in `scratch`, and its last
-/// bytes after them when the front does not cover everything.
+/// Copies up to `cap` bytes from the front of the operation's buffer behind `op`, and its last bytes after them when
+/// the front does not cover everything.
 ///
 /// # Safety
-/// `scratch` is this program's own area.
+/// `op` is where a record will stand, with room behind it for two heads and a tail.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one call, inlined: a struct would only be spilled to the stack")]
 pub(super) unsafe fn copy(
-    scratch: *mut OpScratch,
+    op: *mut Op,
     sk: SockPtr,
     shape: Shape,
     regs: Regs,
@@ -64,30 +65,30 @@ pub(super) unsafe fn copy(
     if bytes == 0 {
         return Found::default();
     }
-    // SAFETY: a field of the caller's area.
-    let payload = unsafe { (&raw mut (*scratch).payload).cast::<u8>() };
+    // SAFETY: behind the record.
+    let payload = unsafe { op.add(1).cast::<u8>() };
     match shape {
         // SAFETY: `payload` has room for a head and a tail.
         Shape::Buffer => unsafe { one(payload, regs.arg1(), bytes, cap) },
         // SAFETY: as above.
-        Shape::Vectors => unsafe { vectors(scratch, regs.arg1(), regs.arg2(), bytes, cap) },
+        Shape::Vectors => unsafe { vectors(op, regs.arg1(), regs.arg2(), bytes, cap, tx) },
         Shape::Message => {
             let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(scratch, vec, count, bytes, cap) }
+            unsafe { vectors(op, vec, count, bytes, cap, tx) }
         }
         Shape::Messages => {
             let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
             let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(scratch, vec, count, bytes, cap) }
+            unsafe { vectors(op, vec, count, bytes, cap, tx) }
         }
         Shape::Pages => Found { missing: true, ..Found::default() },
         Shape::Other => match uring::take(sk, tx) {
             // SAFETY: as above.
             Some((buffer, 0)) => unsafe { one(payload, buffer, bytes, cap) },
             // SAFETY: as above.
-            Some((vec, count)) => unsafe { vectors(scratch, vec, count, bytes, cap) },
+            Some((vec, count)) => unsafe { vectors(op, vec, count, bytes, cap, tx) },
             None => Found { missing: true, ..Found::default() },
         },
     }
@@ -154,14 +155,15 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
 /// that was used holds it whole.
 ///
 /// # Safety
-/// `scratch` is this CPU's area, used by nobody else now.
+/// As for [`copy`].
 #[inline(always)]
-unsafe fn vectors(scratch: *mut OpScratch, vec: u64, count: u64, bytes: u32, cap: u32) -> Found {
+unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
     if vec == 0 {
         return Found { missing: true, ..Found::default() };
     }
-    // SAFETY: fields of the caller's area.
-    let (payload, walk) = unsafe { ((&raw mut (*scratch).payload).cast::<u8>(), &raw mut (*scratch).walk) };
+    let walk = op.cast::<Walk>();
+    // SAFETY: behind the record.
+    let payload = unsafe { op.add(1).cast::<u8>() };
     let get = |field: *mut u64| {
         // SAFETY: a field of `walk`.
         unsafe { field.read_volatile() }
@@ -186,7 +188,8 @@ unsafe fn vectors(scratch: *mut OpScratch, vec: u64, count: u64, bytes: u32, cap
     set(end_at, 0);
     set(last_at, 0);
     let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
-    for i in 0..IOVECS_MAX as u64 {
+    let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u64;
+    for i in 0..most {
         let left = get(left_at);
         if i >= count || left == 0 {
             break;

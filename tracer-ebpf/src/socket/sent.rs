@@ -3,8 +3,6 @@
 //! Such an operation says only how far a reply has come. A reply of one head and one body by sendfile then costs one
 //! record and not two; the position and the time are those of the operation.
 
-use core::ptr;
-
 use aya_ebpf::helpers::generated::bpf_get_smp_processor_id;
 use tracer_common::{
     event::{Books, Header, Kind, OP_NO_PAYLOAD, OP_TX, Op},
@@ -72,5 +70,5 @@ pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
         books,
     };
     thread.sent_cookie = 0;
-    emit::event(ptr::from_ref(&op).cast(), size_of::<Op>() as u64, Lost::RingOp);
+    emit::event(&op, Lost::RingOp);
 }

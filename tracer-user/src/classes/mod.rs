@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
-use crate::protocols::{Conventions, UNNAMED, conventions};
+use crate::protocols::{Conventions, UNNAMED, conventions, grpc};
 use rules::Rule;
 use tree::Tree;
 
@@ -259,7 +259,14 @@ impl Classifier {
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
-        if conventions(facts.protocol) == Conventions::Database || facts.method == UNNAMED {
+        if facts.method == UNNAMED {
+            return self.id(names, facts, Arc::from(UNNAMED), Arc::from(""), false);
+        }
+        let conventions = conventions(facts.protocol);
+        if conventions == Conventions::Rpc {
+            return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
+        }
+        if conventions == Conventions::Database {
             // The protocol itself names requests from a list that ends.
             return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
         }

@@ -28,6 +28,9 @@ pub enum Failure {
     /// Bad configuration.
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// Where spans go.
+    #[error("{0}")]
+    Export(#[from] crate::otlp::SettingsError),
     /// The token file.
     #[error("{0}")]
     Token(#[from] TokenError),
@@ -49,7 +52,7 @@ impl Failure {
     /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or privileges cannot do it.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Token(_) => USAGE,
+            Self::Config(_) | Self::Export(_) | Self::Token(_) => USAGE,
             Self::Kernel(_) | Self::SelfTest(_) => 77,
             Self::Record(_) | Self::Running(_) => 1,
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tracer_common::limits::{ASKS_MAX, EVENT_RING_BYTES, PROCESSES_MAX, SAMPLE_RING_BYTES};
+use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 
 use super::sweep::Sweep;
@@ -32,10 +32,12 @@ use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::level::RingLevel;
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
-use crate::kernel::probes::SAMPLER;
+use crate::kernel::probes::Until;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
+use crate::kernel::skips::Skips;
 use crate::model::HostBooks;
+use crate::otlp::{self, Export};
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Origin, Writer};
 
@@ -98,10 +100,12 @@ struct Agent {
     /// Stack samples per second and CPU that are wanted; there are fewer while load is shed.
     hertz: u32,
     status: Arc<Status>,
-    /// Gauges of the rings of events and of stacks.
-    levels: Option<[RingLevel; 2]>,
+    /// Gauge of the ring of stacks.
+    level: Option<RingLevel>,
     console: Arc<http::Console>,
     jobs: mpsc::Sender<Job>,
+    skips: Skips,
+    export: Option<Export>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     ticks: u64,
     asks_waiting: usize,
@@ -117,6 +121,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
+    own::keep_little_freed();
     // Threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is said at once.
@@ -140,6 +145,13 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     if let Some(path) = &options.transactions {
         pipeline.write_units(Box::new(Lines::create(path, wall_offset, &host)?));
     }
+    let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
+    let export = spans.map(|settings| {
+        let _inside = runtime.enter();
+        let (exporter, export) = otlp::start(settings, &host, wall_offset);
+        pipeline.write_units(Box::new(exporter));
+        export
+    });
     let recorder = match record {
         Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
         None => None,
@@ -166,7 +178,10 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     };
     let places = descriptors::connections()?;
     watchdog.start().map_err(|error| Failure::Running(format!("no thread for the watchdog: {error}")))?;
-    let levels = rings.levels().map_err(|error| log::warn!("the rings' fill levels are not known: {error}")).ok();
+    let level = rings
+        .sample_level()
+        .map_err(|error| log::warn!("the fill level of the stacks' ring is not known: {error}"))
+        .ok();
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
     let console = Arc::new(http::Console::default());
@@ -183,11 +198,13 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         wall_offset,
         drained: false,
         status: Arc::clone(&status),
-        levels,
+        level,
         console: Arc::clone(&console),
         jobs: jobs.clone(),
         ticks: 0,
         asks_waiting: 0,
+        skips: Skips::default(),
+        export,
     };
     agent.open_up()?;
 
@@ -198,6 +215,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         let _ = end.await;
     }));
     announce(listen, &agent);
+    // Loading took tens of megabytes: the kernel's types, the programs.
+    own::release_memory();
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
@@ -225,12 +244,15 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, .. } = agent;
+    let Agent { kernel, recorder, health, export, .. } = agent;
     drop(kernel);
     pipeline.finish();
     let _ = ended.send(());
     runtime.block_on(async {
         let _ = tokio::time::timeout(Duration::from_millis(500), server).await;
+        if let Some(export) = export {
+            export.finish().await;
+        }
     });
     runtime.shutdown_background();
     if let Some(recorder) = recorder {
@@ -361,7 +383,7 @@ impl Agent {
 
     /// Empties the rings into the pipeline; gives the number of records.
     fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
-        for level in self.levels.iter_mut().flatten() {
+        if let Some(level) = &mut self.level {
             level.look();
         }
         let mut allowed = Vec::new();
@@ -402,7 +424,7 @@ impl Agent {
             self.asked.remove(&pid);
         }
         if pipeline.take_unseen() {
-            self.kernel.attach_deferred();
+            self.kernel.attach_deferred(Until::Spliced);
         }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);
@@ -484,8 +506,8 @@ impl Agent {
 
     /// How full everything around the pipeline is.
     fn fills(&mut self) -> AgentFills {
-        let [events, samples] =
-            self.levels.as_mut().map_or([0; 2], |levels| levels.each_mut().map(RingLevel::take_most));
+        let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
+        let (events, event_bytes) = self.rings.event_level();
         if self.ticks % COUNT_EVERY == 1 {
             self.asks_waiting = self.kernel.policy.asks_waiting();
         }
@@ -495,7 +517,7 @@ impl Agent {
         AgentFills {
             ring_event_bytes: ring(
                 events,
-                EVENT_RING_BYTES,
+                event_bytes as usize,
                 of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
             ),
             ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
@@ -505,6 +527,7 @@ impl Agent {
                 PROCESSES_MAX as usize,
                 self.kernel.policy.processes_refused,
             ),
+            otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
         }
@@ -539,12 +562,14 @@ impl Agent {
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
         pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
-        let (mut skipped, mut bpf) = (0, 0);
-        for (program, usage) in self.kernel.usage() {
-            bpf += usage.nanos;
-            // A stack more or less is no event.
-            skipped += if program == SAMPLER { 0 } else { usage.missed };
-            pipeline.metrics.set_bpf(&program, usage);
+        let usage = self.kernel.usage();
+        let bpf = usage.values().map(|usage| usage.nanos).sum();
+        let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
+        if skipped > 0 {
+            self.kernel.attach_deferred(Until::Skipped);
+        }
+        for (program, usage) in &usage {
+            pipeline.metrics.set_bpf(program, *usage);
         }
         pipeline.metrics.set_lost("hook_skipped", skipped);
         let hertz = self.kernel.sampler.hertz();
@@ -562,6 +587,9 @@ impl Agent {
         let (_, cores) = self.status.usage();
         self.health.own_cores = cores;
         pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
+        if let Some(export) = &self.export {
+            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+        }
         let fills = self.fills();
         pipeline.metrics.set_fills(&fills.all());
     }

@@ -91,6 +91,8 @@ fills! {
         symbol_names,
         /// Processes whose symbol tables are open.
         symbol_processes,
+        /// Addresses whose names are known.
+        symbol_addresses,
     }
 }
 
@@ -105,6 +107,8 @@ fills! {
         kernel_asks,
         /// Processes with a policy of their own in the kernel.
         kernel_processes,
+        /// Units of work that wait to be sent as spans.
+        otlp_queue,
         /// Questions of the console that wait for the pipeline.
         http_jobs,
         /// Connections to the console.
@@ -131,11 +135,12 @@ mod tests {
             ring_sample_bytes: fill(2),
             kernel_asks: fill(3),
             kernel_processes: fill(4),
-            http_jobs: fill(5),
-            http_connections: fill(6),
+            otlp_queue: fill(5),
+            http_jobs: fill(6),
+            http_connections: fill(7),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[5]), (("ring_event_bytes", fill(1)), ("http_connections", fill(6))));
-        assert_eq!(all.len(), 6);
+        assert_eq!((all[0], all[6]), (("ring_event_bytes", fill(1)), ("http_connections", fill(7))));
+        assert_eq!(all.len(), 7);
     }
 }

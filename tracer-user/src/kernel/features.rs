@@ -7,7 +7,7 @@ use std::fs;
 
 use super::btf::Btf;
 use super::load::Attached;
-use super::probes::SAMPLER;
+use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
 
 /// How much of a feature there is.
@@ -113,8 +113,7 @@ impl Settings {
         Self {
             counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
             counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
-            // The guard tracepoints took from SRCU when they stopped to disable preemption came with this type.
-            preempts_programs: btf.has_typedef("class_srcu_fast_notrace_t"),
+            preempts_programs: preempts_programs(btf),
             ..Self::default()
         }
     }
@@ -239,8 +238,8 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "no skipped runs",
             State::Degraded,
             "this kernel can preempt a program, and skips it until it ends for other threads on that CPU",
-            "an operation now and then is not seen when it happens: TCP's sequence numbers show it, hook_skipped counts \
-             it, and requests in such a gap end as unfinished",
+            "a second program on the same hook takes over from the first skip on; an operation now and then is not seen \
+             when it happens: TCP's sequence numbers show it, and hook_skipped counts it",
             "",
         )
     } else {

@@ -8,13 +8,15 @@ use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
+use tracer_common::ring::{Shape, WORD};
 
 use super::attachments::{Attachments, Held};
 use super::btf::{Btf, BtfError};
-use super::object::OBJECT;
+use super::object::{OBJECT, with_value_size};
 use super::offsets;
 use super::policy::Policy;
-use super::probes::{Hook, Plan, SAMPLER, plan};
+use super::probes::{Hook, Plan, SAMPLER, Until, plan};
+use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::usage;
@@ -111,7 +113,7 @@ pub struct Kernel {
     /// What was attached.
     pub attached: Vec<Attached>,
     /// Programs that are loaded and wait until they are needed; tracepoints by BTF, all of them.
-    deferred: Vec<&'static str>,
+    deferred: Vec<(Until, &'static str)>,
     /// Stack sampler.
     pub sampler: Sampler,
     /// What the system said was used when the books were opened.
@@ -166,8 +168,16 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let btf =
         aya::Btf::from_sys_fs().map_err(|error| refused("the kernel's BTF could not be parsed", &chain(&error)))?;
     let tgid = std::process::id();
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| refused("the number of CPUs is not known", &chain(&error)))?;
+    let shape = Shape::of(u32::try_from(cpus).unwrap_or(u32::MAX));
+    let (ring_mask, ring_last) = (shape.bytes as u64 - WORD as u64, shape.rings - 1);
+    let object = with_value_size(OBJECT, "RINGS", shape.element() as u32)
+        .map_err(|why| refused("the BPF object is not what this agent was built with", &why))?;
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&btf)).allow_unsupported_maps();
+    loader.map_max_entries("RINGS", shape.rings);
+    loader.override_global("RING_MASK", &ring_mask, true);
+    loader.override_global("RING_LAST", &ring_last, true);
     loader.override_global("AGENT_TGID", &tgid, true);
     loader.override_global("AYA_LOG_LEVEL", &options.log_level, false);
     for (global, offset) in &members {
@@ -175,7 +185,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         loader.override_global(global, offset, false);
     }
     let mut ebpf =
-        loader.load(OBJECT).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
+        loader.load(&object).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
     let mut logger = None;
     if options.log_level > 0 {
         match aya_log::EbpfLogger::init(&mut ebpf) {
@@ -186,9 +196,14 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
 
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
-    let events = take(&mut ebpf, "EVENTS")?;
-    let samples = take(&mut ebpf, "SAMPLES")?;
-    let rings = Rings::new(ring("EVENTS", events)?, ring("SAMPLES", samples)?);
+    let Map::Array(events) = take(&mut ebpf, "RINGS")? else {
+        return Err(refused("the BPF object's map RINGS is of another kind", &"rebuild it"));
+    };
+    let mapped = Events::map(events.fd().as_fd().as_raw_fd(), shape)
+        .map_err(|error| refused("the event rings could not be mapped", &chain(&error)))?;
+    let samples = ring("SAMPLES", take(&mut ebpf, "SAMPLES")?)?;
+    let wake = ring("WAKE", take(&mut ebpf, "WAKE")?)?;
+    let rings = Rings::new((mapped, events), samples, wake);
     let policy = Policy::new(
         take(&mut ebpf, "CONTROL")?,
         take(&mut ebpf, "PROCESSES")?,
@@ -221,13 +236,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        let wait = probe.deferred && !options.all;
-        match attach(&mut ebpf, probe.program, hook, &btf, (!wait).then_some(&attachments)) {
+        let wait = probe.until.filter(|_| !options.all);
+        match attach(&mut ebpf, probe.program, hook, &btf, wait.is_none().then_some(&attachments)) {
             Ok(built) => {
                 entry.built = built;
-                if wait {
-                    deferred.push(probe.program);
-                }
+                deferred.extend(wait.map(|until| (until, probe.program)));
             }
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {name} was refused");
@@ -293,17 +306,28 @@ impl Kernel {
         sum
     }
 
-    /// Attaches what waited until it is needed. Says what was, or why it was not; it is not tried again.
-    pub fn attach_deferred(&mut self) {
-        for name in std::mem::take(&mut self.deferred) {
+    /// Attaches what waited for this. Says what was, or why it was not; it is not tried again.
+    pub fn attach_deferred(&mut self, shown: Until) {
+        for (_, name) in self.deferred.extract_if(.., |(until, _)| *until == shown) {
             let program: Option<&mut BtfTracePoint> =
                 self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
             let Some(program) = program else { continue };
             match program.attach() {
-                Ok(_) => log::info!("{name} is attached: bytes left a socket by splice"),
+                Ok(_) => log::info!(
+                    "{name} is attached: {}",
+                    match shown {
+                        Until::Spliced => "bytes left a socket by splice",
+                        Until::Skipped => "the kernel preempts programs and skips them for others",
+                    }
+                ),
                 Err(error) => log::warn!("{name} could not be attached: {}", chain(&error)),
             }
         }
+    }
+
+    /// Whether what waits for this is attached.
+    pub fn has(&self, shown: Until) -> bool {
+        self.deferred.iter().all(|(until, _)| *until != shown)
     }
 
     /// Passes on what the programs logged, where they were asked to.
@@ -343,7 +367,7 @@ fn attach(
         }};
     }
     match hook {
-        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) => load_and_attach!(BtfTracePoint, at),
+        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at) => load_and_attach!(BtfTracePoint, at),
         Hook::Entry(at) => load_and_attach!(FEntry, at),
         Hook::Exit(at) => load_and_attach!(FExit, at),
     }

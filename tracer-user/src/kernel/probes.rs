@@ -11,6 +11,8 @@ pub enum Hook {
     Tracepoint(&'static str),
     /// A tracepoint with so many arguments: its arguments changed over time.
     TracepointOf(&'static str, u32),
+    /// A tracepoint whose programs this kernel can preempt.
+    Preemptible(&'static str),
     /// The beginning of a kernel function.
     Entry(&'static str),
     /// The end of a kernel function.
@@ -21,7 +23,11 @@ impl Hook {
     /// The tracepoint's or function's name.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Tracepoint(name) | Self::TracepointOf(name, _) | Self::Entry(name) | Self::Exit(name) => name,
+            Self::Tracepoint(name)
+            | Self::TracepointOf(name, _)
+            | Self::Preemptible(name)
+            | Self::Entry(name)
+            | Self::Exit(name) => name,
         }
     }
 
@@ -29,10 +35,27 @@ impl Hook {
     pub fn exists(self, btf: &Btf) -> bool {
         match self {
             Self::Tracepoint(name) => btf.has_tracepoint(name),
+            Self::Preemptible(name) => btf.has_tracepoint(name) && preempts_programs(btf),
             Self::TracepointOf(name, arguments) => btf.tracepoint_arguments(name) == Some(arguments),
             Self::Entry(name) | Self::Exit(name) => btf.has_function(name),
         }
     }
+}
+
+/// Whether the kernel can preempt programs of tracepoints. It then skips them for other threads on that CPU until they
+/// end.
+pub fn preempts_programs(btf: &Btf) -> bool {
+    // The guard tracepoints took from SRCU when they stopped to disable preemption came with this type.
+    btf.has_typedef("class_srcu_fast_notrace_t")
+}
+
+/// What shows that a program is needed that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Bytes left a socket unseen: they were spliced.
+    Spliced,
+    /// The kernel skipped a program.
+    Skipped,
 }
 
 /// One program.
@@ -46,14 +69,14 @@ pub struct Probe {
     pub instead_of: Option<&'static str>,
     /// Whether tracing is refused without it.
     pub mandatory: bool,
-    /// It is attached when something shows that it is needed: until then it costs nothing.
-    pub deferred: bool,
+    /// It is attached when this shows that it is needed: before, it costs nothing. `None` = at once.
+    pub until: Option<Until>,
     /// What is lost without it.
     pub without: &'static str,
 }
 
 const fn at(program: &'static str, hooks: &'static [Hook], mandatory: bool, without: &'static str) -> Probe {
-    Probe { program, hooks, instead_of: None, mandatory, deferred: false, without }
+    Probe { program, hooks, instead_of: None, mandatory, until: None, without }
 }
 
 const fn instead(
@@ -63,7 +86,12 @@ const fn instead(
     mandatory: bool,
     without: &'static str,
 ) -> Probe {
-    Probe { program, hooks, instead_of: Some(of), mandatory, deferred: false, without }
+    Probe { program, hooks, instead_of: Some(of), mandatory, until: None, without }
+}
+
+const fn second(program: &'static str, hooks: &'static [Hook]) -> Probe {
+    let without = "operations for which the kernel skips the first program are not seen";
+    Probe { until: Some(Until::Skipped), ..at(program, hooks, false, without) }
 }
 
 /// Every program but the sampler, in the order they are attached: time keeping first, so that the first socket
@@ -77,7 +105,7 @@ pub const PROBES: &[Probe] = &[
     instead("arrived", "arrived_entry", &[Hook::Entry("sock_def_readable")], false, "no socket queue times"),
     // Every receive on every TCP socket passes it, and only those by splice are told: it waits for the first of them.
     Probe {
-        deferred: true,
+        until: Some(Until::Spliced),
         ..at(
             "consumed",
             &[Hook::Tracepoint("tcp_rcv_space_adjust")],
@@ -107,6 +135,9 @@ pub const PROBES: &[Probe] = &[
         true,
         "nothing received by UNIX sockets is seen",
     ),
+    // Behind those they stand in for: they ask what these have seen.
+    second("tx_again", &[Hook::Preemptible("sock_send_length")]),
+    second("rx_again", &[Hook::Preemptible("sock_recv_length")]),
 ];
 
 /// The perf-event program.
@@ -132,7 +163,7 @@ pub fn plan(btf: &Btf) -> Vec<Plan> {
     };
     let wanted = |probe: &&Probe| match probe.instead_of {
         Some(of) => !first(of) && replaced(of),
-        None => hook(probe).is_some() || !replaced(probe.program),
+        None => hook(probe).is_some() || (!replaced(probe.program) && probe.until != Some(Until::Skipped)),
     };
     PROBES.iter().filter(wanted).map(|probe| Plan { probe, hook: hook(probe) }).collect()
 }

@@ -1,30 +1,40 @@
-//! Events up: drains the two rings.
+//! Events up: drains the rings of events and the ring of stacks.
 
 use std::os::fd::AsRawFd;
 
 use aya::maps::{MapData, RingBuf};
 
 use super::level::RingLevel;
+use super::load::monotonic;
+use super::ring::Events;
 
-/// The event ring and the sample ring.
+/// The event rings, the sample ring, and the one the reader sleeps on.
 pub struct Rings {
-    events: RingBuf<MapData>,
+    events: Events,
+    /// Keeps the memory of `events` where it is.
+    _events: MapData,
     samples: RingBuf<MapData>,
+    wake: RingBuf<MapData>,
 }
 
 impl Rings {
-    pub(super) fn new(events: RingBuf<MapData>, samples: RingBuf<MapData>) -> Self {
-        Self { events, samples }
+    pub(super) fn new((events, map): (Events, MapData), samples: RingBuf<MapData>, wake: RingBuf<MapData>) -> Self {
+        Self { events, _events: map, samples, wake }
     }
 
-    /// Gauges of both, events and stacks.
-    pub fn levels(&self) -> std::io::Result<[RingLevel; 2]> {
-        Ok([RingLevel::of(self.events.as_raw_fd())?, RingLevel::of(self.samples.as_raw_fd())?])
+    /// Gauge of the ring of stacks.
+    pub fn sample_level(&self) -> std::io::Result<RingLevel> {
+        RingLevel::of(self.samples.as_raw_fd())
     }
 
-    /// Hands what the event ring holds to `take`, one record at a time, at most `limit`; returns how many.
+    /// Most bytes that one of the event rings held since last asked, and how many it can hold.
+    pub fn event_level(&mut self) -> (u64, u64) {
+        (self.events.take_most(), self.events.bytes())
+    }
+
+    /// Hands what the event rings hold to `take`, one record at a time, at most `limit`; returns how many.
     pub fn events(&mut self, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
-        drain(&mut self.events, limit, take)
+        self.events.drain(monotonic(), limit, take)
     }
 
     /// The same for the sample ring.
@@ -32,19 +42,12 @@ impl Rings {
         drain(&mut self.samples, limit, take)
     }
 
-    /// Sleeps until the kernel says a ring fills up or `millis` have passed.
-    pub fn wait(&self, millis: i32) {
-        let mut poll = libc::pollfd { fd: self.events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // The ring is readable whenever it holds anything, and polling it would return at once under any load: sleep
-        // a little first, then wait for the rest with the wake-up armed.
-        let quiet = millis.min(2);
-        if quiet > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(quiet as u64));
-        }
-        if millis > quiet {
-            // SAFETY: one valid entry.
-            unsafe { libc::poll(&raw mut poll, 1, millis - quiet) };
-        }
+    /// Sleeps until the kernel side says a ring fills up or `millis` have passed.
+    pub fn wait(&mut self, millis: i32) {
+        let mut poll = libc::pollfd { fd: self.wake.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&raw mut poll, 1, millis) };
+        drain(&mut self.wake, usize::MAX, &mut |_| ());
     }
 }
 

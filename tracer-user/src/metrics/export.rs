@@ -1,7 +1,8 @@
 //! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist.
 //!
 //! `tracer_work_*` counts work that services answer for: server units only. Calls they make have
-//! `http_client_request_duration_seconds` and `db_client_operation_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
+//! `http_client_request_duration_seconds`, `rpc_client_call_duration_seconds` and
+//! `db_client_operation_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
 //! one service. Its `status` is `ok`, `error` (failed by its status, or its end was not seen) or `aborted` (the
 //! connection ended before the reply did).
 
@@ -14,6 +15,7 @@ use prometheus::{
 };
 use tracer_common::lost::Lost;
 
+use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, Went};
 use super::operations::{self, Operations};
 use super::own::Own;
@@ -39,6 +41,8 @@ pub struct Metrics {
     registry: Registry,
     server: HistogramVec,
     client: HistogramVec,
+    rpc_server: HistogramVec,
+    rpc_client: HistogramVec,
     db_server: HistogramVec,
     db_client: HistogramVec,
     work: IntCounterVec,
@@ -107,6 +111,7 @@ fn raise(counter: &Counter, total: f64) {
 struct Class {
     durations: Durations,
     operations: Operations,
+    calls: Calls,
     folded: bool,
     work: Option<Work>,
     /// CPU, run queue, blocked, queue, downstream.
@@ -190,6 +195,22 @@ impl Metrics {
                     "http_client_request_duration_seconds",
                     "Duration of requests made: first byte sent to last byte read.",
                     &CLIENT_LABELS,
+                ),
+            ),
+            rpc_server: vec(
+                r,
+                histogram(
+                    "rpc_server_call_duration_seconds",
+                    "Duration of remote procedure calls served: first byte read to last byte sent.",
+                    &calls::SERVER_LABELS,
+                ),
+            ),
+            rpc_client: vec(
+                r,
+                histogram(
+                    "rpc_client_call_duration_seconds",
+                    "Duration of remote procedure calls made: first byte sent to last byte read.",
+                    &calls::CLIENT_LABELS,
                 ),
             ),
             db_server: vec(
@@ -322,6 +343,7 @@ impl Metrics {
             let made = Class {
                 durations: Durations::default(),
                 operations: Operations::default(),
+                calls: Calls::default(),
                 folded,
                 // A class of calls has no work of its own; its series appear only if something is charged to it.
                 work: (info.side == Side::Server).then(|| Work {
@@ -401,6 +423,11 @@ impl Metrics {
         move |reason| detached.with_label_values(&[reason]).set(1.0)
     }
 
+    /// What became of units of work that were to be sent as spans, by outcome, and requests that were sent again.
+    pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
+        self.own.export(spans, retries);
+    }
+
     /// What a BPF program has cost.
     pub fn set_bpf(&self, program: &str, usage: Usage) {
         self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);
@@ -464,6 +491,12 @@ impl Sink for Metrics {
                     Went::Own => {}
                     Went::New => self.series += 1,
                     Went::Common => self.folded_series.inc(),
+                }
+            }
+            Conventions::Rpc => {
+                let family = if unit.side == Side::Server { &self.rpc_server } else { &self.rpc_client };
+                if class.calls.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
                 }
             }
             Conventions::Database => {

@@ -1,5 +1,6 @@
 //! Numbers about classes: for Prometheus ([`Metrics`]) and for the API and the console ([`ClassStats`]).
 
+mod calls;
 mod durations;
 mod export;
 mod operations;

@@ -20,6 +20,8 @@ pub(super) struct Own {
     ceilings: GaugeVec,
     usage: GaugeVec,
     detached: GaugeVec,
+    spans: Totals,
+    span_retries: Totals,
 }
 
 impl Own {
@@ -42,6 +44,12 @@ impl Own {
         for reason in REASONS {
             detached.with_label_values(&[reason]).set(0.0);
         }
+        let outcomes = "Units of work by what became of them as spans: sent, queue_full, rejected by the collector, or failed \
+                        because it could not be reached for long.";
+        let spans = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_spans_total", outcomes), &["outcome"])));
+        let again = "Requests with spans that were sent again.";
+        let span_retries =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
         Self {
             entries: vec(r, int("tracer_fill_entries", "What is in a table, queue, cache or ring of the agent.")),
             limits: vec(r, int("tracer_fill_limit_entries", "Most that can be in it.")),
@@ -78,6 +86,8 @@ impl Own {
                 ),
             ),
             detached,
+            spans,
+            span_retries,
         }
     }
 
@@ -102,6 +112,13 @@ impl Own {
             self.ceilings.with_label_values(&[resource]).set(most);
             self.usage.with_label_values(&[resource]).set(used / most.max(f64::MIN_POSITIVE));
         }
+    }
+
+    pub(super) fn export(&self, spans: &[(&str, u64)], retries: u64) {
+        for (outcome, count) in spans {
+            self.spans.set(outcome, *count);
+        }
+        self.span_retries.set("traces", retries);
     }
 
     pub(super) fn detached(&self) -> GaugeVec {

@@ -6,15 +6,15 @@
 const GAMMA: f64 = 1.04;
 /// Smallest value told apart, nanoseconds.
 const FLOOR: f64 = 1_000.0;
-/// Buckets: up to 1 µs · 1.04^599 ≈ 4½ hours; longer ones count as that. At most 2.4 KiB, and only up to the longest
-/// duration seen.
+/// Buckets: up to 1 µs · 1.04^599 ≈ 4½ hours; longer ones count as that. 8 bytes for each that has something: a class of
+/// a few requests takes tens of bytes, and there may be thousands of those; none takes more than 4.8 KiB.
 const BUCKETS: usize = 600;
 
 /// A distribution of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Quantiles {
-    /// Allocated at the first value, up to the largest bucket used.
-    counts: Vec<u32>,
+    /// Buckets that have something, in their order, with how many.
+    counts: Vec<(u16, u32)>,
     total: u64,
 }
 
@@ -23,25 +23,33 @@ impl Quantiles {
     pub fn add(&mut self, nanos: u64) {
         let ratio = (nanos as f64 / FLOOR).max(1.0);
         let index = ((ratio.ln() / GAMMA.ln()).ceil() as usize).min(BUCKETS - 1);
-        if self.counts.len() <= index {
-            self.counts.reserve_exact(index + 1 - self.counts.len());
-            self.counts.resize(index + 1, 0);
-        }
-        if let Some(count) = self.counts.get_mut(index) {
-            *count = count.saturating_add(1);
-            self.total += 1;
-        }
+        self.add_to(index as u16, 1);
+        self.total += 1;
     }
 
     /// Adds another distribution.
     pub fn merge(&mut self, other: &Self) {
-        if self.counts.len() < other.counts.len() {
-            self.counts.resize(other.counts.len(), 0);
-        }
-        for (own, count) in self.counts.iter_mut().zip(&other.counts) {
-            *own = own.saturating_add(*count);
+        for (bucket, count) in &other.counts {
+            self.add_to(*bucket, *count);
         }
         self.total += other.total;
+    }
+
+    fn add_to(&mut self, bucket: u16, count: u32) {
+        match self.counts.binary_search_by_key(&bucket, |(known, _)| *known) {
+            Ok(at) => {
+                if let Some((_, sum)) = self.counts.get_mut(at) {
+                    *sum = sum.saturating_add(count);
+                }
+            }
+            Err(at) => {
+                if self.counts.len() == self.counts.capacity() {
+                    // A quarter more, not twice as much.
+                    self.counts.reserve_exact(self.counts.len() / 4 + 1);
+                }
+                self.counts.insert(at, (bucket, count));
+            }
+        }
     }
 
     /// The duration below which the share `q` lies, seconds; `None` when there are none.
@@ -51,11 +59,11 @@ impl Quantiles {
         }
         let rank = (q * (self.total - 1) as f64).round() as u64;
         let mut seen = 0;
-        for (index, count) in self.counts.iter().enumerate() {
+        for (bucket, count) in &self.counts {
             seen += u64::from(*count);
             if seen > rank {
                 // The middle of the bucket, in the sense of relative error.
-                return Some(FLOOR * GAMMA.powi(index as i32) * 2.0 / (1.0 + GAMMA) / 1e9);
+                return Some(FLOOR * GAMMA.powi(i32::from(*bucket)) * 2.0 / (1.0 + GAMMA) / 1e9);
             }
         }
         None
@@ -80,6 +88,18 @@ mod tests {
             let got = sketch.at(q).unwrap();
             prop_assert!((got - truth).abs() / truth <= 0.025, "{} {}", got, truth);
         }
+    }
+
+    #[test]
+    fn two_together_are_as_if_they_had_been_one() {
+        let (mut both, mut one, mut other) = (Quantiles::default(), Quantiles::default(), Quantiles::default());
+        for n in 0..5000u64 {
+            let value = n * n * 977 % 3_000_000_000;
+            both.add(value);
+            if n % 3 == 0 { one.add(value) } else { other.add(value) }
+        }
+        one.merge(&other);
+        assert!(one.counts.is_sorted() && one.counts == both.counts && one.total == both.total);
     }
 
     #[test]

@@ -149,7 +149,7 @@ struct Service {
 }
 
 /// Figures of every class, and CPU per service. Memory is some 200 bytes per class and, while it has requests, up to
-/// 2.4 KiB for each of five minutes; a class without any keeps one such sum.
+/// 5 KiB (usually less than one) for each of five minutes; a class without any keeps one such sum.
 #[derive(Debug, Default)]
 pub struct ClassStats {
     classes: Vec<Class>,

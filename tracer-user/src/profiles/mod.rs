@@ -3,20 +3,25 @@
 
 mod fault;
 pub mod jit;
+mod naming;
 mod pprof;
 mod symbolize;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::guard::fill::{Fill, scaled};
+use crate::guard::room::Room;
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
-pub use symbolize::name_in_file;
-use symbolize::{Frames, Symbols, Wanted};
+pub use naming::name_in_file;
+use naming::{Frames, Stack};
+use symbolize::{Means, Symbols};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
 const PERIOD: Nanos = 30_000_000_000;
@@ -69,15 +74,41 @@ pub struct ProfileFills {
     pub names: Fill,
     /// Processes whose symbol tables are open.
     pub processes: Fill,
+    /// Addresses whose names are known.
+    pub addresses: Fill,
 }
 
-/// A stack as first seen.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Stack {
-    /// Process and how often its id was reused or its program replaced.
-    process: (u32, u32),
-    user: Box<[u64]>,
-    kernel: Box<[u64]>,
+/// A stack that is kept: by its addresses until it has names, and from then on by those.
+#[derive(Clone, Debug)]
+enum Kept {
+    /// And when it was first seen.
+    Seen(Arc<Stack>, Nanos),
+    Named(Frames),
+}
+
+/// A named stack and the name at its root. Equal where the names are: they are shared.
+#[derive(Clone, Debug)]
+struct Shape(Arc<str>, Frames);
+
+impl Shape {
+    fn names(&self) -> impl Iterator<Item = *const u8> {
+        self.1.iter().map(|name| Arc::as_ptr(name).cast())
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0 && self.1.len() == other.1.len() && self.names().eq(other.names())
+    }
+}
+
+impl Eq for Shape {}
+
+impl Hash for Shape {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+        self.names().for_each(|name| name.hash(state));
+    }
 }
 
 type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
@@ -90,7 +121,9 @@ pub struct Profiles {
     part: usize,
     ids: HashMap<Arc<Stack>, u32>,
     /// With the name at their root. Ids are never used twice: names arrive late.
-    stacks: FxHashMap<u32, (Arc<Stack>, Arc<str>)>,
+    stacks: FxHashMap<u32, (Kept, Arc<str>)>,
+    /// Those that have names: stacks of one function differ in addresses by the dozen, and are one to whoever looks.
+    shapes: FxHashMap<Shape, u32>,
     next: u32,
     /// Pairs in all periods.
     pairs: usize,
@@ -122,9 +155,8 @@ pub struct Filter {
 
 /// One stack of a snapshot.
 #[derive(Debug)]
-struct Entry {
-    id: u32,
-    stack: Arc<Stack>,
+struct Sum {
+    stack: Kept,
     process: Arc<str>,
     count: u64,
     nanos: u64,
@@ -133,7 +165,7 @@ struct Entry {
 /// Counts as they were at one moment, to be rendered elsewhere.
 #[derive(Debug)]
 pub struct Snapshot {
-    entries: Vec<Entry>,
+    entries: Vec<Sum>,
     symbols: Symbols,
 }
 
@@ -145,6 +177,7 @@ impl Profiles {
             part: 1,
             ids: HashMap::new(),
             stacks: FxHashMap::default(),
+            shapes: FxHashMap::default(),
             next: 0,
             pairs: 0,
             swept: 0,
@@ -168,13 +201,14 @@ impl Profiles {
     /// How full everything is.
     pub fn fills(&self) -> ProfileFills {
         let Bounds { stacks, pairs } = self.bounds.part(self.part);
-        let [queue, names, processes] = self.symbols.fills();
+        let [queue, names, processes, addresses] = self.symbols.fills();
         ProfileFills {
             stacks: Fill::new(self.stacks.len(), stacks, self.refused),
             pairs: Fill::new(self.pairs, pairs, self.periods_dropped),
             queue,
             names,
             processes,
+            addresses,
         }
     }
 
@@ -193,9 +227,14 @@ impl Profiles {
         }
     }
 
-    /// Whether memory is short: names are then read without debug information, from few programs at a time.
-    pub fn be_frugal(&self, frugal: bool) {
-        self.symbols.be_frugal(frugal);
+    /// Whether names may be read from debug information; without, few programs are read at a time. Where nothing is
+    /// kept, none are.
+    pub fn allow_debug_info(&self, allowed: bool) {
+        self.symbols.set_means(match (self.part, allowed) {
+            (0, _) => Means::None,
+            (_, false) => Means::Little,
+            (_, true) => Means::Ample,
+        });
     }
 
     /// Lets the oldest period go; `false` when there is none.
@@ -212,9 +251,49 @@ impl Profiles {
             self.periods.iter().flat_map(|(_, counts)| counts.keys().map(|(_, id)| *id)).collect();
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
-        self.stacks.shrink_to_fit();
-        self.ids.shrink_to_fit();
-        self.symbols.keep(&used);
+        self.shapes.retain(|_, id| used.contains(id));
+        self.stacks.give_back();
+        self.ids.give_back();
+        self.shapes.give_back();
+    }
+
+    /// Puts names in the place of addresses, and stacks that have the same ones together.
+    fn settle(&mut self) {
+        let (mut same, mut from): (FxHashMap<u32, u32>, Nanos) = (FxHashMap::default(), Nanos::MAX);
+        for (id, frames) in self.symbols.take_named() {
+            let Some((kept, process)) = self.stacks.get_mut(&id) else { continue };
+            let Kept::Seen(stack, since) = kept else { continue };
+            let since = *since;
+            self.ids.remove(stack);
+            let shape = Shape(Arc::clone(process), Arc::clone(&frames));
+            match self.shapes.entry(shape) {
+                Entry::Vacant(place) => {
+                    place.insert(id);
+                    *kept = Kept::Named(frames);
+                }
+                Entry::Occupied(first) => {
+                    same.insert(id, *first.get());
+                    from = from.min(since);
+                    self.stacks.remove(&id);
+                }
+            }
+        }
+        if same.is_empty() {
+            return;
+        }
+        for (_, counts) in self.periods.iter_mut().filter(|(start, _)| start + PERIOD > from) {
+            let moved: Vec<(Owner, u32)> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
+            self.pairs -= counts.len();
+            for (owner, id) in moved {
+                let (Some((count, nanos)), Some(first)) = (counts.remove(&(owner, id)), same.get(&id)) else {
+                    continue;
+                };
+                let sum = counts.entry((owner, *first)).or_default();
+                sum.0 += count;
+                sum.1 += nanos;
+            }
+            self.pairs += counts.len();
+        }
     }
 
     /// Name shown at the root of the stacks of a process.
@@ -281,9 +360,9 @@ impl Profiles {
         self.next = self.next.wrapping_add(1);
         let stack = Arc::new(stack);
         // At once: a process of a second must be read while it lives.
-        self.symbols.want(wanted(id, &stack));
+        self.symbols.want(id, &stack);
         let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
-        self.stacks.insert(id, (Arc::clone(&stack), name));
+        self.stacks.insert(id, (Kept::Seen(Arc::clone(&stack), self.now), name));
         self.ids.insert(stack, id);
         Some(id)
     }
@@ -310,7 +389,7 @@ impl Profiles {
         }
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
             let (stack, process) = self.stacks.get(&id)?.clone();
-            Some(Entry { id, stack, process, count, nanos })
+            Some(Sum { stack, process, count, nanos })
         };
         let entries = sums.into_iter().filter_map(entry).collect();
         Snapshot { entries, symbols: self.symbols.clone() }
@@ -323,11 +402,17 @@ impl Default for Profiles {
     }
 }
 
-fn wanted(id: u32, stack: &Stack) -> Wanted {
-    Wanted { id, pid: stack.process.0, user: stack.user.to_vec(), kernel: stack.kernel.to_vec() }
-}
-
 impl Sink for Profiles {
+    fn tick(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        self.settle();
+        for (_, counts) in &mut self.periods {
+            counts.give_back();
+        }
+        self.names.give_back();
+        self.generations.give_back();
+    }
+
     fn sample(&mut self, _: &Names, sample: &StackSample) {
         self.now = self.now.max(sample.nanos);
         if self.part == 0 {
@@ -372,18 +457,20 @@ impl Snapshot {
 
     /// Names of every stack, outermost frame first, with its count and nanoseconds.
     fn named(&self) -> Vec<(Vec<Arc<str>>, u64, u64)> {
-        let missing: Vec<Wanted> = self
-            .entries
-            .iter()
-            .filter(|entry| self.symbols.get(entry.id).is_none())
-            .map(|entry| wanted(entry.id, &entry.stack))
-            .collect();
-        self.symbols.complete(missing);
+        let seen = |entry: &Sum| match &entry.stack {
+            Kept::Seen(stack, _) => Some(Arc::clone(stack)),
+            Kept::Named(_) => None,
+        };
+        let missing: Vec<Arc<Stack>> = self.entries.iter().filter_map(seen).collect();
+        let mut found = self.symbols.names(&missing).into_iter();
         self.entries
             .iter()
             .map(|entry| {
-                let frames: Frames =
-                    self.symbols.get(entry.id).unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
+                let frames = match &entry.stack {
+                    Kept::Named(frames) => Some(Arc::clone(frames)),
+                    Kept::Seen(..) => found.next().flatten(),
+                };
+                let frames = frames.unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
                 let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
                 (names, entry.count, entry.nanos)
             })
@@ -498,6 +585,36 @@ mod tests {
         profiles.keep_part(1);
         at(&mut profiles, 4200, 1);
         assert_eq!(profiles.len(), 1);
+    }
+
+    #[test]
+    fn stacks_with_the_same_names_become_one() {
+        assert_eq!(landmark(), 7);
+        let mut profiles = Profiles::new();
+        profiles.set_process(std::process::id(), "shop");
+        let here = landmark as *const () as u64 + 1;
+        let owners = [Owner::Class(ClassId(0)), Owner::Class(ClassId(1)), Owner::Class(ClassId(0))];
+        for round in 0..2 {
+            for (offset, owner) in owners.into_iter().enumerate() {
+                profiles.sample(&names(), &sample(owner, vec![here + offset as u64]));
+            }
+            profiles.sample(&names(), &sample(owners[0], vec![1]));
+            // Named on their thread: whoever asks waits for it, and what is kept is named before.
+            let all = Filter::default();
+            assert_eq!(profiles.snapshot(&names(), &all).folded().lines().count(), 2);
+            profiles.tick(round + 2);
+            assert_eq!((profiles.len(), profiles.fills().pairs.entries), (2, 3), "{profiles:?}");
+            assert!(profiles.ids.is_empty() && profiles.shapes.len() == 2, "addresses are not kept");
+        }
+        let of = |class: &str| {
+            let filter = Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+            profiles.snapshot(&names(), &filter).folded()
+        };
+        let (one, other) = (of("GET /a"), of("GET /<b>"));
+        assert!(one.contains("landmark 4\n") && one.contains("shop;[callers unknown] 2\n"), "{one}");
+        assert!(other.ends_with("landmark 2\n") && other.lines().count() == 1, "{other}");
+        profiles.keep_part(0);
+        assert!(profiles.shapes.is_empty() && profiles.is_empty());
     }
 
     #[test]

@@ -9,12 +9,18 @@ use crate::model::{Direction, Nanos, Outcome, Side};
 impl Conversation {
     /// Bytes of heads that are being put together and of replies that were put aside.
     pub fn kept_bytes(&self) -> usize {
+        if let Some(multiplexed) = &self.multiplexed {
+            return multiplexed.kept_bytes();
+        }
         let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + held
     }
 
     /// Gives those up: what they would have begun is not seen, as if its bytes had been lost.
     pub fn give_up_kept(&mut self, out: &mut Vec<Said>) {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            return multiplexed.give_up_kept(out);
+        }
         for dir in [Direction::Rx, Direction::Tx] {
             let stream = self.stream(dir);
             let bytes = stream.buffer.len() as u64;
@@ -88,6 +94,9 @@ impl Conversation {
 
     /// The connection ended, one way or both. `totals` say where the streams stood.
     pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, settings: &Settings, out: &mut Vec<Said>) {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            return multiplexed.closed(how, at, totals, settings, out);
+        }
         if self.verdict == Verdict::Ignore {
             return;
         }
@@ -168,7 +177,8 @@ impl Conversation {
             give_up(&dropped, at, out);
         }
         let side = if requests == Direction::Rx { Side::Server } else { Side::Client };
-        out.push(Said::Begun { exchange, request: message, first, arrived, head_at: last, pos, side });
+        let protocol = self.protocol_name();
+        out.push(Said::Begun { exchange, request: message, first, arrived, head_at: last, pos, side, protocol });
         if let Some(waiting) = self.pair.newest() {
             waiting.bytes = piece.len() as u64;
             waiting.done = true;
@@ -257,6 +267,9 @@ impl Conversation {
 
     /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
     pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            return multiplexed.expire(now, idle, out);
+        }
         let Some(requests) = self.requests else { return };
         let newest = self.rx.last.nanos.max(self.tx.last.nanos);
         if now.saturating_sub(newest) < idle {
@@ -273,6 +286,15 @@ impl Conversation {
         while !self.pair.is_empty() {
             let at = Stamp { nanos: newest, ..last };
             self.reply_ended(Outcome::Unfinished, at, out);
+        }
+    }
+}
+
+impl Conversation {
+    /// Now and then, while the connection lives: what waited too long, and requests that are open too long beside others.
+    pub fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<Said>) {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            multiplexed.overdue(now, idle, settings, out);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One connection: two streams, a parser and the requests that wait.
 
 use super::closing::give_up;
+use super::multiplex::Multiplexed;
 use super::pair::Pair;
 use super::session::Session;
 use super::stream::{State, Stream};
@@ -25,6 +26,7 @@ pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 /// An operation put aside.
 #[derive(Debug)]
 pub(super) struct Held {
+    pub(super) dir: Direction,
     pub(super) pos: u64,
     pub(super) len: u64,
     pub(super) head: Vec<u8>,
@@ -59,6 +61,8 @@ pub struct Conversation {
     pub(super) upgrade: Option<Box<Request>>,
     /// What the connection is after an upgrade to WebSocket.
     pub(super) session: Option<Box<Session>>,
+    /// What takes everything once the protocol is one whose messages carry the number of their exchange.
+    pub(super) multiplexed: Option<Box<Multiplexed>>,
 }
 
 impl Conversation {
@@ -81,12 +85,27 @@ impl Conversation {
             unsure: false,
             upgrade: None,
             session: None,
+            multiplexed: None,
         }
     }
 
     /// The protocol, once known.
     pub fn protocol(&self) -> Option<&'static str> {
         self.protocol.map(Protocol::name)
+    }
+
+    pub(super) fn protocol_name(&self) -> &'static str {
+        self.protocol().unwrap_or("unknown")
+    }
+
+    /// Whether replies come in any order.
+    pub fn is_multiplexed(&self) -> bool {
+        self.multiplexed.is_some()
+    }
+
+    /// Exchanges the last operation had bytes of, where those can be several.
+    pub fn touched(&self) -> &[u64] {
+        self.multiplexed.as_ref().map_or(&[], |multiplexed| multiplexed.touched())
     }
 
     /// Whether this end serves or asks, once known.
@@ -96,6 +115,9 @@ impl Conversation {
 
     /// What is wanted of the kernel.
     pub fn want(&self) -> Want {
+        if let Some(multiplexed) = &self.multiplexed {
+            return multiplexed.want();
+        }
         Want {
             verdict: self.verdict,
             head_rx: self.rx.head_wanted,
@@ -114,6 +136,9 @@ impl Conversation {
 
     /// Takes one operation.
     pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            return multiplexed.bytes(chunk, settings, out);
+        }
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
         }
@@ -121,6 +146,7 @@ impl Conversation {
             return self.session_bytes(chunk, out);
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
+        let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
         if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
             self.last_dir = Some(chunk.dir);
@@ -130,6 +156,9 @@ impl Conversation {
             return Touched::default();
         }
         let Some(requests) = self.requests else { return Touched::default() };
+        if self.multiplexed.is_some() {
+            return self.hand_over(chunk, settings, out);
+        }
         if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
             return Touched::default();
         }
@@ -155,8 +184,9 @@ impl Conversation {
     /// Takes the replies that were put aside.
     fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
         let Some(requests) = self.requests else { return };
-        for Held { pos, len, head, tail, at, arrived } in held {
-            let chunk = Chunk { dir: requests.flip(), pos, len, head: &head, tail: &tail, at, arrived };
+        for Held { dir, pos, len, head, tail, at, arrived } in held {
+            debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
+            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, at, arrived };
             self.turn(chunk.dir, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);
@@ -178,6 +208,7 @@ impl Conversation {
             return false;
         }
         self.held.push(Held {
+            dir: chunk.dir,
             pos: chunk.pos,
             len: chunk.len,
             head: chunk.head.to_vec(),
@@ -223,9 +254,21 @@ impl Conversation {
                 }
             };
             self.protocol = Some(*protocol);
-            self.parser = Some(protocol.open());
             self.requests = Some(requests);
             self.verdict = Verdict::Trace;
+            let joined = self.midstream;
+            if let Some(framed) = protocol.framed(joined) {
+                let pos = stream.start.map_or(chunk.pos, |(_, _, pos)| pos);
+                let other = self.stream(chunk.dir.flip());
+                let lost = joined || other.pos > 0;
+                let (pos, lost) = match chunk.dir {
+                    Direction::Rx => ((pos, other.pos), (false, lost)),
+                    Direction::Tx => ((other.pos, pos), (lost, false)),
+                };
+                self.multiplexed = Some(Box::new(Multiplexed::new(framed, requests, pos, lost)));
+                return true;
+            }
+            self.parser = Some(protocol.open());
             if stream.buffer.is_empty() {
                 stream.pos = chunk.pos;
             }
@@ -447,11 +490,11 @@ impl Conversation {
                             give_up(&dropped, chunk.at, out);
                         }
                         let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
-                        let request = message;
+                        let (request, protocol, head_at) = (message, self.protocol_name(), chunk.at);
                         if request.asked.websocket {
                             self.upgrade = Some(request.clone());
                         }
-                        out.push(Said::Begun { exchange, request, first, arrived, head_at: chunk.at, pos, side });
+                        out.push(Said::Begun { exchange, request, first, arrived, head_at, pos, side, protocol });
                     }
                     if pipelines && self.pair.len() == PIPELINE {
                         self.rx.head_wanted = HEAD_MAX;
@@ -517,6 +560,18 @@ impl Conversation {
                         stream.head_bytes = used as u64;
                         stream.bytes = used as u64;
                         stream.enter(body);
+                        if body == Body::Switch
+                            && let Some(protocol) = self.parser.as_ref().and_then(|parser| parser.switched(&asked))
+                            && let Some(rest) = chunk.beyond(chunk.pos + at + (used - had) as u64).or(Some(Chunk {
+                                pos: chunk.end(),
+                                len: 0,
+                                head: &[],
+                                ..*chunk
+                            }))
+                            && self.switch(protocol, &rest, settings, out)
+                        {
+                            return left;
+                        }
                         self.unsure |= waiting.is_none();
                         // Where several wait, one of them may have been answered before its record came.
                         let sure = !self.unsure && self.pair.len() == 1;

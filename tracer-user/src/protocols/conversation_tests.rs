@@ -75,6 +75,12 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
             }
             Said::Unpaired { status } => lines.push((u64::MAX, format!("unpaired {status}"))),
             Said::Lost { dir, bytes } => lines.push((u64::MAX, format!("lost {dir:?} {bytes}"))),
+            Said::Judged { exchange, status, failure } => {
+                let line = lines.iter_mut().find(|(number, _)| number == exchange).unwrap();
+                line.1 += &format!(" = {status} {}", failure.unwrap_or("ok"));
+            }
+            Said::Unnamed => lines.push((u64::MAX, "unnamed".into())),
+            Said::Crowded => lines.push((u64::MAX, "crowded".into())),
             Said::RequestDone { .. } => {}
         }
     }
@@ -330,7 +336,7 @@ fn early_replies() {
 
 #[test]
 fn other_protocols_are_left_alone() {
-    for bytes in ["\x16\x03\x01\x02\x00\x01", "SSH-2.0-x\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for bytes in ["\x16\x03\x01\x02\x00\x01", "SSH-2.0-x\r\n"] {
         let mut conversation = Conversation::new(false);
         let said = play(&mut conversation, &[rx(bytes), tx("+PONG\r\n"), rx(bytes), tx("+PONG\r\n")]);
         assert!(summary(&said).is_empty());
@@ -439,7 +445,7 @@ proptest! {
                     totals.1 += reply_bytes;
                 }
                 Said::Lost { .. } | Said::Unpaired { .. } => prop_assert!(false, "{:?}", word),
-                Said::RequestDone { .. } => {}
+                Said::RequestDone { .. } | Said::Judged { .. } | Said::Unnamed | Said::Crowded => {}
             }
         }
         prop_assert_eq!(got, expected);

@@ -5,6 +5,7 @@ use super::{Detected, PROTOCOLS};
 /// Who speaks, and what comes first; an empty name where it is no protocol that is known here.
 const FIRST: &[(&str, &str, &[u8])] = &[
     ("http", "GET", b"GET /a/b?c=d HTTP/1.1\r\nHost: h\r\n\r\n"),
+    ("http", "HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
     ("http", "a reply", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     ("redis", "SET", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"),
     ("redis", "a push", b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n"),

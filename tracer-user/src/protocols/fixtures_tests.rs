@@ -28,13 +28,14 @@ fn read(path: &Path) -> Vec<Vec<Op>> {
 fn lines(ops: &[Op]) -> Vec<String> {
     let mut conversation = Conversation::new(false);
     let mut said = play(&mut conversation, ops);
-    let protocol = conversation.protocol().unwrap_or("unknown");
     let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     let mut lines: Vec<String> = Vec::new();
     for word in said {
         match word {
-            Said::Begun { request, .. } => lines.push(format!("{protocol} {} {}", request.method, request.path)),
+            Said::Begun { request, protocol, .. } => {
+                lines.push(format!("{protocol} {} {}", request.method, request.path));
+            }
             Said::Replied { exchange, status, failure, .. } => {
                 lines[exchange as usize] += &format!(" -> {status} {}", failure.unwrap_or("ok"));
             }
@@ -42,7 +43,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
                 lines[exchange as usize] += &format!(" {} {request_bytes}/{reply_bytes}", outcome.name());
             }
             Said::RequestDone { .. } => {}
-            Said::Unpaired { .. } | Said::Lost { .. } => lines.push(format!("{word:?}")),
+            other => lines.push(format!("{other:?}")),
         }
     }
     lines
@@ -65,7 +66,7 @@ fn captured_connections_say_what_is_expected() {
         assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}:\n{}", file.display(), found.join("\n"));
         let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
         assert!(PROTOCOLS.iter().any(|protocol| protocol.name() == name), "{name} is a protocol");
-        assert!(found.iter().all(|line| line.starts_with(&name)), "{}: {found:?}", file.display());
+        assert!(found.iter().any(|line| line.starts_with(&name)), "{}: {found:?}", file.display());
     }
 }
 

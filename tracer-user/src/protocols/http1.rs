@@ -60,9 +60,6 @@ impl Protocol for Http1 {
         if bytes.is_empty() {
             return Detected::NeedMore;
         }
-        if let Some(found) = prefix(bytes, b"PRI * HTTP/2.0") {
-            return if found { Detected::Never } else { Detected::NeedMore };
-        }
         match prefix(bytes, b"HTTP/1.") {
             Some(true) => return Detected::Reply,
             Some(false) => return Detected::NeedMore,
@@ -108,6 +105,9 @@ fn skip_line_ends(bytes: &[u8]) -> &[u8] {
     let n = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     bytes.get(n..).unwrap_or_default()
 }
+
+/// [`Asked::note`]: the client offers to go on in HTTP/2 (RFC 7540 §3.2).
+const NOTE_H2C: u16 = 1;
 
 /// No state between messages.
 #[derive(Debug)]
@@ -260,6 +260,10 @@ impl Parser for Heads {
         Step::Head { used, message: Reply { status, failure: None, interim }, body }
     }
 
+    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
+        (asked.note == NOTE_H2C).then_some(&super::http2::Http2 as &dyn Protocol)
+    }
+
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
         memchr::memmem::find(fresh, b"\n\r\n").is_some() || memchr::memmem::find(fresh, b"\n\n").is_some()
     }
@@ -293,10 +297,10 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         None => "",
         Some(_) => return None,
     };
-    if method.is_empty() || method.len() > 32 || target.is_empty() || !method.iter().all(|byte| is_token(*byte)) {
+    if target.is_empty() {
         return None;
     }
-    let method = std::str::from_utf8(method).ok()?;
+    let method = method_name(method)?;
     let tunnel = method == "CONNECT";
     Some(Request {
         method: settings.method(method),
@@ -309,6 +313,12 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         asked: Asked { bodiless: method == "HEAD", tunnel, ..Asked::default() },
         cut: false,
     })
+}
+
+/// A method, of any name that may be one.
+pub(super) fn method_name(method: &[u8]) -> Option<&str> {
+    let fits = !method.is_empty() && method.len() <= 32 && method.iter().all(|byte| is_token(*byte));
+    if fits { std::str::from_utf8(method).ok() } else { None }
 }
 
 pub(super) fn is_token(byte: u8) -> bool {
@@ -347,7 +357,12 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
     } else if name.eq_ignore_ascii_case(b"upgrade") {
-        request.asked.websocket = value.eq_ignore_ascii_case(b"websocket");
+        for offer in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if offer.eq_ignore_ascii_case(b"h2c") {
+                request.asked.note = NOTE_H2C;
+            }
+            request.asked.websocket |= offer.eq_ignore_ascii_case(b"websocket");
+        }
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
         if name.eq_ignore_ascii_case(wanted.as_bytes()) {
@@ -393,7 +408,7 @@ mod tests {
             (b"GET ", Detected::NeedMore),
             (b"HTT", Detected::NeedMore),
             (b"P", Detected::NeedMore),
-            (b"PRI * HTTP/2.0\r\n", Detected::Never),
+            (b"PRI * HTTP/2.0\r\n", Detected::No),
             (b"GET key\r\n", Detected::No),
             (b"*1\r\n$4\r\nPING\r\n", Detected::No),
             (b"\x16\x03\x01\x02\x00", Detected::No),

@@ -125,6 +125,7 @@ impl Conversation {
             head_at: unseen.at,
             pos: NOWHERE,
             side,
+            protocol: self.protocol_name(),
         });
         Some(waiting)
     }

@@ -6,14 +6,20 @@
 
 mod bodies;
 mod cgi;
+mod changes;
 pub mod closing;
 mod conversation;
 mod elements;
 pub mod fastcgi;
+pub mod framed;
+pub mod grpc;
 pub mod http1;
+pub mod http2;
 pub mod memcached;
 mod missing;
+mod multiplex;
 mod pair;
+mod proxy;
 pub mod redis;
 mod session;
 mod stream;
@@ -31,13 +37,15 @@ use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
 pub static PROTOCOLS: &[&dyn Protocol] =
-    &[&http1::Http1, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached, &websocket::WebSocket];
+    &[&http1::Http1, &http2::Http2, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached, &websocket::WebSocket];
 
 /// Which semantic conventions describe the requests of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conventions {
     /// HTTP: a method, a path, a status.
     Http,
+    /// Remote procedure calls: a method, a status.
+    Rpc,
     /// Databases: an operation, a kind of failure.
     Database,
     /// None: named like HTTP's requests, and counted as work only.
@@ -46,6 +54,9 @@ pub enum Conventions {
 
 /// The conventions for the protocol of this name.
 pub fn conventions(name: &str) -> Conventions {
+    if name == grpc::NAME {
+        return Conventions::Rpc;
+    }
     let known = PROTOCOLS.iter().find(|protocol| protocol.name() == name);
     known.map_or(Conventions::Database, |protocol| protocol.conventions())
 }
@@ -70,8 +81,29 @@ pub trait Protocol: Sync + fmt::Debug {
     fn pipelines(&self) -> bool {
         false
     }
-    /// Begins one connection.
-    fn open(&self) -> Box<dyn Parser>;
+    /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(NotInOrder)
+    }
+    /// Begins one connection of a protocol whose messages carry the number of their exchange; `joined`: in its middle.
+    fn framed(&self, joined: bool) -> Option<Box<dyn framed::Framed>> {
+        let _ = joined;
+        None
+    }
+}
+
+/// Reads nothing: the protocol's messages are read by a [`framed::Framed`].
+#[derive(Debug)]
+struct NotInOrder;
+
+impl Parser for NotInOrder {
+    fn request(&mut self, _: &[u8], _: bool, _: &Settings) -> Step<Box<Request>> {
+        Step::Invalid
+    }
+
+    fn reply(&mut self, _: &[u8], _: bool, _: &Asked) -> Step<Reply> {
+        Step::Invalid
+    }
 }
 
 /// What the first bytes of a message are.
@@ -101,6 +133,11 @@ pub trait Parser: Send + fmt::Debug {
     fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
         let _ = (bytes, asked);
         Some(false)
+    }
+    /// The protocol that [`Body::Switch`] leads to, where it is a known one; `asked` is the request that led there.
+    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
+        let _ = asked;
+        None
     }
     /// Whether `bytes`, from the server, answer no request.
     fn is_unasked(&self, bytes: &[u8]) -> bool {
@@ -225,7 +262,7 @@ pub struct Request {
     pub path: Arc<str>,
     /// `Host`, where a rule wants it.
     pub host: Option<Arc<str>>,
-    /// `1.0`, `1.1`; empty when the head was cut before it.
+    /// `1.0`, `1.1`, `2`; empty when the head was cut before it.
     pub version: &'static str,
     /// Trace context, if a valid one came with it.
     pub traceparent: Option<TraceParent>,
@@ -362,6 +399,8 @@ pub enum Said {
         pos: u64,
         /// Whether this end serves or asks.
         side: Side,
+        /// What is spoken.
+        protocol: &'static str,
     },
     /// The last byte of a request's body moved.
     RequestDone {
@@ -383,6 +422,15 @@ pub enum Said {
         /// Nothing was missing between this reply and the one before, so that it is this exchange's.
         sure: bool,
     },
+    /// What a reply came to, where that is said after its body.
+    Judged {
+        /// Which exchange.
+        exchange: u64,
+        /// Its status.
+        status: u16,
+        /// The kind of failure, where the protocol says it by a word.
+        failure: Option<&'static str>,
+    },
     /// The exchange is over.
     Done {
         /// Which exchange.
@@ -403,6 +451,10 @@ pub enum Said {
         /// Its status.
         status: u16,
     },
+    /// A request began that cannot be named: its name was given before the connection was seen, or in lost bytes.
+    Unnamed,
+    /// Too many requests of the connection were open: the oldest was given up.
+    Crowded,
     /// Bytes that a parser needed were not captured, or were not understood.
     Lost {
         /// Which way.
@@ -415,7 +467,7 @@ pub enum Said {
 /// Which exchange an operation's first bytes belonged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// Number of the exchange, when there is one.
+    /// Number of the exchange, when there is one, and only one ([`Conversation::touched`] tells several).
     pub exchange: Option<u64>,
 }
 

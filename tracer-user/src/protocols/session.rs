@@ -126,7 +126,8 @@ impl Conversation {
         let (exchange, _) = self.pair.begin(session.request.asked, true);
         let first = session.first;
         let request = session.request;
-        out.push(Said::Begun { exchange, request, first, arrived: 0, head_at: last, pos: super::NOWHERE, side });
+        let (protocol, pos) = (self.protocol_name(), super::NOWHERE);
+        out.push(Said::Begun { exchange, request, first, arrived: 0, head_at: last, pos, side, protocol });
         if let Some(code) = session.closed {
             let failure = websocket::failure(code);
             out.push(Said::Replied { exchange, status: 0, failure, first: last, sure: false });

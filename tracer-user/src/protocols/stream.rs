@@ -106,6 +106,8 @@ pub(super) struct Stream {
     pub(super) head_cut: bool,
     /// Bytes to ask for from the front of operations; 0 = the default is enough.
     pub(super) head_wanted: u16,
+    /// What came so far may be the header of a proxy.
+    pub(super) introducing: bool,
 }
 
 impl Stream {
@@ -120,6 +122,7 @@ impl Stream {
             head_bytes: 0,
             head_cut: false,
             head_wanted: 0,
+            introducing: false,
         }
     }
 

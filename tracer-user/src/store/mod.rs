@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-pub use view::{Summary, UnitView, show};
+pub use view::{Summary, UnitView, attributes, show};
 
 use crate::guard::fill::Fill;
 use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit};

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{Names, Outcome, Side, Unit};
-use crate::protocols::{Conventions, conventions};
+use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
+use crate::protocols::{Conventions, conventions, grpc};
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -113,14 +113,16 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         error: unit.error,
         grade: unit.grade.name(),
         evidence: unit.evidence,
-        attributes: attributes(names, unit),
+        attributes: attributes(class, unit),
     }
 }
 
-fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
+/// What OpenTelemetry's conventions have a name for, and `tracer.…` where they have none. Never a query string or a body.
+pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    if conventions(unit.protocol) == Conventions::Database {
+    let conventions = conventions(unit.protocol);
+    if conventions == Conventions::Database {
         set("db.system.name", json!(unit.protocol));
         set("db.operation.name", json!(&*unit.method));
         set("tracer.request.size", json!(unit.request_bytes));
@@ -128,6 +130,14 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
         if let Some(failure) = unit.failure {
             set("db.response.status_code", json!(failure));
         }
+    } else if conventions == Conventions::Rpc {
+        set("rpc.system.name", json!(grpc::NAME));
+        set("rpc.method", json!(grpc::method(&unit.path)));
+        if let Some(word) = unit.status.and_then(grpc::word) {
+            set("rpc.response.status_code", json!(word));
+        }
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
     } else {
         set("http.request.method", json!(&*unit.method));
         set("url.path", json!(&*unit.path));
@@ -141,14 +151,15 @@ fn attributes(names: &Names, unit: &Unit) -> Map<String, Value> {
     set("network.protocol.name", json!(unit.protocol));
     set("thread.id", json!(unit.tid));
     set("tracer.outcome", json!(unit.outcome.name()));
-    if let Some(class) = names.class(unit.class).filter(|class| !class.route.is_empty()) {
+    if let Some(class) = class.filter(|class| !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
-    if let Some(status) = unit.status {
+    if let Some(status) = unit.status.filter(|_| unit.protocol != grpc::NAME) {
         set("http.response.status_code", json!(status));
     }
     match (unit.error, unit.outcome, unit.status) {
         (false, ..) => None,
+        _ if unit.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(unit))),
         (true, Outcome::Aborted | Outcome::Unfinished, _) => set("error.type", json!(unit.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),
         (true, _, None) => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),

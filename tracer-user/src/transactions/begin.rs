@@ -11,6 +11,7 @@ use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
 use super::thread::{Entity, Thread};
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
+use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{NOWHERE, Request, Stamp};
 
 /// The operation that said something, and what its thread was at before it.
@@ -33,6 +34,7 @@ pub(super) struct Begun {
     pub(super) head_at: Stamp,
     pub(super) pos: u64,
     pub(super) side: Side,
+    pub(super) protocol: &'static str,
 }
 
 impl Engine {
@@ -40,21 +42,22 @@ impl Engine {
         if self.units.len() >= self.limits.units {
             self.evict_unit(out);
         }
-        let Begun { exchange, request, first, arrived, head_at, pos, side } = begun;
+        let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
         let service = self.service(head_at.pid);
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let multiplexed = connection.conversation.is_multiplexed();
         let (trace, remote_parent) = match request.traceparent {
             Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
-        let mut live = Live {
+        let mut live = Box::new(Live {
             id: ids::unit(self.seed, cookie, exchange, first.nanos, side),
             trace,
             remote_parent: remote_parent.map(crate::model::UnitId),
             caller: None,
             callee: None,
             side,
-            protocol: connection.conversation.protocol().unwrap_or("unknown"),
+            protocol,
             service,
             class: None,
             request,
@@ -82,8 +85,10 @@ impl Engine {
             cause: Cause { candidate: None, alone: false, vote: Vote::None, evidence: "no request held", kept: None },
             alone: true,
             batch: false,
+            shared: false,
+            multiplexed,
             deferred: 0,
-        };
+        });
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.filter(|_| first_use && pos == 0);
@@ -147,8 +152,12 @@ impl Engine {
             }
             return;
         };
+        // Streams of one connection are no queue: any of them may be worked for.
         let several = !thread.multiplexer
-            && thread.open.iter().any(|other| units.get(*other).is_some_and(|live| live.cookie != cookie));
+            && thread
+                .open
+                .iter()
+                .any(|other| units.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
             if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
         let Some(thread) = self.threads.get_mut(&tid) else { return };
@@ -184,6 +193,10 @@ impl Engine {
         let multiplexer = thread.is_some_and(Thread::several);
         let (candidate, alone, evidence) = if let Some(slot) = holder {
             match thread.map_or(0, |thread| thread.open.len()) {
+                // Who reads a connection of many streams often hands them to others, and asks for another's sake.
+                0 | 1 if self.units.get(slot).is_some_and(|live| live.multiplexed) => {
+                    (Some(slot), false, "same thread, a stream among possible others")
+                }
                 0 | 1 => (Some(slot), true, "same thread, one request at a time"),
                 _ => (Some(slot), false, "same thread, more than one request of a connection"),
             }
@@ -217,7 +230,7 @@ impl Engine {
         let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange)) else { return };
         let Some(live) = self.units.get_mut(slot) else { return };
         live.first_reply = first.nanos;
-        live.status = Some(status);
+        live.status = (status != NO_STATUS).then_some(status);
         live.failure = failure;
         if live.side == Side::Client {
             return;

@@ -74,6 +74,37 @@ impl Engine {
         }
     }
 
+    /// Requests on streams of which the latest operation of a connection, a send, carried bytes, when there are several.
+    pub(super) fn together(&self, cookie: u64) -> Vec<Slot> {
+        let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
+        let touched = connection.conversation.touched();
+        if touched.len() < 2 || connection.side() != Some(Side::Server) {
+            return Vec::new();
+        }
+        touched.iter().filter_map(|exchange| connection.unit(*exchange)).collect()
+    }
+
+    /// Divides evenly what an operation cost that was charged to the first of these, which had `had` before it.
+    pub(super) fn spread(&mut self, slots: &[Slot], had: Option<Cost>) {
+        let ([first, _, ..], Some(had)) = (slots, had) else { return };
+        let Some(live) = self.units.get_mut(*first) else { return };
+        let mut rest = less(live.cost, had);
+        live.cost = had;
+        for (slot, left) in slots.iter().zip((1..=slots.len() as u64).rev()) {
+            let part = Cost {
+                cpu: rest.cpu / left,
+                runq: rest.runq / left,
+                blocked: rest.blocked / left,
+                switches: rest.switches / left,
+            };
+            rest = less(rest, part);
+            if let Some(live) = self.units.get_mut(*slot) {
+                live.cost.add(part);
+                live.shared = true;
+            }
+        }
+    }
+
     /// Requests of a connection that one operation answers, when there are several.
     pub(super) fn batch(&self, cookie: u64, said: &[Said]) -> Vec<Slot> {
         let done =

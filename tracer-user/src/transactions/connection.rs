@@ -21,6 +21,8 @@ pub struct Connection {
     pub newest: Option<Slot>,
     /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
     pub opener: Option<(Slot, Option<u32>)>,
+    /// Only its being opened was told: nothing was sent or received on it yet, and perhaps never is.
+    pub announced: bool,
     /// It closed, and is forgotten soon.
     pub closing: bool,
     /// Whether a call was already made on it.
@@ -53,6 +55,7 @@ impl Connection {
             units: VecDeque::new(),
             newest: None,
             opener: None,
+            announced: false,
             closing: false,
             used: false,
             tgid: 0,
@@ -72,6 +75,7 @@ impl Connection {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
             self.conversation = Conversation::new(true);
         }
+        self.announced = false;
         self.tgid = open.header.tgid;
         self.last = open.header.nanos;
         self.local_port = open.local_port;

@@ -16,12 +16,17 @@ pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
+use crate::guard::room::Room;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
 /// loopback even that of the operation that provoked it. Nanoseconds.
 const LINGER: Nanos = 20_000_000;
+
+/// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
+/// traced, or never carry anything, and its end is not reported then. Nanoseconds.
+const ANNOUNCED: Nanos = 10_000_000_000;
 
 /// What the engine could not do, by reason; counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +53,10 @@ pub struct Counters {
     pub closing_early: u64,
     /// Connections whose unfinished heads were given up because all of them together were too long.
     pub heads_given_up: u64,
+    /// Requests that could not be named: what names them was sent before tracing began, or in bytes that were lost.
+    pub unnamed: u64,
+    /// Requests given up because too many were open on one connection.
+    pub streams_given_up: u64,
 }
 
 /// What comes out.
@@ -288,6 +297,7 @@ impl Engine {
         self.make_room_for(op.cookie, out);
         let empty = &self.empty;
         let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
         if op.seq != 0 {
@@ -307,6 +317,7 @@ impl Engine {
             connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
+        let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);
         let during = During {
             op,
@@ -320,13 +331,15 @@ impl Engine {
         } else {
             self.unit_of(cookie, touched)
         };
-        let batch = self.batch(cookie, &said);
+        let batch = if together.is_empty() { self.batch(cookie, &said) } else { Vec::new() };
         for word in said.drain(..) {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
-        let unit = before.or_else(|| self.unit_of(cookie, touched));
+        let unit = before.or_else(|| self.unit_of(cookie, touched)).or(together.first().copied());
+        let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
         self.charge_op(op, dir, unit, out);
+        self.spread(&together, had);
         self.share(&batch);
         self.wish(cookie);
     }
@@ -392,6 +405,7 @@ impl Engine {
                     })
                 });
                 let connection = self.connection(state.cookie, out);
+                connection.announced = connection.last == 0;
                 connection.opener = opener;
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
@@ -463,12 +477,21 @@ impl Engine {
     /// What a connection's bytes said, with the operation that said it and the state of its thread before it.
     pub(super) fn heard(&mut self, cookie: u64, word: Said, op: Option<During<'_>>, out: &mut Vec<Output>) {
         match word {
-            Said::Begun { exchange, request, first, arrived, head_at, pos, side } => {
-                let begun = Begun { exchange, request, first, arrived, head_at, pos, side };
+            Said::Begun { exchange, request, first, arrived, head_at, pos, side, protocol } => {
+                let op = self.own(cookie, op, head_at);
+                let begun = Begun { exchange, request, first, arrived, head_at, pos, side, protocol };
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
+            Said::Judged { exchange, status, failure } => {
+                let slot = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange));
+                if let Some(live) = slot.and_then(|slot| self.units.get_mut(slot)) {
+                    live.status = Some(status);
+                    live.failure = failure;
+                }
+            }
             Said::Replied { exchange, status, failure, first, sure } => {
+                let op = self.own(cookie, op, first);
                 // What may be another request's answer is no evidence.
                 self.replied(cookie, exchange, (status, failure), first, op.filter(|_| sure));
             }
@@ -483,7 +506,15 @@ impl Engine {
             }
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
+            Said::Unnamed => self.counters.unnamed += 1,
+            Said::Crowded => self.counters.streams_given_up += 1,
         }
+    }
+
+    /// The operation, unless what it said is of another one, that was kept until this one came.
+    fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
+        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.conversation.is_multiplexed());
+        op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
     fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {
@@ -539,11 +570,17 @@ impl Engine {
         self.bury(if finish { Nanos::MAX } else { now }, out);
         let idle = if finish { 0 } else { self.limits.idle };
         let mut head_bytes = 0;
+        if !finish {
+            self.overdue(out);
+        }
         let old: Vec<u64> = self
             .connections
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
-            .filter(|(_, connection)| finish || now.saturating_sub(connection.last) > idle)
+            .filter(|(_, connection)| {
+                let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
+                finish || now.saturating_sub(connection.last) > longest
+            })
             .map(|(cookie, _)| *cookie)
             .collect();
         self.head_bytes = head_bytes;
@@ -563,6 +600,39 @@ impl Engine {
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
         self.report(if finish { Nanos::MAX } else { now }, out);
+        self.give_back();
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    fn give_back(&mut self) {
+        self.connections.give_back();
+        self.threads.give_back();
+        self.services.give_back();
+        self.serving.give_back();
+        self.joins.give_back();
+        self.waiting.give_back();
+        self.deferred.give_back();
+        self.closing.give_back();
+        self.graves.give_back();
+        self.asks.give_back();
+        self.said.give_back();
+    }
+
+    /// Requests of connections that live which are open too long.
+    fn overdue(&mut self, out: &mut Vec<Output>) {
+        let (now, idle) = (self.now, self.limits.idle);
+        let mut said = std::mem::take(&mut self.said);
+        let mut words = Vec::new();
+        let settings = &self.settings;
+        let several = self.connections.iter_mut().filter(|(_, connection)| connection.conversation.is_multiplexed());
+        for (cookie, connection) in several {
+            connection.conversation.overdue(now, idle, settings, &mut said);
+            words.extend(said.drain(..).map(|word| (*cookie, word)));
+        }
+        self.said = said;
+        for (cookie, word) in words {
+            self.heard(cookie, word, None, out);
+        }
     }
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {

@@ -7,6 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::live::Slot;
+use crate::guard::room::Room;
 
 /// What both ends know of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,5 +66,11 @@ impl Joins {
     pub fn sweep(&mut self, alive: impl Fn(Slot) -> bool) {
         self.calls.retain(|_, slot| alive(*slot));
         self.requests.retain(|_, slot| alive(*slot));
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    pub fn give_back(&mut self) {
+        self.calls.give_back();
+        self.requests.give_back();
     }
 }

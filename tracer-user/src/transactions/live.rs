@@ -109,6 +109,10 @@ pub struct Live {
     pub alone: bool,
     /// Server side: answered by one operation with others, which shared what they cost together.
     pub batch: bool,
+    /// Server side: bytes of it went together with those of other streams, and so did their cost, in even shares.
+    pub shared: bool,
+    /// Its connection carries several at once.
+    pub multiplexed: bool,
     /// Times its report was put off.
     pub deferred: u8,
 }
@@ -146,10 +150,11 @@ pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
     }
 }
 
-/// Units by slot.
+/// Units by slot. A unit is a kilobyte and lives for some milliseconds: a table of pointers to them is small however many
+/// there once were, and their memory is free again when they are reported.
 #[derive(Debug, Default)]
 pub struct Slab {
-    entries: Vec<(u32, Option<Live>)>,
+    entries: Vec<(u32, Option<Box<Live>>)>,
     free: Vec<u32>,
     used: usize,
 }
@@ -166,7 +171,7 @@ impl Slab {
     }
 
     /// Adds a unit.
-    pub fn insert(&mut self, live: Live) -> Slot {
+    pub fn insert(&mut self, live: Box<Live>) -> Slot {
         self.used += 1;
         if let Some(index) = self.free.pop()
             && let Some(entry) = self.entries.get_mut(index as usize)
@@ -181,17 +186,17 @@ impl Slab {
     /// The unit, if it is still live.
     pub fn get(&self, slot: Slot) -> Option<&Live> {
         let (generation, live) = self.entries.get(slot.index as usize)?;
-        if *generation == slot.generation { live.as_ref() } else { None }
+        if *generation == slot.generation { live.as_deref() } else { None }
     }
 
     /// The unit, if it is still live.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Live> {
         let (generation, live) = self.entries.get_mut(slot.index as usize)?;
-        if *generation == slot.generation { live.as_mut() } else { None }
+        if *generation == slot.generation { live.as_deref_mut() } else { None }
     }
 
     /// Takes the unit out; its slot goes stale.
-    pub fn remove(&mut self, slot: Slot) -> Option<Live> {
+    pub fn remove(&mut self, slot: Slot) -> Option<Box<Live>> {
         let (generation, live) = self.entries.get_mut(slot.index as usize)?;
         if *generation != slot.generation {
             return None;

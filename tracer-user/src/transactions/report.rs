@@ -83,7 +83,9 @@ impl Engine {
         let verdicts = match live.side {
             Side::Server => {
                 let parent = live.remote_parent.or(live.caller.map(|(_, id)| id));
-                let (grade, evidence) = if live.batch {
+                let (grade, evidence) = if live.shared {
+                    (Grade::Ambiguous, "sent at once with other streams: even shares of their cost")
+                } else if live.batch {
                     (Grade::Confirmed, "answered at once with others: even shares of their cost")
                 } else if live.alone {
                     (Grade::Certain, "its thread ran one request at a time")
@@ -109,7 +111,7 @@ impl Engine {
         if live.end == 0 {
             live.end = self.now;
         }
-        out.push(Output::Finished(Box::new(live), verdicts));
+        out.push(Output::Finished(live, verdicts));
     }
 
     fn id_of(&self, parent: Slot, call: &Live) -> Option<UnitId> {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tracer_common::event::{Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, TICK_DEAD, Tick, tcp_state};
+use tracer_common::event::{
+    Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+};
 
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::live::Live;
@@ -70,7 +72,8 @@ impl Host {
     }
 
     /// A thread of process `tgid` sends or receives `text` on a socket; `seq` numbers its first byte (0: not TCP).
-    fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: &str) -> &mut Self {
+    fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: impl AsRef<[u8]>) -> &mut Self {
+        let text = text.as_ref();
         let books = self.books.entry(tid).or_default();
         books.reads += u32::from(!sends);
         let books = *books;
@@ -83,7 +86,7 @@ impl Host {
         let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
-            self.engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[] }, &mut self.out);
+            self.engine.record(&Record::Op { op, head: text, tail: &[] }, &mut self.out);
         }
         self.nanos += 10;
         self
@@ -97,16 +100,17 @@ impl Host {
         self
     }
 
-    fn reads(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+    fn reads(&mut self, tid: u32, cookie: u64, text: impl AsRef<[u8]>) -> &mut Self {
         self.moves(1, tid, cookie, false, 0, text)
     }
 
-    fn sends(&mut self, tid: u32, cookie: u64, text: &str) -> &mut Self {
+    fn sends(&mut self, tid: u32, cookie: u64, text: impl AsRef<[u8]>) -> &mut Self {
         self.moves(1, tid, cookie, true, 0, text)
     }
 
     fn state(&mut self, cookie: u64, new: u8) -> &mut Self {
-        let header = Header { kind: Kind::State as u8, nanos: self.nanos, tgid: 1, ..Header::default() };
+        let flags = if new == tcp_state::SYN_SENT { STATE_OWN } else { 0 };
+        let header = Header { kind: Kind::State as u8, flags, nanos: self.nanos, tgid: 1, ..Header::default() };
         self.engine.record(&Record::State(State { header, cookie, new, ..State::default() }), &mut self.out);
         self
     }
@@ -296,7 +300,7 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
     let mut host = Host::new(limits);
     let begin = "GET /slow HTTP/1.1\r\nX-Filler: ";
     for cookie in 1..=30 {
-        host.opens(cookie, (0, 0)).reads(50, cookie, &format!("{begin}{}", "x".repeat(4000)));
+        host.opens(cookie, (0, 0)).reads(50, cookie, format!("{begin}{}", "x".repeat(4000)));
     }
     host.engine.expire(false, &mut host.out);
     let fill = host.engine.fills().head_bytes;
@@ -314,6 +318,18 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
         .map(|(live, _)| live.cookie)
         .collect();
     assert_eq!(complete, [30]);
+}
+
+#[test]
+fn connections_that_only_were_announced_are_forgotten_soon() {
+    let mut host = Host::new(Limits::default());
+    host.state(1, tcp_state::SYN_SENT).state(2, tcp_state::SYN_SENT).opens(2, (0, 0)).opens(3, (0, 0));
+    let begun = host.engine.now;
+    for (seconds, kept) in [(5, 3), (12, 2), (200, 2), (400, 0)] {
+        host.engine.now = begun + seconds * 1_000_000_000;
+        host.engine.expire(false, &mut host.out);
+        assert_eq!(host.engine.fills().connections.entries, kept, "after {seconds} s");
+    }
 }
 
 #[test]
@@ -464,3 +480,6 @@ mod found {
         assert_ne!(calls(&host.finish())[0], (None, Grade::Certain));
     }
 }
+
+#[path = "streams_tests.rs"]
+mod streams;

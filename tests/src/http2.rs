@@ -1,0 +1,115 @@
+//! Programs that speak HTTP/2, and what they say of it themselves.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::agent::outcome;
+use crate::process::Process;
+use crate::workload::wait_for_listener;
+
+/// What h2load reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Requests that were answered.
+    pub done: u64,
+    /// Those answered by 2xx and by 4xx.
+    pub ok: u64,
+    /// See `ok`.
+    pub refused: u64,
+    /// Bytes of all bodies.
+    pub data: u64,
+}
+
+/// Runs h2load to its end; panics when a request got no answer.
+pub fn h2load(address: SocketAddr, requests: u64, connections: u32, streams: u32, paths: &[&str]) -> Loaded {
+    let program = crate::find("h2load").unwrap_or_else(|| panic!("no h2load"));
+    let mut command = Command::new(program);
+    let numbers = [requests, u64::from(connections), u64::from(streams)].map(|number| number.to_string());
+    command.args(["-n", &numbers[0], "-c", &numbers[1], "-m", &numbers[2]]);
+    command.args(paths.iter().map(|path| format!("http://{address}{path}")));
+    let done = outcome(&mut command, "h2load");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    let loaded = parse(&done.out).unwrap_or_else(|| panic!("h2load says: {}", done.out));
+    assert_eq!(loaded.done, requests, "{}", done.out);
+    loaded
+}
+
+/// Reads its report.
+fn parse(text: &str) -> Option<Loaded> {
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    // `12 2xx`, `12 done`: the number before a word.
+    let before = |line: &str, word: &str| {
+        let part = line.split(',').find(|part| part.trim_end().ends_with(word))?;
+        part.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let codes = line("status codes:")?;
+    let data = line("traffic:")?.rsplit_once('(')?.1.split_once(')')?.0;
+    Some(Loaded {
+        done: before(line("requests:")?, "done")?,
+        ok: before(codes, "2xx")?,
+        refused: before(codes, "4xx")?,
+        data: data.parse().ok()?,
+    })
+}
+
+/// A running nghttpd that serves the files of `dir`/www.
+#[derive(Debug)]
+pub struct Nghttpd {
+    /// Its process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Nghttpd {
+    /// Starts it with two threads.
+    pub fn start(dir: &Path) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        let mut command = Command::new(crate::find("nghttpd").unwrap_or_else(|| panic!("no nghttpd")));
+        command.args(["--no-tls", "-n", "2", "-a", "127.0.0.1", "-d"]).arg(dir.join("www"));
+        command.arg(address.port().to_string()).env("OTEL_SERVICE_NAME", "nghttpd");
+        let mut process = Process::start("nghttpd", &mut command, &dir.join("nghttpd.log"));
+        wait_for_listener(&mut process, address);
+        Self { process, address }
+    }
+}
+
+/// A running nghttpx, which takes HTTP/1, HTTP/2 and upgrades from one to the other, and speaks HTTP/2 to `backend`.
+#[derive(Debug)]
+pub struct Nghttpx {
+    /// Its process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Nghttpx {
+    /// Starts it.
+    pub fn start(dir: &Path, backend: SocketAddr) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        let mut command = Command::new(crate::find("nghttpx").unwrap_or_else(|| panic!("no nghttpx")));
+        command.arg(format!("--frontend=127.0.0.1,{};no-tls", address.port()));
+        command.arg(format!("--backend=127.0.0.1,{};;proto=h2", backend.port()));
+        command.args(["--workers=1", "--single-process", "--conf=/dev/null"]).env("OTEL_SERVICE_NAME", "nghttpx");
+        command.current_dir(dir);
+        let mut process = Process::start("nghttpx", &mut command, &dir.join("nghttpx.log"));
+        wait_for_listener(&mut process, address);
+        Self { process, address }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_h2load() {
+        let text = "\nfinished in 66.03ms, 75726.37 req/s, 14.59MB/s\n\
+                    requests: 5000 total, 5000 started, 5000 done, 2500 succeeded, 2500 failed, 0 errored, 0 timeout\n\
+                    status codes: 2500 2xx, 0 3xx, 2400 4xx, 0 5xx\n\
+                    traffic: 986.78KB (1010464) total, 49.19KB (50368) headers (space savings 92.78%), 849.61KB (870000) data\n";
+        assert_eq!(parse(text), Some(Loaded { done: 5000, ok: 2500, refused: 2400, data: 870_000 }));
+        assert_eq!(parse("finished in 0 s"), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Spans as a real collector reads them, compared with the units the agent wrote to its file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::load::{self, Request};
+use tracer_tests::nginx::Nginx;
+use tracer_tests::process::Process;
+use tracer_tests::{begin, find, free_port, say, scratch, wait};
+
+/// Requests made.
+const REQUESTS: usize = 300;
+
+/// A span as the collector prints it: its fields and attributes as text.
+type Fields = BTreeMap<String, String>;
+
+/// Reads what the collector printed.
+fn spans(text: &str) -> Vec<Fields> {
+    let mut all: Vec<Fields> = Vec::new();
+    let (mut resource, mut inside) = (Fields::new(), false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("ResourceSpans #") {
+            (resource, inside) = (Fields::new(), false);
+        } else if line.starts_with("Span #") {
+            inside = true;
+            all.push(resource.clone());
+        } else if let Some((key, value)) = line.strip_prefix("-> ").and_then(|pair| pair.split_once(": ")) {
+            let value = value.split_once('(').and_then(|(_, value)| value.strip_suffix(')')).unwrap_or(value);
+            let into = if inside { all.last_mut() } else { Some(&mut resource) };
+            into.map(|into| into.insert(key.into(), value.into()));
+        } else if let (true, Some(span), Some((key, value))) = (inside, all.last_mut(), line.split_once(':')) {
+            span.insert(key.trim().into(), value.trim().into());
+        }
+    }
+    all
+}
+
+/// The same by the agent's file, as far as it is compared.
+fn expected(units: &str) -> BTreeMap<String, Fields> {
+    let units = units.lines().map(|line| serde_json::from_str::<Value>(line).expect("a unit"));
+    units
+        .map(|unit| {
+            let text = |key: &str| unit[key].as_str().unwrap_or_default().to_owned();
+            let start = unit["start_ns"].as_i64().expect("a time");
+            let fields = [
+                ("Trace ID", text("trace_id")),
+                ("Parent ID", text("parent_id")),
+                ("ID", text("unit_id")),
+                ("Name", text("request_class")),
+                ("Kind", format!("SPAN_KIND_{}", text("side").to_uppercase())),
+                ("Start time", start.to_string()),
+                ("service.name", text("service_name")),
+                ("url.path", unit["attributes"]["url.path"].as_str().unwrap_or_default().to_owned()),
+                ("tracer.grade", text("grade")),
+            ];
+            let fields = fields.map(|(key, value)| (key.to_owned(), value));
+            (text("unit_id"), Fields::from(fields))
+        })
+        .collect()
+}
+
+fn exported(name: &str, protocol: &str, compression: &str) {
+    let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
+    let dir = scratch();
+    let ports = [free_port(), free_port()];
+    let endpoint = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)).to_string());
+    let mut command = Command::new(find("rotel-agent").expect("found"));
+    command.args(["start", "--exporter", "blackhole", "--debug-log", "traces", "--debug-log-verbosity", "detailed"]);
+    command.args(["--otlp-grpc-endpoint", &endpoint[0], "--otlp-http-endpoint", &endpoint[1]]);
+    let collector = Process::start("rotel", &mut command, &dir.path().join("rotel.log"));
+    wait("the collector", Duration::from_secs(20), || {
+        endpoint.iter().all(|endpoint| std::net::TcpStream::connect(endpoint).is_ok()).then_some(())
+    });
+    let nginx = Nginx::start(dir.path(), "", "location /x/ { return 200 hello; }");
+    let to = format!("http://{}", endpoint[usize::from(protocol != "grpc")]);
+    let port = nginx.address.port().to_string();
+    let agent = Agent::launch_with("otlp", dir.path(), &["--otlp", &to, "--port", &port], |command| {
+        command.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol).env("OTEL_EXPORTER_OTLP_COMPRESSION", compression);
+        command
+            .env("OTEL_BSP_SCHEDULE_DELAY", "200")
+            .env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
+    })
+    .ready();
+    let plan = (0..REQUESTS).map(|i| Request::get(format!("/x/{i}?secret={i}"))).collect();
+    let loaded = load::run(nginx.address, vec![plan]);
+    assert_eq!((loaded.answers.len(), loaded.broken().len()), (REQUESTS, 0));
+    let sent = |agent: &Agent| {
+        let metrics = agent.metrics();
+        let of = |outcome| metrics.sum("tracer_otlp_spans_total", &[("outcome", outcome)]);
+        (of("sent"), of("queue_full") + of("rejected") + of("failed"))
+    };
+    // At either end of the connection: nginx and the load generator.
+    wait("the spans to be sent", Duration::from_secs(30), || (sent(&agent).0 >= 2.0 * REQUESTS as f64).then_some(()));
+    let (_, lost) = sent(&agent);
+    let file = agent.transactions.clone();
+    agent.stop();
+    let expected = expected(&std::fs::read_to_string(file).expect("its file"));
+    let found = wait("the collector to have printed them", Duration::from_secs(20), || {
+        let found = spans(&collector.said());
+        (found.len() >= expected.len()).then_some(found)
+    });
+    say(&format!("{protocol}, {compression}: {} units, {} spans, {lost} lost", expected.len(), found.len()));
+    assert_eq!((found.len(), lost), (expected.len(), 0.0));
+    for span in &found {
+        let unit = expected.get(&span["ID"]).unwrap_or_else(|| panic!("nobody's: {span:?}"));
+        for (key, value) in unit {
+            assert_eq!(span.get(key).map(String::as_str).unwrap_or_default(), value, "{key} of {span:?}");
+        }
+        assert_eq!(span["deployment.environment.name"], "test");
+        assert!(span["End time"].parse::<u64>().expect("a time") >= span["Start time"].parse().expect("a time"));
+        for key in ["http.request.method", "http.response.status_code", "tracer.cpu.time", "network.protocol.name"] {
+            assert!(span.contains_key(key), "{key} is missing: {span:?}");
+        }
+    }
+    assert!(!collector.said().contains("secret"), "a query string is nobody's business");
+}
+
+#[test]
+fn a_collector_reads_them_by_grpc() {
+    exported("otlp_grpc", "grpc", "none");
+}
+
+#[test]
+fn a_collector_reads_them_by_http() {
+    exported("otlp_http", "http/protobuf", "gzip");
+}

@@ -1,0 +1,105 @@
+//! The rings that carry records up: their layout in memory shared by the kernel side and user space.
+//!
+//! A ring is an element of an array map that user space maps. It belongs to one CPU (to several where there are more
+//! CPUs than [`RINGS_MAX`]), so that nobody waits for a lock; an interrupt on the same CPU comes in between, which is
+//! why space is taken by compare-and-swap.
+//!
+//! - At [`RESERVED`], a `u64`: bytes ever reserved. Written by the kernel side.
+//! - At [`CONSUMED`], a `u64`: bytes ever given back. Written by user space.
+//! - From [`DATA`] on, slots: at position `p` (modulo the ring's size) a word, then a record. The word is zero until
+//!   the record is complete; then its low half is the slot's length, word and padding included (a multiple of 8), and
+//!   its high half the record's. User space zeroes a slot before it gives it back, so a word that is not zero is never
+//!   left over. A slot that begins near the end goes on behind it ([`SLACK`]); what it covers at the beginning of the
+//!   ring then stays unused, so that every record is in one piece.
+
+use crate::event::Op;
+use crate::limits::{HEAD_MAX, TAIL_MAX};
+
+/// Offset of the bytes reserved.
+pub const RESERVED: usize = 0;
+/// Offset of the bytes given back: on a line of its own, so that reading it costs the kernel side nothing as long as it
+/// does not change.
+pub const CONSUMED: usize = 64;
+/// Offset of the first slot.
+pub const DATA: usize = 128;
+/// Bytes of a slot before its record.
+pub const WORD: usize = 8;
+/// Bytes behind the ring's end. Twice the head, because the verifier takes offset and length each at their own maximum
+/// when pieces are gathered.
+pub const SLACK: usize = (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + 8).next_multiple_of(8);
+/// Most rings; a power of two.
+pub const RINGS_MAX: u32 = 64;
+/// Bytes of one ring at most: half a second of a busy CPU's records.
+pub const BYTES_MAX: u32 = 4 << 20;
+/// Bytes of one ring at least.
+const BYTES_MIN: u32 = 512 << 10;
+/// Bytes of all rings that are aimed at.
+const BYTES_ALL: u32 = 32 << 20;
+
+/// How many rings there are, and how large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Rings, a power of two; a CPU uses the one its number names, modulo this.
+    pub rings: u32,
+    /// Bytes of each, a power of two.
+    pub bytes: u32,
+}
+
+impl Shape {
+    /// For a host that can have `cpus` CPUs.
+    pub const fn of(cpus: u32) -> Self {
+        let cpus = if cpus < 1 { 1 } else { cpus };
+        let rings = if cpus < RINGS_MAX { cpus.next_power_of_two() } else { RINGS_MAX };
+        let each = BYTES_ALL / rings;
+        let bytes = if each > BYTES_MAX {
+            BYTES_MAX
+        } else if each < BYTES_MIN {
+            BYTES_MIN
+        } else {
+            each
+        };
+        Self { rings, bytes }
+    }
+
+    /// Bytes of an element of the map.
+    pub const fn element(self) -> usize {
+        (DATA + self.bytes as usize + SLACK).next_multiple_of(8)
+    }
+}
+
+/// Bytes a record of `len` bytes takes in a ring.
+pub const fn slot(len: u64) -> u64 {
+    (WORD as u64 + len + 7) & !7
+}
+
+/// The word of a complete slot of `slot` bytes with a record of `len`.
+pub const fn word(slot: u64, len: u64) -> u64 {
+    slot | len << 32
+}
+
+const _: () = assert!(RINGS_MAX.is_power_of_two() && BYTES_MAX.is_power_of_two() && BYTES_MIN.is_power_of_two());
+const _: () = assert!(SLACK < BYTES_MIN as usize / 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_powers_of_two_and_bounded_for_any_host() {
+        for cpus in 0..5000 {
+            let shape = Shape::of(cpus);
+            assert!(shape.rings.is_power_of_two() && shape.bytes.is_power_of_two());
+            assert!(shape.rings >= cpus.min(RINGS_MAX) && shape.rings <= RINGS_MAX);
+            assert!((BYTES_MIN..=BYTES_MAX).contains(&shape.bytes));
+            assert!(shape.rings as usize * shape.element() <= 34 << 20, "{shape:?}");
+        }
+        assert_eq!(Shape::of(2), Shape { rings: 2, bytes: 4 << 20 });
+        assert_eq!(Shape::of(256), Shape { rings: 64, bytes: 512 << 10 });
+    }
+
+    #[test]
+    fn a_slot_holds_its_word_and_its_record() {
+        assert_eq!((slot(0), slot(1), slot(8), slot(9)), (8, 16, 16, 24));
+        assert_eq!(word(24, 9), 24 + (9 << 32));
+    }
+}

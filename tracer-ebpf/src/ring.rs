@@ -1,0 +1,117 @@
+//! Records into this CPU's ring, in place: no lock, no helper, no second copy. Its layout is `tracer_common::ring`.
+
+use core::arch::asm;
+
+use aya_ebpf::{
+    Global, bindings::BPF_F_MMAPABLE, helpers::generated::bpf_get_smp_processor_id, macros::map, maps::Array,
+};
+use tracer_common::{
+    lost::Lost,
+    ring::{BYTES_MAX, CONSUMED, DATA, RESERVED, SLACK, WORD, slot, word},
+};
+
+use crate::emit;
+
+/// An element as large as it can be; the loader says how large it is, and how many there are.
+#[repr(C)]
+struct Ring([u64; (DATA + BYTES_MAX as usize + SLACK) / 8]);
+
+#[map]
+static RINGS: Array<Ring> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Bytes of a ring, less eight: positions are multiples of it.
+#[unsafe(no_mangle)]
+static RING_MASK: Global<u64> = Global::new(0);
+/// Rings, less one.
+#[unsafe(no_mangle)]
+static RING_LAST: Global<u32> = Global::new(0);
+
+/// Times space is taken anew because an interrupt took some in between, before the record is given up.
+const TRIES: u32 = 4;
+
+/// Reserved space.
+pub(crate) struct Slot {
+    /// Where the record goes.
+    pub(crate) record: *mut u8,
+    /// Bytes, as they count.
+    bytes: u64,
+}
+
+/// Space for a record of `len` bytes at most (as the verifier sees it: of any that [`SLACK`] has room for); counts `lost`
+/// when there is none.
+#[inline(always)]
+pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
+    // SAFETY: no argument.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let ring = RINGS.get_ptr_mut(cpu & RING_LAST.load())?.cast::<u8>();
+    let mask = RING_MASK.load();
+    let bytes = slot(len);
+    // SAFETY: two words at the ring's beginning.
+    let (reserved, consumed) = unsafe { (ring.add(RESERVED).cast::<u64>(), ring.add(CONSUMED).cast::<u64>()) };
+    // SAFETY: as above.
+    let mut at = unsafe { reserved.read_volatile() };
+    for _ in 0..TRIES {
+        // SAFETY: as above.
+        let full = at.wrapping_add(bytes).wrapping_sub(unsafe { consumed.read_volatile() });
+        if full > mask {
+            break;
+        }
+        let found = swap(reserved, at, at.wrapping_add(bytes));
+        if found != at {
+            at = found;
+            continue;
+        }
+        // When it is a quarter full, and then at every sixteenth of it.
+        let part = (mask + WORD as u64) >> 4;
+        if full > mask >> 2 && (at ^ at.wrapping_add(bytes)) & part != 0 {
+            emit::wake();
+        }
+        // SAFETY: the position is within the ring, and what is behind its end has room for the largest record.
+        let record = unsafe { ring.add(DATA).add((at & mask) as usize).add(WORD) };
+        return Some(Slot { record, bytes });
+    }
+    emit::count(lost);
+    None
+}
+
+impl Slot {
+    /// The record, of `len` bytes, is complete: the reader may have it.
+    #[inline(always)]
+    pub(crate) fn complete(self, len: u64) {
+        // SAFETY: the word before the record.
+        publish(unsafe { self.record.sub(WORD).cast() }, word(self.bytes, len));
+    }
+}
+
+/// If `*at` is `old`, makes it `new`; gives what it was.
+#[inline(always)]
+fn swap(at: *mut u64, old: u64, new: u64) -> u64 {
+    let found;
+    // SAFETY: one word of map memory.
+    unsafe {
+        asm!(
+            "r0 = cmpxchg_64({at} + 0, r0, {new})",
+            at = in(reg) at,
+            new = in(reg) new,
+            inlateout("r0") old => found,
+            options(nostack)
+        );
+    }
+    found
+}
+
+/// Writes `value` after everything written before it.
+#[inline(always)]
+fn publish(at: *mut u64, value: u64) {
+    if cfg!(bpf_target_arch = "aarch64") {
+        // The exchange orders; a plain store would not there.
+        // SAFETY: one word of map memory.
+        unsafe {
+            asm!("{value} = xchg_64({at} + 0, {value})", at = in(reg) at, value = inout(reg) value => _, options(nostack));
+        }
+    } else {
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Release);
+        // SAFETY: one word of map memory. Stores are seen in order there.
+        unsafe { at.write_volatile(value) };
+    }
+}

@@ -1,0 +1,158 @@
+//! The messages of OTLP that traces need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
+//! `common/v1`), with its field numbers. Fields that are never written here are left out; receivers do not miss them.
+
+use prost::{Enumeration, Message, Oneof};
+
+/// `ExportTraceServiceRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Request {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) resource_spans: Vec<ResourceSpans>,
+}
+
+/// `ExportTraceServiceResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Response {
+    #[prost(message, optional, tag = "1")]
+    pub(super) partial_success: Option<PartialSuccess>,
+}
+
+/// `ExportTracePartialSuccess`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    pub(super) rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    pub(super) error_message: String,
+}
+
+/// Spans of one resource.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) scope_spans: Vec<ScopeSpans>,
+    #[prost(string, tag = "3")]
+    pub(super) schema_url: String,
+}
+
+/// What the spans are of: a service on a host.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) attributes: Vec<KeyValue>,
+}
+
+/// Spans of one instrumentation scope: of this agent.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) spans: Vec<Span>,
+}
+
+/// `InstrumentationScope`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Scope {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
+
+/// One span.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) span_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub(super) name: String,
+    #[prost(enumeration = "Kind", tag = "6")]
+    pub(super) kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub(super) start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    pub(super) end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    pub(super) status: Option<Status>,
+}
+
+/// `SpanKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
+#[repr(i32)]
+pub(super) enum Kind {
+    /// Not said.
+    Unspecified = 0,
+    /// A request as its server saw it.
+    Server = 2,
+    /// A request as its client saw it.
+    Client = 3,
+}
+
+/// How a span ended.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Status {
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+    #[prost(enumeration = "Code", tag = "3")]
+    pub(super) code: i32,
+}
+
+/// `StatusCode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
+#[repr(i32)]
+pub(super) enum Code {
+    /// Nothing is said: it did not fail.
+    Unset = 0,
+    /// It failed.
+    Error = 2,
+}
+
+/// An attribute.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) value: Option<AnyValue>,
+}
+
+/// Its value.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
+    pub(super) value: Option<Value>,
+}
+
+/// The kinds of values that are used.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Value {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
+}
+
+impl KeyValue {
+    /// An attribute with a text.
+    pub(super) fn text(key: &str, value: impl Into<String>) -> Self {
+        Self::of(key, Value::Text(value.into()))
+    }
+
+    /// An attribute.
+    pub(super) fn of(key: &str, value: Value) -> Self {
+        Self { key: key.into(), value: Some(AnyValue { value: Some(value) }) }
+    }
+}

@@ -1,0 +1,300 @@
+//! Where spans go and how: OpenTelemetry's environment variables (specification: SDK environment variables, OTLP
+//! exporter configuration), and the flag that wins over them.
+
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+
+/// Most spans that wait (`OTEL_BSP_MAX_QUEUE_SIZE`), by default and at most.
+const QUEUE: usize = 2048;
+const QUEUE_MOST: usize = 65_536;
+/// Spans sent at once (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
+const BATCH: usize = 512;
+/// Longest a span waits for others (`OTEL_BSP_SCHEDULE_DELAY`).
+const DELAY: Duration = Duration::from_secs(5);
+/// Longest a collector may take (`OTEL_EXPORTER_OTLP_TIMEOUT`).
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How spans travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OTLP/gRPC.
+    Grpc,
+    /// OTLP/HTTP with protobuf.
+    Http,
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The whole URL requests go to.
+    pub uri: Uri,
+    /// How.
+    pub protocol: Protocol,
+    /// More headers, such as keys.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Attributes of every resource.
+    pub resource: Vec<(String, String)>,
+    /// Longest a collector may take for a request.
+    pub timeout: Duration,
+    /// Whether requests are compressed with gzip.
+    pub gzip: bool,
+    /// Most spans that wait.
+    pub queue: usize,
+    /// Most spans in a request.
+    pub batch: usize,
+    /// Longest a span waits for others.
+    pub delay: Duration,
+    /// Share of transactions that is sent, 0 to 1; a transaction is sent whole or not at all.
+    pub ratio: f64,
+}
+
+/// Why nothing can be sent.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{name}: {why}")]
+pub struct SettingsError {
+    /// The variable or flag.
+    name: &'static str,
+    why: String,
+}
+
+fn error(name: &'static str, why: impl Into<String>) -> SettingsError {
+    SettingsError { name, why: why.into() }
+}
+
+/// Reads the variables through `env`; `flag` is the endpoint of the command line. `None` where nobody wants spans.
+pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
+    let set = |name: &'static str| env(name).filter(|value| !value.trim().is_empty()).map(|value| (name, value));
+    // The one for traces wins over the one for everything.
+    let either = |special: &'static str, general: &'static str| set(special).or_else(|| set(general));
+    let off = |name: &'static str, word: &str| set(name).is_some_and(|(_, value)| value.eq_ignore_ascii_case(word));
+    if flag.is_none() && (off("OTEL_SDK_DISABLED", "true") || off("OTEL_TRACES_EXPORTER", "none")) {
+        return Ok(None);
+    }
+    let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
+        None => None,
+        Some((_, value)) if value == "grpc" => Some(Protocol::Grpc),
+        Some((_, value)) if value == "http/protobuf" => Some(Protocol::Http),
+        Some((name, value)) => return Err(error(name, format!("'{value}' is not grpc or http/protobuf"))),
+    };
+    let special = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+    // Only the one for traces is taken as it stands.
+    let (name, endpoint, whole) = match (flag, special, set("OTEL_EXPORTER_OTLP_ENDPOINT")) {
+        (Some(flag), ..) => ("--otlp", flag.to_owned(), false),
+        (None, Some((name, value)), _) => (name, value, true),
+        (None, None, Some((name, value))) => (name, value, false),
+        (None, None, None) => return Ok(None),
+    };
+    let (protocol, uri) = target(name, endpoint.trim(), whole, protocol)?;
+    let mut headers = Vec::new();
+    if let Some((name, value)) = either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS") {
+        for (key, value) in pairs(name, &value)? {
+            let (Ok(header), Ok(mut content)) = (HeaderName::try_from(&key), HeaderValue::try_from(&value)) else {
+                return Err(error(name, format!("'{key}' and what follows are no header")));
+            };
+            content.set_sensitive(true);
+            headers.push((header, content));
+        }
+    }
+    let resource = match set("OTEL_RESOURCE_ATTRIBUTES") {
+        Some((name, value)) => pairs(name, &value)?,
+        None => Vec::new(),
+    };
+    let gzip = match either("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION") {
+        Some((_, value)) if value == "gzip" => true,
+        Some((name, value)) if value != "none" => return Err(error(name, format!("'{value}' is not gzip or none"))),
+        _ => false,
+    };
+    let millis = |found: Option<(&'static str, String)>, default: Duration| match found {
+        None => Ok(default),
+        Some((name, value)) => match value.trim().parse::<u64>() {
+            Ok(millis @ 1..=600_000) => Ok(Duration::from_millis(millis)),
+            _ => Err(error(name, format!("'{value}' is no number of milliseconds from 1 to 600000"))),
+        },
+    };
+    let count = |name: &'static str, default: usize| match set(name) {
+        None => Ok(default),
+        Some((name, value)) => match value.trim().parse::<usize>() {
+            Ok(count) if (1..=QUEUE_MOST).contains(&count) => Ok(count),
+            _ => Err(error(name, format!("'{value}' is no number from 1 to {QUEUE_MOST}"))),
+        },
+    };
+    let queue = count("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)?;
+    Ok(Some(Settings {
+        uri,
+        protocol,
+        headers,
+        resource,
+        timeout: millis(either("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"), TIMEOUT)?,
+        gzip,
+        queue,
+        batch: count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH)?.min(queue),
+        delay: millis(set("OTEL_BSP_SCHEDULE_DELAY"), DELAY)?,
+        ratio: ratio(set("OTEL_TRACES_SAMPLER"), set("OTEL_TRACES_SAMPLER_ARG"))?,
+    }))
+}
+
+/// The URL requests go to, and how they go there.
+fn target(
+    name: &'static str,
+    endpoint: &str,
+    whole: bool,
+    protocol: Option<Protocol>,
+) -> Result<(Protocol, Uri), SettingsError> {
+    let uri: Uri = endpoint.parse().map_err(|why| error(name, format!("'{endpoint}' is no URL: {why}")))?;
+    let expected = "expected http://HOST:PORT, such as http://localhost:4318";
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => {
+            let why = "https is not spoken here yet; send to a collector on this host or network, which can";
+            return Err(error(name, format!("'{endpoint}': {why}")));
+        }
+        _ => return Err(error(name, format!("'{endpoint}': {expected}"))),
+    }
+    let authority = uri.authority().ok_or_else(|| error(name, format!("'{endpoint}': {expected}")))?;
+    // The port says it where nothing else does.
+    let protocol = protocol.unwrap_or(if authority.port_u16() == Some(4317) { Protocol::Grpc } else { Protocol::Http });
+    let base = uri.path().trim_end_matches('/');
+    let path = match protocol {
+        Protocol::Grpc => format!("{base}/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
+        Protocol::Http if whole => uri.path().to_owned(),
+        Protocol::Http => format!("{base}/v1/traces"),
+    };
+    let whole = format!("http://{authority}{path}");
+    let uri = whole.parse().map_err(|why| error(name, format!("'{whole}' is no URL: {why}")))?;
+    Ok((protocol, uri))
+}
+
+/// `key=value,key=value`, values percent-encoded (W3C Baggage).
+fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, SettingsError> {
+    let mut all = Vec::new();
+    for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| error(name, "expected key=value, several separated by commas"))?;
+        let value = decode(value.trim()).ok_or_else(|| error(name, format!("the value of '{}'", key.trim())))?;
+        all.push((key.trim().to_owned(), value));
+    }
+    Ok(all)
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first == b'%' {
+            let (digits, after) = rest.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = after;
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Share of transactions, by `OTEL_TRACES_SAMPLER`. What depends on a parent's decision is decided by the transaction's id
+/// as well: it is the same for all its units.
+fn ratio(
+    sampler: Option<(&'static str, String)>,
+    argument: Option<(&'static str, String)>,
+) -> Result<f64, SettingsError> {
+    let Some((name, sampler)) = sampler else { return Ok(1.0) };
+    match sampler.strip_prefix("parentbased_").unwrap_or(&sampler) {
+        "always_on" => Ok(1.0),
+        "always_off" => Ok(0.0),
+        "traceidratio" => match argument {
+            None => Ok(1.0),
+            Some((name, text)) => match text.trim().parse::<f64>() {
+                Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+                _ => Err(error(name, format!("'{text}' is no number from 0 to 1"))),
+            },
+        },
+        _ => Err(error(name, format!("'{sampler}' is not always_on, always_off or traceidratio"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(flag: Option<&str>, set: &[(&str, &str)]) -> Result<Option<Settings>, SettingsError> {
+        read(flag, |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    fn uri(flag: Option<&str>, set: &[(&str, &str)]) -> String {
+        with(flag, set).expect("good").expect("wanted").uri.to_string()
+    }
+
+    #[test]
+    fn where_spans_go() {
+        let (all, traces) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+        let grpc = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+        assert!(with(None, &[]).expect("good").is_none());
+        assert!(with(None, &[(all, " ")]).expect("good").is_none(), "empty is not set");
+        assert_eq!(uri(None, &[(all, "http://c:4318")]), "http://c:4318/v1/traces");
+        assert_eq!(uri(None, &[(all, "http://c:4318/base/")]), "http://c:4318/base/v1/traces");
+        assert_eq!(uri(None, &[(all, "http://c:1"), (traces, "http://t:9/as/it/stands")]), "http://t:9/as/it/stands");
+        assert_eq!(uri(Some("http://f:4318"), &[(traces, "http://t:9/x")]), "http://f:4318/v1/traces");
+        assert_eq!(uri(Some("http://f:4317"), &[]), format!("http://f:4317{grpc}"));
+        assert_eq!(
+            uri(Some("http://f:4317"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]),
+            "http://f:4317/v1/traces"
+        );
+        assert_eq!(
+            uri(Some("http://[::1]:9"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]),
+            format!("http://[::1]:9{grpc}")
+        );
+        for name in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
+            assert!(with(None, &[(all, "http://c:4318"), name]).expect("good").is_none());
+            assert!(with(Some("http://c:4318"), &[name]).expect("good").is_some(), "the flag wins");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_read() {
+        let settings = with(
+            Some("http://c:4318"),
+            &[
+                ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%3Db%20c , x-other = 2"),
+                ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,,"),
+                ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
+                ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+                ("OTEL_BSP_MAX_QUEUE_SIZE", "100"),
+                ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+                ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+            ],
+        );
+        let settings = settings.expect("good").expect("wanted");
+        let headers: Vec<_> = settings.headers.iter().map(|(key, value)| (key.as_str(), value.as_bytes())).collect();
+        assert_eq!(headers, [("api-key", &b"a=b c"[..]), ("x-other", b"2")]);
+        assert_eq!(settings.resource, [("deployment.environment.name".into(), "test".into())]);
+        assert_eq!(
+            (settings.timeout.as_millis(), settings.gzip, settings.queue, settings.batch),
+            (2500, true, 100, 100)
+        );
+        assert_eq!((settings.ratio, settings.delay), (0.25, DELAY));
+        assert!(!format!("{settings:?}").contains("a=b"), "keys are not for logs");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (flag, name, value, expected) in [
+            ("localhost:4318", "", "", "--otlp: 'localhost:4318': expected http://HOST:PORT"),
+            ("https://c:4318", "", "", "--otlp: 'https://c:4318': https is not spoken"),
+            ("http://", "", "", "--otlp: 'http://' is no URL"),
+            ("http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json' is not"),
+            ("http://c", "OTEL_EXPORTER_OTLP_TIMEOUT", "-1", "OTEL_EXPORTER_OTLP_TIMEOUT: '-1' is no number"),
+            ("http://c", "OTEL_EXPORTER_OTLP_HEADERS", "a", "OTEL_EXPORTER_OTLP_HEADERS: expected key=value"),
+            ("http://c", "OTEL_EXPORTER_OTLP_HEADERS", "a=%z", "OTEL_EXPORTER_OTLP_HEADERS: the value of 'a'"),
+            ("http://c", "OTEL_EXPORTER_OTLP_HEADERS", "a b=1", "OTEL_EXPORTER_OTLP_HEADERS: 'a b' and what follows"),
+            ("http://c", "OTEL_EXPORTER_OTLP_COMPRESSION", "br", "OTEL_EXPORTER_OTLP_COMPRESSION: 'br' is not"),
+            ("http://c", "OTEL_BSP_MAX_QUEUE_SIZE", "0", "OTEL_BSP_MAX_QUEUE_SIZE: '0' is no number"),
+            ("http://c", "OTEL_TRACES_SAMPLER", "jaeger_remote", "OTEL_TRACES_SAMPLER: 'jaeger_remote' is not"),
+        ] {
+            let said = with(Some(flag), &[(name, value)]).expect_err(expected).to_string();
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Units of work as spans. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::proto::{Code, KeyValue, Kind, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span, Status, Value};
+use crate::model::{ClassInfo, Side, TraceId, Unit};
+use crate::store::attributes;
+
+/// Version of the semantic conventions that attributes follow.
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.30.0";
+/// Longest text of an attribute, bytes.
+const TEXT: usize = 1024;
+
+/// A unit on its way, with what is needed to show it.
+#[derive(Clone, Debug)]
+pub(super) struct Finished {
+    pub(super) unit: Unit,
+    pub(super) service: Arc<str>,
+    pub(super) class: Option<ClassInfo>,
+    /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
+    pub(super) wall_offset: i64,
+}
+
+/// Whether a transaction is among the share `ratio`: by the lower 56 bits of its id, so that every agent decides alike
+/// (W3C Trace Context Level 2, random trace ids; OpenTelemetry's consistent sampling takes the highest of them).
+pub(super) fn is_sampled(trace: TraceId, ratio: f64) -> bool {
+    const RANGE: u64 = 1 << 56;
+    let random = trace.0 as u64 & (RANGE - 1);
+    (random as f64) >= (1.0 - ratio) * RANGE as f64
+}
+
+/// A request with these units, those of a service together.
+pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)]) -> Request {
+    let mut services: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
+    for unit in units {
+        services.entry(&unit.service).or_default().push(span(unit));
+    }
+    let resource_spans = services.into_iter().map(|(service, spans)| {
+        let mut attributes = vec![
+            KeyValue::text("service.name", service),
+            KeyValue::text("host.name", host),
+            KeyValue::text("telemetry.sdk.name", "tracer"),
+            KeyValue::text("telemetry.sdk.language", "rust"),
+            KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ];
+        for (key, value) in more {
+            // What is seen here is not overruled by what was set for it.
+            if attributes.iter().all(|known| known.key != *key) {
+                attributes.push(KeyValue::text(key, value));
+            }
+        }
+        let scope = Scope { name: "tracer".into(), version: env!("CARGO_PKG_VERSION").into() };
+        ResourceSpans {
+            resource: Some(Resource { attributes }),
+            scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
+            schema_url: SCHEMA.into(),
+        }
+    });
+    Request { resource_spans: resource_spans.collect() }
+}
+
+fn span(finished: &Finished) -> Span {
+    let Finished { unit, class, wall_offset, .. } = finished;
+    let wall = |nanos: u64| u64::try_from((nanos as i64).saturating_add(*wall_offset)).unwrap_or(0);
+    let seconds = |nanos: u64| Value::Double(nanos as f64 / 1e9);
+    let name = class.as_ref().map_or_else(|| unit.method.to_string(), |class| class.name.to_string());
+    let mut all: Vec<KeyValue> =
+        attributes(class.as_ref(), unit).iter().filter_map(|(key, value)| attribute(key, value)).collect();
+    all.push(KeyValue::of("process.pid", Value::Int(i64::from(unit.pid))));
+    all.push(KeyValue::text("tracer.request_class", &*name));
+    all.push(KeyValue::text("tracer.grade", unit.grade.name()));
+    all.push(KeyValue::text("tracer.evidence", unit.evidence));
+    all.push(KeyValue::of("tracer.context_switches", Value::Int(unit.cost.switches as i64)));
+    for (key, nanos) in [
+        ("tracer.queue.time", unit.queue()),
+        ("tracer.cpu.time", unit.cost.cpu),
+        ("tracer.runqueue.time", unit.cost.runq),
+        ("tracer.blocked.time", unit.cost.blocked),
+        ("tracer.downstream.time", unit.downstream),
+    ] {
+        all.push(KeyValue::of(key, seconds(nanos)));
+    }
+    Span {
+        trace_id: unit.trace.0.to_be_bytes().to_vec(),
+        span_id: unit.id.0.to_be_bytes().to_vec(),
+        parent_span_id: unit.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
+        name,
+        kind: if unit.side == Side::Server { Kind::Server } else { Kind::Client } as i32,
+        start_time_unix_nano: wall(unit.start),
+        end_time_unix_nano: wall(unit.end.max(unit.start)),
+        attributes: all,
+        status: unit
+            .error
+            .then(|| Status { message: unit.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
+    }
+}
+
+fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {
+    let value = match value {
+        serde_json::Value::String(text) => Value::Text(bounded(text)),
+        serde_json::Value::Bool(flag) => Value::Bool(*flag),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(int) => Value::Int(int),
+            None => Value::Double(number.as_f64()?),
+        },
+        _ => return None,
+    };
+    Some(KeyValue::of(key, value))
+}
+
+fn bounded(text: &str) -> String {
+    let mut end = text.len().min(TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId, UnitId};
+
+    pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
+        let unit = Unit {
+            id: UnitId(id),
+            trace: TraceId(0x1122 << 64 | u128::from(id)),
+            parent: (id > 1).then_some(UnitId(id - 1)),
+            side: if id > 1 { Side::Client } else { Side::Server },
+            protocol: "http",
+            service: ServiceId(0),
+            class: ClassId(0),
+            pid: 7,
+            tid: 8,
+            cookie: 9,
+            method: "GET".into(),
+            path: "/users/17".into(),
+            version: "1.1",
+            local_port: 80,
+            peer: "10.0.0.1".into(),
+            peer_port: 4321,
+            arrived: 900,
+            start: 1_000,
+            first_reply: 2_000,
+            end: 5_000,
+            request_bytes: 100,
+            reply_bytes: 200,
+            reply_body_bytes: Some(150),
+            status: Some(503),
+            failure: None,
+            error: true,
+            outcome: Outcome::Complete,
+            cost: Cost { cpu: 500, runq: 20, blocked: 30, switches: 2 },
+            downstream: 40,
+            grade: Grade::Certain,
+            evidence: "its own thread",
+            request_id: None,
+        };
+        let class = ClassInfo {
+            service: ServiceId(0),
+            service_name: service.into(),
+            protocol: "http",
+            side: unit.side,
+            name: "GET /users/{id}".into(),
+            route: "/users/{id}".into(),
+        };
+        Finished { unit, service: service.into(), class: Some(class), wall_offset: 1_000_000 }
+    }
+
+    fn text(span: &Span, key: &str) -> String {
+        let found = span.attributes.iter().find(|pair| pair.key == key).expect(key);
+        match found.value.as_ref().and_then(|value| value.value.clone()).expect("a value") {
+            Value::Text(text) => text,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_unit_is_a_span_of_its_service() {
+        let units = [finished("b", 1), finished("a", 2), finished("b", 3)];
+        let more = [("service.name".into(), "mine".into()), ("zone".into(), "z1".into())];
+        let request = request(&units, "host1", &more);
+        let names: Vec<String> = request
+            .resource_spans
+            .iter()
+            .map(|of| {
+                format!(
+                    "{:?}",
+                    of.resource.as_ref().expect("one").attributes.iter().map(|a| &a.key).collect::<Vec<_>>()
+                )
+            })
+            .collect();
+        assert_eq!(request.resource_spans.len(), 2);
+        assert!(names[0].matches("service.name").count() == 1 && names[0].contains("zone"), "{names:?}");
+        let spans = &request.resource_spans[1].scope_spans[0].spans;
+        assert_eq!(spans.len(), 2);
+        let span = &spans[0];
+        assert_eq!(span.trace_id, (0x1122u128 << 64 | 1).to_be_bytes());
+        assert_eq!((span.span_id.as_slice(), span.parent_span_id.as_slice()), (&1u64.to_be_bytes()[..], &[][..]));
+        assert_eq!((span.name.as_str(), span.kind), ("GET /users/{id}", Kind::Server as i32));
+        assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (1_001_000, 1_005_000));
+        assert_eq!(span.status.as_ref().map(|status| status.code), Some(Code::Error as i32));
+        for (key, expected) in [
+            ("http.route", "/users/{id}"),
+            ("url.path", "/users/17"),
+            ("http.response.status_code", "Int(503)"),
+            ("error.type", "503"),
+            ("tracer.cpu.time", "Double(5e-7)"),
+            ("tracer.queue.time", "Double(1e-7)"),
+        ] {
+            assert_eq!(text(span, key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_transactions_is_that_share() {
+        let sampled = |ratio| (0..10_000u128).filter(|i| is_sampled(TraceId(i * 0x9E37_79B9_7F4A_7C15), ratio)).count();
+        assert_eq!((sampled(0.0), sampled(1.0)), (0, 10_000));
+        assert!((2_300..2_700).contains(&sampled(0.25)), "{}", sampled(0.25));
+    }
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        assert_eq!(bounded(&"ä".repeat(TEXT)).len(), TEXT);
+        assert_eq!(bounded(&format!("x{}", "ä".repeat(TEXT))).len(), TEXT - 1);
+    }
+}

@@ -1,0 +1,474 @@
+//! What addresses are called: symbol tables, debug information, what a process wrote of its own code; and what was found
+//! so far.
+//!
+//! Stacks of one program differ in their innermost address and share the others, so what was found is kept by address,
+//! and tables are opened again only for addresses that were never seen. What is kept of a process is believed as long
+//! as it maps the same files at the same places.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blazesym::Pid;
+use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
+use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+
+use super::jit;
+
+/// Frames of a stack, outermost first.
+pub(super) type Frames = Arc<[Arc<str>]>;
+
+/// Frame names kept; beyond it they are not shared any more.
+pub(super) const NAMES: usize = 200_000;
+/// Addresses whose names are kept, of all processes and the kernel; beyond it all are forgotten.
+pub(super) const ADDRESSES: usize = 65_536;
+/// Mapped files looked at to see who owns them, and bytes of the list of mappings that are read.
+const MAPPED: usize = 1024;
+const MAPS: u64 = 1 << 20;
+/// Debug information of programs that are larger than this with their libraries, bytes, is left alone: read, it takes
+/// about as much memory as it has in its files, and what it adds to the symbols are functions that were inlined.
+const LARGE: u64 = 32 << 20;
+/// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
+const REST: Duration = Duration::from_secs(4);
+const REST_KERNEL: Duration = Duration::from_secs(60);
+
+/// A stack as first seen, innermost address first.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Stack {
+    /// Process and how often its id was reused or its program replaced.
+    pub(super) process: (u32, u32),
+    pub(super) user: Box<[u64]>,
+    pub(super) kernel: Box<[u64]>,
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+struct Known {
+    /// What it wrote of its own code, once that was needed.
+    jit: Option<jit::Names>,
+    /// Names found, outermost first where functions were inlined.
+    frames: FxHashMap<u64, Frames>,
+    /// Fingerprint of the files it maps, 0 before they were looked at; and whether their debug information may be read:
+    /// all of them are root's or our own, and not too large.
+    files: u64,
+    debug: bool,
+}
+
+/// What an address without a name is.
+#[derive(Clone, Debug)]
+enum Nameless {
+    /// Nothing is mapped there.
+    Unmapped,
+    /// Something is; with the name the process gave it, if it did.
+    Mapped(Option<Arc<str>>),
+}
+
+/// Names addresses.
+pub(super) struct Namer {
+    user: Option<(Symbolizer, Instant)>,
+    kernel: Option<(Symbolizer, Instant)>,
+    kernel_frames: FxHashMap<u64, Frames>,
+    processes: HashMap<u32, Known>,
+    names: HashSet<Arc<str>>,
+    /// Addresses in all tables.
+    addresses: usize,
+    /// Names not shared, times the processes and the addresses were forgotten because there were too many.
+    pub(super) names_refused: u64,
+    pub(super) processes_dropped: u64,
+    pub(super) addresses_dropped: u64,
+}
+
+fn builder() -> blazesym::symbolize::Builder {
+    Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
+}
+
+impl Namer {
+    pub(super) fn new() -> Self {
+        Self {
+            user: None,
+            kernel: None,
+            kernel_frames: FxHashMap::default(),
+            processes: HashMap::new(),
+            names: HashSet::new(),
+            addresses: 0,
+            names_refused: 0,
+            processes_dropped: 0,
+            addresses_dropped: 0,
+        }
+    }
+
+    /// Whether anything of the process was read before.
+    pub(super) fn knows(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// Names, processes and addresses that are kept.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        (self.names.len(), self.processes.len(), self.addresses)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.forget_tables();
+        self.kernel = None;
+        self.names = HashSet::new();
+        self.kernel_frames = FxHashMap::default();
+        self.addresses = 0;
+    }
+
+    /// Forgets all processes and their tables.
+    pub(super) fn forget_tables(&mut self) {
+        self.user = None;
+        self.processes = HashMap::new();
+        self.addresses = self.kernel_frames.len();
+    }
+
+    /// The process is gone, or another program.
+    pub(super) fn forget(&mut self, pid: u32) {
+        if let Some(known) = self.processes.remove(&pid) {
+            self.addresses -= known.frames.len();
+        }
+    }
+
+    /// Lets go of tables nobody needed for a while, and of names nobody has; whether any table went.
+    pub(super) fn rest(&mut self, now: Instant) -> bool {
+        let idle = |table: &Option<(Symbolizer, Instant)>, rest| {
+            table.as_ref().is_some_and(|(_, used)| now.saturating_duration_since(*used) >= rest)
+        };
+        let (user, kernel) = (idle(&self.user, REST), idle(&self.kernel, REST_KERNEL));
+        if user {
+            self.user = None;
+        }
+        if kernel {
+            self.kernel = None;
+        }
+        if user || kernel {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+        }
+        user || kernel
+    }
+
+    /// When it is time to look for that again.
+    pub(super) fn next_rest(&self) -> Option<Instant> {
+        let user = self.user.as_ref().map(|(_, used)| *used + REST);
+        let kernel = self.kernel.as_ref().map(|(_, used)| *used + REST_KERNEL);
+        user.into_iter().chain(kernel).min()
+    }
+
+    fn intern(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = Arc::from(name);
+        if self.names.len() < NAMES {
+            self.names.insert(Arc::clone(&shared));
+        } else {
+            self.names_refused += 1;
+        }
+        shared
+    }
+
+    /// Names of stacks of process `pid`, in their order; `debug` information is the largest of what is read. At most
+    /// `processes` are kept in mind.
+    pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: bool, processes: usize) -> Vec<Frames> {
+        if self.processes.len() >= processes && !self.processes.contains_key(&pid) {
+            // Start over rather than keep every program ever seen in memory.
+            self.processes_dropped += 1;
+            self.forget_tables();
+        }
+        if self.addresses >= ADDRESSES {
+            self.addresses_dropped += 1;
+            self.forget_tables();
+            self.kernel_frames = FxHashMap::default();
+            self.addresses = 0;
+        }
+        let mut known = self.processes.remove(&pid).unwrap_or_default();
+        self.addresses -= known.frames.len();
+        let users: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.user)).collect();
+        let kernels: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.kernel)).collect();
+        let odd = self.find_user(pid, &mut known, &users, debug);
+        self.find_kernel(&kernels);
+        let mut named = Vec::with_capacity(stacks.len());
+        for (user, kernel) in users.iter().zip(&kernels) {
+            let mut frames: Vec<Arc<str>> = Vec::with_capacity(user.len() + kernel.len());
+            // Code without frame pointers leaves the frame register with anything; what it led to is no stack.
+            let wild = |call: &u64| matches!(odd.get(call), Some(Nameless::Unmapped));
+            let sound = user.iter().position(wild).unwrap_or(user.len());
+            if sound < user.len() {
+                frames.push(self.intern("[callers unknown]"));
+            }
+            for call in user.iter().take(sound).rev() {
+                match (known.frames.get(call), odd.get(call)) {
+                    (Some(found), _) => frames.extend(found.iter().cloned()),
+                    (None, Some(Nameless::Mapped(Some(name)))) => frames.push(Arc::clone(name)),
+                    (None, _) => frames.push(self.intern("[unknown]")),
+                }
+            }
+            for call in kernel.iter().rev() {
+                match self.kernel_frames.get(call) {
+                    Some(found) => frames.extend(found.iter().cloned()),
+                    None => frames.push(self.intern("[unknown]_[k]")),
+                }
+            }
+            if frames.is_empty() {
+                frames.push(self.intern("[no stack]"));
+            }
+            named.push(Arc::from(frames));
+        }
+        self.addresses += known.frames.len();
+        self.processes.insert(pid, known);
+        named
+    }
+
+    /// Finds the names of the addresses that have none yet; what was found of those that get none.
+    fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: bool) -> FxHashMap<u64, Nameless> {
+        let mut odd = FxHashMap::default();
+        if unnamed(stacks, &known.frames).is_empty() {
+            return odd;
+        }
+        // A process that is gone has no files; what was found while it lived still holds.
+        if let Some(mapped) = mapped(pid)
+            && mapped.fingerprint != known.files
+        {
+            known.files = mapped.fingerprint;
+            known.debug = debug_wanted(pid, &mapped);
+            known.frames.clear();
+        }
+        let missing = unnamed(stacks, &known.frames);
+        let process = |debug_syms| {
+            Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
+        };
+        let symbolizer = self.user.take().map_or_else(|| builder().build(), |(symbolizer, _)| symbolizer);
+        let ask = |debug| match symbolizer.symbolize(&process(debug), Input::AbsAddr(&missing)) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                log::debug!("no names of process {pid}: {error:#}");
+                None
+            }
+        };
+        // Debug information that cannot be read must not hide the symbols that can.
+        let found = if debug && known.debug { ask(true) } else { None };
+        for (call, symbol) in missing.iter().zip(found.or_else(|| ask(false)).into_iter().flatten()) {
+            match symbol {
+                Symbolized::Sym(symbol) => {
+                    // Functions inlined at this address come after it, outermost first.
+                    let inlined = symbol.inlined.iter().map(|inlined| &*inlined.name);
+                    let frames: Vec<_> =
+                        std::iter::once(&*symbol.name).chain(inlined).map(|name| self.intern(name)).collect();
+                    known.frames.insert(*call, Arc::from(frames));
+                }
+                Symbolized::Unknown(Reason::Unmapped) => {
+                    odd.insert(*call, Nameless::Unmapped);
+                }
+                Symbolized::Unknown(_) => {
+                    // Memory without a file behind it: made while running, and perhaps made anew.
+                    let jit = known.jit.get_or_insert_with(|| jit::Names::of(pid).unwrap_or_default());
+                    let made = jit.find(*call).map(|name| self.intern(name));
+                    odd.insert(*call, Nameless::Mapped(made));
+                }
+            }
+        }
+        self.user = Some((symbolizer, Instant::now()));
+        odd
+    }
+
+    fn find_kernel(&mut self, stacks: &[Vec<u64>]) {
+        let missing = unnamed(stacks, &self.kernel_frames);
+        if missing.is_empty() {
+            return;
+        }
+        let source = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
+        let symbolizer = self.kernel.take().map_or_else(|| builder().build(), |(symbolizer, _)| symbolizer);
+        match symbolizer.symbolize(&source, Input::AbsAddr(&missing)) {
+            Ok(found) => {
+                for (call, symbol) in missing.iter().zip(found) {
+                    if let Symbolized::Sym(symbol) = symbol {
+                        let name = self.intern(&format!("{}_[k]", symbol.name));
+                        self.kernel_frames.insert(*call, Arc::from([name]));
+                        self.addresses += 1;
+                    }
+                }
+            }
+            Err(error) => log::debug!("no names of the kernel: {error:#}"),
+        }
+        self.kernel = Some((symbolizer, Instant::now()));
+    }
+}
+
+/// All but the innermost are return addresses: the call is the instruction before.
+fn calls(addresses: &[u64]) -> Vec<u64> {
+    addresses.iter().enumerate().map(|(i, address)| if i == 0 { *address } else { address.saturating_sub(1) }).collect()
+}
+
+/// Addresses without a name, each once, in their order.
+fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
+    let mut all: Vec<u64> = stacks.iter().flatten().filter(|call| !known.contains_key(call)).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The files a process maps.
+#[derive(Debug)]
+struct Mapped {
+    /// Of the files and where they are; never 0.
+    fingerprint: u64,
+    /// Inodes of those with code.
+    code: FxHashSet<u64>,
+    /// Whether the list was read to its end.
+    whole: bool,
+}
+
+impl Mapped {
+    fn parse(maps: &[u8], whole: bool) -> Self {
+        let (mut hasher, mut code) = (FxHasher::default(), FxHashSet::default());
+        for line in maps.split(|byte| *byte == b'\n') {
+            let mut words = line.split(|byte| *byte == b' ');
+            // Memory without a file may come and go.
+            let (Some(range), Some(permissions), Some(offset), Some(device), Some(inode)) =
+                (words.next(), words.next(), words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let number = std::str::from_utf8(inode).ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
+            if number != 0 {
+                (range, offset, device, inode).hash(&mut hasher);
+                if permissions.get(2) == Some(&b'x') {
+                    code.insert(number);
+                }
+            }
+        }
+        Self { fingerprint: hasher.finish().max(1), code, whole }
+    }
+}
+
+/// What a process maps; `None` when it is gone.
+fn mapped(pid: u32) -> Option<Mapped> {
+    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    let mut text = Vec::new();
+    file.take(MAPS).read_to_end(&mut text).ok()?;
+    Some(Mapped::parse(&text, (text.len() as u64) < MAPS))
+}
+
+/// Whether the files a process has mapped are root's or our own user's, and those with code together not too large. It
+/// may map others a moment later.
+fn debug_wanted(pid: u32, mapped: &Mapped) -> bool {
+    if !mapped.whole {
+        return false;
+    }
+    // SAFETY: takes nothing, cannot fail.
+    let own = unsafe { libc::geteuid() };
+    let Ok(maps) = std::fs::read_dir(format!("/proc/{pid}/map_files")) else { return false };
+    let mut files: FxHashMap<(u64, u64), u64> = FxHashMap::default();
+    for (looked, entry) in maps.flatten().enumerate() {
+        // By the mapping, not by its name: whatever stands under the name now.
+        let Ok(about) = std::fs::metadata(entry.path()) else { return false };
+        if (about.uid() != 0 && about.uid() != own) || looked >= MAPPED {
+            return false;
+        }
+        if mapped.code.contains(&about.ino()) {
+            files.insert((about.dev(), about.ino()), about.len());
+        }
+    }
+    files.into_values().fold(0u64, u64::saturating_add) <= LARGE
+}
+
+/// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
+pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
+    let mut named = 0;
+    for debug_syms in [true, false] {
+        let symbolizer = builder().build();
+        let source = Source::Elf(Elf { debug_syms, ..Elf::new(path) });
+        let found = symbolizer.symbolize(&source, Input::VirtOffset(offsets));
+        named += found.map_or(0, |found| found.iter().filter(|symbol| matches!(symbol, Symbolized::Sym(_))).count());
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[inline(never)]
+    fn landmark() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    fn stack(user: &[u64]) -> Arc<Stack> {
+        Arc::new(Stack { process: (std::process::id(), 0), user: user.into(), kernel: Box::default() })
+    }
+
+    #[test]
+    fn what_was_found_once_is_not_looked_for_again() {
+        assert_eq!(landmark(), 7);
+        let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
+        let mut namer = Namer::new();
+        let first = namer.name(pid, &[stack(&[here]), stack(&[here, 1]), stack(&[])], true, 4);
+        assert!(first[0].len() == 1 && first[0][0].contains("landmark"), "{first:?}");
+        assert_eq!((&*first[1][0], first[1].len()), ("[callers unknown]", 2));
+        assert_eq!(&*first[2][0], "[no stack]");
+        assert_eq!(namer.sizes().2, 1, "an address that nothing is mapped at may be something tomorrow");
+        assert!(namer.next_rest().is_some());
+        assert!(namer.rest(Instant::now() + REST_KERNEL) && namer.next_rest().is_none());
+        // Without any table open: the name itself is the same one.
+        let again = namer.name(pid, &[stack(&[here])], true, 4);
+        assert!(namer.next_rest().is_none(), "tables were opened");
+        assert!(Arc::ptr_eq(&again[0][0], &first[0][0]));
+        namer.forget(pid);
+        assert_eq!(namer.sizes().2, 0);
+        // Names nobody has go with the tables.
+        drop((first, again));
+        namer.name(pid, &[stack(&[1])], true, 4);
+        namer.rest(Instant::now() + REST_KERNEL);
+        assert_eq!(namer.sizes().0, 0);
+        for other in 0..5 {
+            namer.name(u32::MAX - other, &[stack(&[2])], true, 4);
+        }
+        assert_eq!((namer.processes_dropped, namer.sizes().1), (1, 2));
+    }
+
+    #[test]
+    fn another_file_at_the_same_place_is_another_fingerprint() {
+        let one = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
+        let heap = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-50 rw-p 00000000 00:00 0    [heap]\n";
+        let other = b"10-20 r-xp 00000000 08:01 78    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
+        let fingerprint = |maps| Mapped::parse(maps, true).fingerprint;
+        assert_eq!(fingerprint(one), fingerprint(heap));
+        assert_ne!(fingerprint(one), fingerprint(other));
+        assert_ne!(fingerprint(b"nonsense"), 0);
+        assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), [77]);
+    }
+
+    #[test]
+    fn debug_information_of_large_programs_is_left_alone() {
+        let pid = std::process::id();
+        let mut mapped = mapped(pid).unwrap();
+        // This very program may be large already.
+        mapped.code.clear();
+        assert!(debug_wanted(pid, &mapped));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        std::fs::write(&path, vec![0; 4096]).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).read(true).open(&path).unwrap();
+        file.set_len(LARGE + 1).unwrap();
+        // SAFETY: a fresh mapping of a file that stays open; unmapped below, touched by nobody.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        mapped.code.insert(file.metadata().unwrap().ino());
+        assert!(!debug_wanted(pid, &mapped));
+        mapped.code.clear();
+        assert!(debug_wanted(pid, &mapped), "data may be large");
+        mapped.whole = false;
+        assert!(!debug_wanted(pid, &mapped));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(at, 4096) };
+    }
+}

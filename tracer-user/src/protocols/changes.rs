@@ -1,0 +1,84 @@
+//! Connections that begin with something else than their protocol, or change it.
+
+use super::conversation::Conversation;
+use super::multiplex::Multiplexed;
+use super::proxy::{Preamble, preamble};
+use super::{Chunk, Protocol, Said, Settings, Touched};
+
+impl Conversation {
+    /// What follows the header a proxy puts before everything; all of `chunk` where there is none. `None`: nothing does
+    /// yet.
+    pub(super) fn introduced<'a>(&mut self, chunk: &Chunk<'a>) -> Option<Chunk<'a>> {
+        let stream = self.stream(chunk.dir);
+        let begins = stream.pos == 0 && chunk.pos == 0 || stream.introducing;
+        if self.requests.is_some() || self.midstream || !begins {
+            return Some(*chunk);
+        }
+        let stream = self.stream(chunk.dir);
+        let had = stream.buffer.len();
+        stream.buffer.extend_from_slice(chunk.head);
+        match preamble(&stream.buffer) {
+            Preamble::Header(used) => {
+                stream.restart();
+                stream.introducing = false;
+                stream.pos = chunk.pos + used.saturating_sub(had) as u64;
+                let pos = stream.pos;
+                chunk.beyond(pos)
+            }
+            Preamble::NeedMore if chunk.head.len() as u64 == chunk.len => {
+                stream.begin(chunk, 0);
+                stream.introducing = true;
+                stream.pos = chunk.end();
+                stream.last = chunk.at;
+                // It may as well be a protocol whose first bytes are the same.
+                None
+            }
+            Preamble::NeedMore | Preamble::No => {
+                stream.buffer.truncate(had);
+                stream.introducing = false;
+                Some(*chunk)
+            }
+        }
+    }
+
+    /// The protocol that was found multiplexes: it takes `chunk`, and what came before it in pieces.
+    pub(super) fn hand_over(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+        let stream = self.stream(chunk.dir);
+        let pieces = std::mem::take(&mut stream.buffer);
+        let start = stream.start.take();
+        let Some(multiplexed) = &mut self.multiplexed else { return Touched::default() };
+        if let Some((at, arrived, pos)) = start {
+            let Chunk { dir, .. } = *chunk;
+            let first = Chunk { dir, pos, len: pieces.len() as u64, head: &pieces, tail: &[], at, arrived };
+            multiplexed.bytes(&first, settings, out);
+        }
+        multiplexed.bytes(chunk, settings, out)
+    }
+
+    /// The connection goes on in `protocol`, which answers the oldest request; `false` when it is none that multiplexes.
+    /// `left` is what the operation holds of it.
+    pub(super) fn switch(
+        &mut self,
+        protocol: &'static dyn Protocol,
+        left: &Chunk<'_>,
+        settings: &Settings,
+        out: &mut Vec<Said>,
+    ) -> bool {
+        let (Some(requests), Some(framed)) = (self.requests, protocol.framed(false)) else { return false };
+        let Some(waiting) = self.pair.end() else { return false };
+        let at = self.stream(requests).last;
+        self.stream(left.dir).pos = left.pos;
+        let pos = (self.rx.pos, self.tx.pos);
+        let mut multiplexed = Multiplexed::new(framed, requests, pos, (false, false));
+        multiplexed.adopt(1, waiting.exchange, waiting.asked, waiting.bytes, at);
+        self.protocol = Some(protocol);
+        self.parser = None;
+        self.rx.restart();
+        self.tx.restart();
+        if left.len > 0 {
+            multiplexed.bytes(left, settings, out);
+        }
+        self.multiplexed = Some(Box::new(multiplexed));
+        true
+    }
+}

@@ -1,0 +1,114 @@
+//! Protocols whose messages carry the number of the exchange they belong to: what each of them has to say of its frames.
+//! What is done with it stands once, in `multiplex.rs`.
+
+use std::fmt;
+
+use super::{Asked, Reply, Request, Settings};
+
+/// [`Reply::status`] of a protocol that has codes, while none was seen or where it could not be read.
+pub const NO_STATUS: u16 = u16::MAX;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From whoever asks.
+    Request,
+    /// From whoever answers.
+    Reply,
+}
+
+/// Reads the frames of one connection. Total: any bytes, any cut.
+pub trait Framed: Send + fmt::Debug {
+    /// Reads the frame at the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do. `asked` knows
+    /// what the requests that are open noted for their replies, by key.
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> Front;
+    /// Frames of a direction were not seen: what they may have said is not known from here on.
+    fn lost(&mut self, way: Way);
+    /// Where in `bytes` a frame begins, after some that were not seen; certain enough to go on with. `open` tells the
+    /// keys of open requests.
+    fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize>;
+    /// Whether `bytes`, a frame from the server, answer a request that was not seen yet.
+    fn is_early(&self, bytes: &[u8]) -> bool {
+        let _ = bytes;
+        false
+    }
+    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it.
+    fn overhead(&self) -> u64;
+    /// The request `key` was made in another way, before the protocol began.
+    fn adopt(&mut self, key: u64) {
+        let _ = key;
+    }
+    /// Bytes it keeps.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What stands at the front of some bytes.
+#[derive(Debug)]
+pub enum Front {
+    /// A frame.
+    Frame(Frame),
+    /// This many bytes are needed from its beginning on.
+    Need(usize),
+    /// No frame.
+    Invalid,
+}
+
+/// One frame, or several that belong together.
+#[derive(Debug)]
+pub struct Frame {
+    /// Bytes of all of it.
+    pub len: u64,
+    /// Number of the exchange it belongs to; 0 none.
+    pub key: u64,
+    /// Bytes in it of a message's body.
+    pub body: u64,
+    /// What it says.
+    pub says: Says,
+    /// With its last byte this direction of the exchange is over.
+    pub end: bool,
+}
+
+/// What a frame says.
+#[derive(Debug)]
+pub enum Says {
+    /// Nothing that matters here.
+    Nothing,
+    /// Part of a message.
+    Part,
+    /// A request begins.
+    Begun {
+        /// Its head.
+        request: Box<Request>,
+        /// What is spoken, where that is more than the frames' protocol.
+        protocol: &'static str,
+        /// Bytes its body has, where it says so.
+        length: Option<u64>,
+    },
+    /// A reply begins.
+    Replied {
+        /// Its head.
+        reply: Reply,
+        /// Bytes its body has, where it says so.
+        length: Option<u64>,
+    },
+    /// What the reply came to, said after its body.
+    Judged {
+        /// Its status.
+        status: u16,
+        /// The kind of failure.
+        failure: Option<&'static str>,
+    },
+    /// The exchange is broken off; what that means to whoever asked, when the server did it.
+    Reset(Option<(u16, Option<&'static str>)>),
+    /// The server will not answer requests above this key.
+    Refused(u64),
+}

@@ -1,0 +1,489 @@
+//! HTTP/2 (RFC 9113) without encryption, and gRPC on it.
+//!
+//! Of frames only those that begin, end or break off a stream are looked at. Header blocks are decoded in either
+//! direction (`hpack.rs`); a block that was not captured whole leaves the table unknown, and what is named by it from
+//! then on is unnamed, never wrong.
+
+mod fields;
+mod hpack;
+mod huffman;
+
+use self::fields::Fields;
+use self::hpack::{Ended, Table};
+use super::framed::{Frame, Framed, Front, NO_STATUS, Says, Way};
+use super::grpc;
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+
+/// What a client sends first (§3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes of a frame's header (§4.1).
+const HEADER: usize = 9;
+/// Longest frame where nobody allowed more (§4.2).
+const FRAME_LIMIT: u32 = 16_384;
+/// Longest header block put together: as long as a head of HTTP/1.
+const BLOCK_LIMIT: usize = tracer_common::limits::HEAD_COLLECTED;
+/// New streams that may have begun in bytes that were not captured.
+const STREAMS_AHEAD: u64 = 4096;
+/// [`Asked::note`]: the request is a gRPC call.
+const NOTE_GRPC: u16 = 1;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+/// Flag of DATA and HEADERS: the last of this direction.
+const END_STREAM: u8 = 1;
+/// Flag of HEADERS, PUSH_PROMISE and CONTINUATION: the block is complete.
+const END_HEADERS: u8 = 4;
+/// Flag of DATA, HEADERS and PUSH_PROMISE: padding follows.
+const PADDED: u8 = 8;
+/// Flag of HEADERS: a priority precedes the block.
+const PRIORITISED: u8 = 0x20;
+
+/// SETTINGS_MAX_FRAME_SIZE.
+const SETTING_FRAME_SIZE: u16 = 5;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Http2;
+
+impl Protocol for Http2 {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        let n = bytes.len().min(PREFACE.len());
+        if bytes.get(..n) == PREFACE.get(..n) {
+            return if n == PREFACE.len() { Detected::Request } else { Detected::NeedMore };
+        }
+        detect_frames(bytes)
+    }
+
+    fn framed(&self, joined: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Frames::new(joined)))
+    }
+}
+
+/// A connection whose beginning was not seen, by frames whose meaning leaves no doubt.
+fn detect_frames(mut bytes: &[u8]) -> Detected {
+    let mut first = true;
+    while let Some(header) = Header::read(bytes) {
+        if !header.fits(FRAME_LIMIT) || !header.is_likely() {
+            return Detected::No;
+        }
+        let Some(payload) = bytes.get(HEADER..HEADER + header.len as usize) else {
+            return if matches!(header.kind, SETTINGS | HEADERS) { Detected::NeedMore } else { Detected::No };
+        };
+        match header.kind {
+            // What a server says first; a client's follow its preface.
+            SETTINGS if first && header.flags == 0 && settings_plausible(payload) => return Detected::Reply,
+            SETTINGS | PING | WINDOW_UPDATE | PRIORITY | RST_STREAM => {}
+            HEADERS if header.flags & END_HEADERS != 0 && header.key % 2 == 1 => {
+                let Some(block) = block_of(header, payload) else { return Detected::No };
+                let mut fields = Fields::default();
+                let settings = Settings::default();
+                let read =
+                    Table::new(true).decode(block, true, &settings, |name, value| fields.see(name, value, &settings));
+                if read == Ended::Broken {
+                    return Detected::No;
+                }
+                return match (fields.is_request(), fields.is_reply()) {
+                    (true, false) => Detected::Request,
+                    (false, true) => Detected::Reply,
+                    _ => Detected::No,
+                };
+            }
+            _ => return Detected::No,
+        }
+        first = false;
+        bytes = bytes.get(HEADER + header.len as usize..).unwrap_or_default();
+    }
+    // The beginning of a header that can be one of these.
+    match bytes {
+        [0] | [0, _] | [0, _, _] | [0, _, _, SETTINGS | HEADERS, ..] => Detected::NeedMore,
+        _ => Detected::No,
+    }
+}
+
+/// Whether these are settings as a server has them: known ones, with values that may be.
+fn settings_plausible(payload: &[u8]) -> bool {
+    let mut settings = payload.chunks_exact(6);
+    settings.all(|setting| matches!(setting, [0, 1..=9, ..]) || setting.first() == Some(&0xfe))
+        && settings.remainder().is_empty()
+        && payload.len() <= 16 * 6
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    len: u32,
+    kind: u8,
+    flags: u8,
+    reserved: bool,
+    key: u64,
+}
+
+impl Header {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (header, _) = bytes.split_first_chunk::<HEADER>()?;
+        let [high, middle, low, kind, flags, key @ ..] = *header;
+        let key = u32::from_be_bytes(key);
+        Some(Self {
+            len: u32::from_be_bytes([0, high, middle, low]),
+            kind,
+            flags,
+            reserved: key >> 31 != 0,
+            key: u64::from(key & 0x7fff_ffff),
+        })
+    }
+
+    /// Whether a peer may send it (§6): lengths and streams are as the type wants them. Types that are not known may
+    /// be anything (§5.5).
+    fn fits(self, limit: u32) -> bool {
+        let of_stream = self.key != 0;
+        self.len <= limit
+            && match self.kind {
+                DATA | HEADERS | PUSH_PROMISE | CONTINUATION => of_stream,
+                PRIORITY => of_stream && self.len == 5,
+                RST_STREAM => of_stream && self.len == 4,
+                SETTINGS => !of_stream && self.len.is_multiple_of(6) && (self.flags & 1 == 0 || self.len == 0),
+                PING => !of_stream && self.len == 8,
+                GOAWAY => !of_stream && self.len >= 8,
+                WINDOW_UPDATE => self.len == 4,
+                _ => true,
+            }
+    }
+
+    /// Whether it looks like one that was sent: stricter, for where nothing says that a frame begins.
+    fn is_likely(self) -> bool {
+        let flags = match self.kind {
+            DATA => END_STREAM | PADDED,
+            HEADERS => END_STREAM | END_HEADERS | PADDED | PRIORITISED,
+            SETTINGS | PING => 1,
+            CONTINUATION => END_HEADERS,
+            PRIORITY | RST_STREAM | GOAWAY | WINDOW_UPDATE => 0,
+            _ => return false,
+        };
+        self.flags & !flags == 0 && !self.reserved && (self.key % 2 == 1 || self.key == 0)
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The header block in a HEADERS or PUSH_PROMISE frame's payload, without padding and what precedes it.
+fn block_of(header: Header, payload: &[u8]) -> Option<&[u8]> {
+    let mut from = 0;
+    let mut padding = 0;
+    if header.has(PADDED) {
+        padding = usize::from(*payload.first()?);
+        from = 1;
+    }
+    from += match header.kind {
+        PUSH_PROMISE => 4,
+        HEADERS if header.has(PRIORITISED) => 5,
+        _ => 0,
+    };
+    let whole = payload.len() == header.len as usize;
+    // Of a piece, the padding is among what is missing.
+    let to = if whole { payload.len().checked_sub(padding)? } else { payload.len() };
+    payload.get(from..to)
+}
+
+/// Both directions of one connection.
+#[derive(Debug)]
+struct Frames {
+    requests: Table,
+    replies: Table,
+    /// Highest stream a request was seen on.
+    highest: u64,
+    /// Longest frame a direction may send: to the server, to the client.
+    limits: [u32; 2],
+}
+
+impl Frames {
+    fn new(joined: bool) -> Self {
+        // What the two agreed on before is not known.
+        let limit = if joined { 1 << 20 } else { FRAME_LIMIT };
+        Self { requests: Table::new(joined), replies: Table::new(joined), highest: 0, limits: [limit; 2] }
+    }
+
+    fn table(&mut self, way: Way) -> &mut Table {
+        match way {
+            Way::Request => &mut self.requests,
+            Way::Reply => &mut self.replies,
+        }
+    }
+
+    fn limit(&self, way: Way) -> u32 {
+        self.limits[usize::from(way == Way::Reply)]
+    }
+
+    /// What one end allows the other.
+    fn agreed(&mut self, way: Way, payload: &[u8]) {
+        for setting in payload.chunks_exact(6) {
+            let Some((name, value)) = setting.split_first_chunk::<2>() else { continue };
+            let Some((value, _)) = value.split_first_chunk::<4>() else { continue };
+            if u16::from_be_bytes(*name) == SETTING_FRAME_SIZE {
+                let other = usize::from(way == Way::Request);
+                let allowed = u32::from_be_bytes(*value).min((1 << 24) - 1);
+                self.limits[other] = self.limits[other].max(allowed);
+            }
+        }
+    }
+
+    /// A header block, of one frame or several: `len` bytes of them are there, not all when `whole` is false.
+    fn head(
+        &mut self,
+        way: Way,
+        header: Header,
+        (block, whole): (&[u8], bool),
+        asked: Option<Asked>,
+        settings: &Settings,
+    ) -> Says {
+        let mut fields = Fields::default();
+        let read = self.table(way).decode(block, whole, settings, |name, value| fields.see(name, value, settings));
+        fields.broken = read == Ended::Broken;
+        if header.kind == PUSH_PROMISE || header.key.is_multiple_of(2) {
+            // Pushed streams answer nobody.
+            return Says::Nothing;
+        }
+        match way {
+            Way::Request => {
+                let new = header.key > self.highest;
+                self.highest = self.highest.max(header.key);
+                // Whatever it is, on a stream that was not there before it begins a request.
+                if !new && !fields.is_request() {
+                    return Says::Part;
+                }
+                let is_grpc = fields.is_grpc();
+                let length = fields.length();
+                let mut request = fields.request(settings);
+                if is_grpc {
+                    request.asked.note = NOTE_GRPC;
+                }
+                Says::Begun { request, protocol: if is_grpc { grpc::NAME } else { Http2.name() }, length }
+            }
+            Way::Reply => {
+                let is_grpc = asked.is_some_and(|asked| asked.note == NOTE_GRPC);
+                let end = header.has(END_STREAM);
+                if !fields.is_reply() && !fields.may_be_reply() {
+                    // Trailers.
+                    return match fields.grpc_verdict(end) {
+                        Some((status, failure)) if is_grpc => Says::Judged { status, failure },
+                        _ => Says::Part,
+                    };
+                }
+                let http = fields.status();
+                let interim = http.is_some_and(|status| (100..200).contains(&status));
+                let (status, failure) = match http {
+                    _ if is_grpc && !interim => fields.grpc_reply(end).unwrap_or((NO_STATUS, None)),
+                    Some(status) => (status, None),
+                    None => (0, None),
+                };
+                Says::Replied { reply: Reply { status, failure, interim }, length: fields.length() }
+            }
+        }
+    }
+
+    /// A header block and the frames that continue it.
+    fn block(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        header: Header,
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> Front {
+        let mut total = HEADER + header.len as usize;
+        if bytes.len() < total && !cut {
+            return Front::Need(total);
+        }
+        let payload = bytes.get(HEADER..total.min(bytes.len())).unwrap_or_default();
+        let mut whole = bytes.len() >= total;
+        let Some(first) = block_of(header, payload) else {
+            self.table(way).poison();
+            return Front::Invalid;
+        };
+        let mut gathered = Vec::new();
+        let mut block = first;
+        let mut complete = header.has(END_HEADERS);
+        while whole && !complete {
+            let rest = bytes.get(total..).unwrap_or_default();
+            let Some(next) = Header::read(rest) else {
+                if cut {
+                    break;
+                }
+                return Front::Need(total + HEADER);
+            };
+            if next.kind != CONTINUATION || next.key != header.key || !next.fits(self.limit(way)) {
+                self.table(way).poison();
+                return Front::Invalid;
+            }
+            let after = total + HEADER + next.len as usize;
+            if bytes.len() < after && !cut {
+                if after > BLOCK_LIMIT {
+                    break;
+                }
+                return Front::Need(after);
+            }
+            if gathered.is_empty() {
+                gathered.extend_from_slice(block);
+            }
+            gathered.extend_from_slice(bytes.get(total + HEADER..after.min(bytes.len())).unwrap_or_default());
+            whole = bytes.len() >= after;
+            complete = next.has(END_HEADERS);
+            total = after;
+        }
+        if !gathered.is_empty() {
+            block = &gathered;
+        }
+        let says = self.head(way, header, (block, whole && complete), asked(header.key), settings);
+        let end = header.kind == HEADERS && header.has(END_STREAM);
+        Front::Frame(Frame { len: total as u64, key: header.key, body: 0, says, end })
+    }
+}
+
+impl Framed for Frames {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> Front {
+        let n = bytes.len().min(PREFACE.len());
+        if way == Way::Request && n > 0 && bytes.get(..n) == PREFACE.get(..n) {
+            // As a frame it would be longer than any may be.
+            if n < PREFACE.len() && !cut {
+                return Front::Need(PREFACE.len());
+            }
+            return if n < PREFACE.len() { Front::Invalid } else { nothing(PREFACE.len() as u64) };
+        }
+        let Some(header) = Header::read(bytes) else { return Front::Need(HEADER) };
+        if !header.fits(self.limit(way)) {
+            return Front::Invalid;
+        }
+        let len = HEADER as u64 + u64::from(header.len);
+        let payload = |want: usize| bytes.get(HEADER..HEADER + want);
+        match header.kind {
+            HEADERS | PUSH_PROMISE => self.block(way, bytes, header, cut, asked, settings),
+            CONTINUATION => {
+                // Of a block that was not read.
+                self.table(way).poison();
+                nothing(len)
+            }
+            DATA => {
+                let padding = match payload(1) {
+                    _ if !header.has(PADDED) => 0,
+                    Some([padding]) => u64::from(*padding) + 1,
+                    _ if cut => 0,
+                    _ => return Front::Need(HEADER + 1),
+                };
+                let body = u64::from(header.len).saturating_sub(padding);
+                Front::Frame(Frame { len, key: header.key, body, says: Says::Part, end: header.has(END_STREAM) })
+            }
+            RST_STREAM | GOAWAY => {
+                let want = if header.kind == GOAWAY { 8 } else { 4 };
+                let Some(code) = payload(want) else {
+                    return if cut { nothing(len) } else { Front::Need(HEADER + want) };
+                };
+                let word = code.first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
+                let says = match (header.kind, way) {
+                    (GOAWAY, Way::Reply) => Says::Refused(u64::from(word & 0x7fff_ffff)),
+                    (GOAWAY, Way::Request) => Says::Nothing,
+                    (_, Way::Request) => Says::Reset(None),
+                    (..) => {
+                        let is_grpc = asked(header.key).is_some_and(|asked| asked.note == NOTE_GRPC);
+                        Says::Reset(is_grpc.then(|| grpc::of_reset(word)))
+                    }
+                };
+                Front::Frame(Frame { len, key: header.key, body: 0, says, end: false })
+            }
+            SETTINGS => match payload(header.len as usize) {
+                Some(settings) => {
+                    self.agreed(way, settings);
+                    nothing(len)
+                }
+                None if cut => nothing(len),
+                None => Front::Need(len as usize),
+            },
+            _ => nothing(len),
+        }
+    }
+
+    fn lost(&mut self, way: Way) {
+        self.table(way).poison();
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
+        let limit = self.limit(way);
+        let known = |header: Header, front: bool| {
+            let key = header.key;
+            header.fits(limit)
+                && header.is_likely()
+                && (key == 0
+                    || open(key)
+                    || front && key <= self.highest
+                    || self.highest == 0 && key < STREAMS_AHEAD * 16
+                    || key > self.highest && key < self.highest + STREAMS_AHEAD)
+        };
+        (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
+            let rest = bytes.get(*at..).unwrap_or_default();
+            let Some(header) = Header::read(rest).filter(|header| known(*header, *at == 0)) else { return false };
+            let end = HEADER + header.len as usize;
+            match rest.get(end..).and_then(Header::read) {
+                Some(next) => known(next, *at == 0),
+                // Exactly to the end of what was captured, which is likely the operation's.
+                None if rest.len() == end => true,
+                // Nothing after it to tell by: at the front of an operation, or of a stream that is open. Not what is of
+                // none: small numbers look alike.
+                None => header.key != 0 && (*at == 0 || open(header.key)),
+            }
+        })
+    }
+
+    fn is_early(&self, bytes: &[u8]) -> bool {
+        Header::read(bytes).is_some_and(|header| {
+            header.kind == HEADERS && header.key % 2 == 1 && header.key > self.highest && self.highest != 0
+        })
+    }
+
+    fn overhead(&self) -> u64 {
+        HEADER as u64
+    }
+
+    fn adopt(&mut self, key: u64) {
+        self.highest = self.highest.max(key);
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.requests.bytes() + self.replies.bytes()
+    }
+}
+
+fn nothing(len: u64) -> Front {
+    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+}
+
+/// A request of which nothing was captured that names it.
+fn unnamed() -> Box<Request> {
+    let mut request = Request::unnamed();
+    request.version = "2";
+    request
+}
+
+#[cfg(test)]
+#[path = "http2/tests.rs"]
+mod tests;

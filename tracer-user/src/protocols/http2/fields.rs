@@ -1,0 +1,151 @@
+//! What a header block says: a request, a reply or the end of one; and what gRPC makes of it.
+
+use std::sync::Arc;
+
+use super::hpack::Name;
+use crate::protocols::grpc::{self, UNKNOWN, of_http, verdict, word};
+use crate::protocols::http1::{self, traceparent};
+use crate::protocols::{Request, Settings, TraceParent};
+
+/// Most bytes of a header's value that are kept.
+const VALUE_LIMIT: usize = 128;
+
+/// The fields of one block that matter.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    method: Option<Vec<u8>>,
+    path: Option<Vec<u8>>,
+    authority: Option<Vec<u8>>,
+    scheme: bool,
+    /// There is a status, whether it could be read or not.
+    reply: bool,
+    status: Option<u16>,
+    length: Option<u64>,
+    grpc: bool,
+    grpc_status: Option<u16>,
+    traces: u32,
+    trace: Option<TraceParent>,
+    request_id: Option<Arc<str>>,
+    headers: Vec<(u16, Box<str>)>,
+    /// Fields whose names are not known.
+    unknown: bool,
+    /// The block ended in what was not captured, or could not be read.
+    pub(super) broken: bool,
+}
+
+fn number<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
+    value.iter().all(u8::is_ascii_digit).then(|| std::str::from_utf8(value).ok()?.parse().ok())?
+}
+
+fn text(value: &[u8]) -> Arc<str> {
+    Arc::from(String::from_utf8_lossy(value.get(..value.len().min(VALUE_LIMIT)).unwrap_or_default()))
+}
+
+impl Fields {
+    /// Takes one field.
+    pub(super) fn see(&mut self, name: Name, value: &[u8], settings: &Settings) {
+        match name {
+            Name::Method => self.method = Some(value.to_vec()),
+            Name::Path => self.path = Some(value.to_vec()),
+            Name::Authority => self.authority = Some(value.to_vec()),
+            Name::Scheme => self.scheme = true,
+            Name::Status => {
+                self.reply = true;
+                self.status = number(value).filter(|status| (100..1000).contains(status));
+            }
+            Name::ContentLength => self.length = number(value),
+            Name::ContentType => self.grpc = grpc::is_content(value),
+            Name::GrpcStatus => {
+                let known = number(value).filter(|code| word(*code).is_some());
+                self.grpc_status = Some(known.unwrap_or(UNKNOWN));
+            }
+            Name::TraceParent => {
+                // Two of them mean that neither can be trusted (W3C Trace Context §3.2).
+                self.traces += 1;
+                self.trace = if self.traces == 1 { traceparent(value) } else { None };
+            }
+            Name::RequestId => self.request_id = Some(text(value)),
+            Name::Wanted(index) => {
+                if self.headers.len() < settings.headers.len() {
+                    self.headers.push((index, Box::from(&*text(value))));
+                }
+            }
+            Name::Unknown => self.unknown = true,
+            Name::Other => {}
+        }
+    }
+
+    /// It certainly begins a request.
+    pub(super) fn is_request(&self) -> bool {
+        self.method.is_some() || self.path.is_some() || self.scheme || self.authority.is_some()
+    }
+
+    /// It certainly begins a reply.
+    pub(super) fn is_reply(&self) -> bool {
+        self.reply
+    }
+
+    /// It could begin one: its status may be among what is not known. Trailers hold no content type.
+    pub(super) fn may_be_reply(&self) -> bool {
+        self.unknown && self.grpc_status.is_none() || self.broken && self.grpc_status.is_none()
+    }
+
+    pub(super) fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// Bytes of the body, where the head says so.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    pub(super) fn is_grpc(&self) -> bool {
+        self.grpc
+    }
+
+    /// What the trailers of a call say; `end`: nothing follows them.
+    pub(super) fn grpc_verdict(&self, end: bool) -> Option<(u16, Option<&'static str>)> {
+        match self.grpc_status {
+            Some(code) => Some(verdict(code)),
+            // Without one the call failed, as its caller sees it.
+            None if end && !self.unknown && !self.broken => Some(verdict(UNKNOWN)),
+            None => None,
+        }
+    }
+
+    /// What the head of a call's reply says: mostly nothing yet.
+    pub(super) fn grpc_reply(&self, end: bool) -> Option<(u16, Option<&'static str>)> {
+        if self.grpc_status.is_some() {
+            return self.grpc_verdict(end);
+        }
+        match self.status() {
+            Some(200) if end => self.grpc_verdict(end),
+            Some(200) | None => None,
+            Some(status) => Some(verdict(of_http(status))),
+        }
+    }
+
+    /// The request that begins; unnamed when what names it is not known.
+    pub(super) fn request(self, settings: &Settings) -> Box<Request> {
+        let mut request = super::unnamed();
+        request.cut = self.broken;
+        request.traceparent = self.trace;
+        request.request_id = self.request_id;
+        request.headers = self.headers;
+        if settings.host {
+            request.host = self.authority.as_deref().map(text);
+        }
+        let method = self.method.as_deref().and_then(http1::method_name);
+        let connect = method == Some("CONNECT") && self.path.is_none();
+        let target = if connect { self.authority } else { self.path };
+        if let (Some(method), Some(target)) = (method, target)
+            && !target.is_empty()
+        {
+            request.method = settings.method(method);
+            request.path = http1::path(&target, connect);
+            request.asked.tunnel = connect;
+            request.asked.bodiless = method == "HEAD";
+        }
+        request
+    }
+}

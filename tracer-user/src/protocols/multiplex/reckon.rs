@@ -1,0 +1,66 @@
+//! Where frames must begin that were not captured: the one message under way says how long it is, and its sender cuts it
+//! as before. What is reckoned is believed when a frame stands where one should; till then nothing else is built on it
+//! but the message's own end.
+
+use super::Multiplexed;
+use crate::model::Direction;
+use crate::protocols::Said;
+use crate::protocols::framed::Way;
+
+/// Body bytes of a frame where none was seen that tells: the most HTTP/2 allows without asking.
+const USUAL: u64 = 16_384;
+
+impl Multiplexed {
+    /// Takes the next frame, none of which was captured, for the next part of the only message under way; `false` when
+    /// there is more than one, or none whose length is known.
+    pub(super) fn reckon(&mut self, dir: Direction) -> bool {
+        let way = self.way(dir);
+        let overhead = self.framed.overhead();
+        let mut running = self.open.iter_mut().filter(|(_, open)| way == Way::Reply || !open.request_done);
+        let (Some((key, open)), None) = (running.next(), running.next()) else { return false };
+        let Some(to_come) = open.to_come[way as usize].filter(|to_come| *to_come > 0) else { return false };
+        let key = *key;
+        let usual = if dir == Direction::Rx { self.rx.usual } else { self.tx.usual };
+        // The last of a body is shorter, and tells nothing of the next one's.
+        let usual = if usual < 256 { USUAL } else { usual };
+        let body = to_come.min(usual);
+        open.count(way, overhead + body, body);
+        let lane = self.lane(dir);
+        lane.left = overhead + body;
+        lane.key = key;
+        lane.end = body == to_come;
+        lane.reckoned = Some(lane.reckoned.unwrap_or(0) + lane.left);
+        true
+    }
+
+    /// Whether a frame begins with this operation, in the middle of one that was reckoned: where frames begin is not known
+    /// then.
+    pub(super) fn contradicted(&mut self, dir: Direction, captured: &[u8], out: &mut Vec<Said>) -> bool {
+        let Some(reckoned) = self.lane(dir).reckoned else { return false };
+        let left = self.lane(dir).left;
+        let stands = self.stands(dir, captured);
+        if stands {
+            self.lose(dir, reckoned.saturating_sub(left), out);
+        }
+        stands
+    }
+
+    /// Whether a frame stands at the front of `captured`.
+    fn stands(&self, dir: Direction, captured: &[u8]) -> bool {
+        let open = &self.open;
+        let front = captured.get(..captured.len().min(64)).unwrap_or_default();
+        self.framed.find(self.way(dir), front, &|key| open.contains_key(&key)) == Some(0)
+    }
+
+    /// Whether a frame stands at the front of `captured`, where one should by reckoning. If not, where frames begin is not
+    /// known, nor what was in those that were reckoned.
+    pub(super) fn confirm(&mut self, dir: Direction, captured: &[u8], out: &mut Vec<Said>) -> bool {
+        let stands = self.stands(dir, captured);
+        let lane = self.lane(dir);
+        let reckoned = lane.reckoned.take().unwrap_or(0);
+        if !stands {
+            self.lose(dir, reckoned, out);
+        }
+        stands
+    }
+}
