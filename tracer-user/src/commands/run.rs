@@ -43,9 +43,13 @@ use crate::record::{Kind, Origin, Writer};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
-/// Milliseconds between drains while there is traffic, and at most when there is none.
+/// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
+/// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
 const BUSY_WAIT: i32 = 4;
+const CALM_WAIT: i32 = 20;
 const IDLE_WAIT: i32 = 50;
+/// See [`CALM_WAIT`]; some thousand a second.
+const FEW: usize = 32;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -235,7 +239,11 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             next_tick = Instant::now() + TICK;
             agent.tick(&mut pipeline);
         }
-        wait = if taken > 0 { BUSY_WAIT } else { (wait * 2).min(IDLE_WAIT) };
+        wait = match taken {
+            0 => (wait * 2).min(IDLE_WAIT),
+            1..=FEW => (wait * 2).min(CALM_WAIT),
+            _ => BUSY_WAIT,
+        };
         agent.rings.wait(wait);
     }
 

@@ -12,7 +12,7 @@ use crate::model::Nanos;
 /// Share of a ceiling at which a level is taken.
 pub const SHED_AT: f64 = 0.85;
 /// Share of the ceilings below which a level is given back, after a time.
-pub const RESTORE_BELOW: f64 = 0.70;
+pub const RESTORE_BELOW: f64 = 0.75;
 /// Time a level is given to show in memory, and in CPU, before the next one is taken, nanoseconds. Memory shows at
 /// once; CPU is an average.
 const SETTLE_MEMORY: Nanos = SECOND;

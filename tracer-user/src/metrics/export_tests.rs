@@ -163,12 +163,49 @@ fn operations_of_databases_have_families_of_their_own() {
         has(
             &text,
             &format!(
-                "db_{side}_operation_duration_seconds_count{{db_operation_name=\"GET\",db_response_status_code=\"{status}\",\
+                "db_{side}_operation_duration_seconds_count{{db_collection_name=\"\",db_operation_name=\"GET\",db_response_status_code=\"{status}\",\
                  db_system_name=\"redis\",error_type=\"{error}\",request_class=\"GET\"{port},service_name=\"shop\"}} 1"
             ),
         );
     }
     assert!(!text.contains("http_server_request_duration_seconds_count{"), "{text}");
+}
+
+#[test]
+fn queries_name_their_table() {
+    let class = |name: &str| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "postgresql",
+        side: Side::Server,
+        name: Arc::from(name),
+        route: Arc::from(""),
+    };
+    let classes = ["SELECT accounts", "SELECT a b", "SELECT {other}", "SELECT"].map(class);
+    let names = Names { services: vec![Arc::from("shop")], classes: classes.into() };
+    let mut metrics = Metrics::new();
+    for (id, path) in ["SELECT accounts", "SELECT a b", "SELECT rare", "SELECT"].iter().enumerate() {
+        let one = Unit {
+            protocol: "postgresql",
+            method: Arc::from("SELECT"),
+            path: Arc::from(*path),
+            ..unit(1, 0, 1, false)
+        };
+        metrics.unit(&names, &Unit { class: ClassId(id as u32), ..one });
+    }
+    let text = scrape(&metrics);
+    for (class, collection) in
+        [("SELECT accounts", "accounts"), ("SELECT a b", ""), ("SELECT {other}", ""), ("SELECT", "")]
+    {
+        has(
+            &text,
+            &format!(
+                "db_server_operation_duration_seconds_count{{db_collection_name=\"{collection}\",db_operation_name=\"SELECT\",\
+                 db_response_status_code=\"\",db_system_name=\"postgresql\",error_type=\"\",request_class=\"{class}\",\
+                 service_name=\"shop\"}} 1"
+            ),
+        );
+    }
 }
 
 #[test]

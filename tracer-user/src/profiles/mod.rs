@@ -39,25 +39,28 @@ pub struct Bounds {
     pub stacks: usize,
     /// Most pairs of owner and stack in all periods; beyond it the oldest period goes.
     pub pairs: usize,
+    /// Most bytes of a program with its libraries whose debug information is read: it takes about as much memory, and
+    /// what it adds to the symbols are functions that were inlined, and names of stripped programs.
+    pub debug: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { stacks: 50_000, pairs: 500_000 }
+        Self { stacks: 50_000, pairs: 500_000, debug: 32 << 20 }
     }
 }
 
 impl Bounds {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { stacks, pairs } = Self::default();
-        Self { stacks: scaled(stacks, memory), pairs: scaled(pairs, memory) }
+        let Self { stacks, pairs, debug } = Self::default();
+        Self { stacks: scaled(stacks, memory), pairs: scaled(pairs, memory), debug: scaled(debug, memory) }
     }
 
     /// One part of `part`.
     fn part(self, part: usize) -> Self {
         let of = |most: usize| most.checked_div(part).unwrap_or(0);
-        Self { stacks: of(self.stacks), pairs: of(self.pairs) }
+        Self { stacks: of(self.stacks), pairs: of(self.pairs), debug: self.debug }
     }
 }
 
@@ -195,12 +198,13 @@ impl Profiles {
     /// The same with these bounds.
     #[must_use]
     pub fn within(self, bounds: Bounds) -> Self {
+        self.symbols.set_debug_most(bounds.debug as u64);
         Self { bounds, ..self }
     }
 
     /// How full everything is.
     pub fn fills(&self) -> ProfileFills {
-        let Bounds { stacks, pairs } = self.bounds.part(self.part);
+        let Bounds { stacks, pairs, debug: _ } = self.bounds.part(self.part);
         let [queue, names, processes, addresses] = self.symbols.fills();
         ProfileFills {
             stacks: Fill::new(self.stacks.len(), stacks, self.refused),
@@ -549,7 +553,7 @@ mod tests {
 
     #[test]
     fn old_stacks_make_room_for_new_ones() {
-        let bounds = Bounds { stacks: 100, pairs: 250 };
+        let bounds = Bounds { stacks: 100, pairs: 250, debug: 0 };
         let mut profiles = Profiles::new().within(bounds);
         let at = |profiles: &mut Profiles, second: u64, address: u64| {
             let sample = sample(Owner::Class(ClassId(0)), vec![address]);

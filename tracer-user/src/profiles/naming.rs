@@ -30,9 +30,6 @@ pub(super) const ADDRESSES: usize = 65_536;
 /// Mapped files looked at to see who owns them, and bytes of the list of mappings that are read.
 const MAPPED: usize = 1024;
 const MAPS: u64 = 1 << 20;
-/// Debug information of programs that are larger than this with their libraries, bytes, is left alone: read, it takes
-/// about as much memory as it has in its files, and what it adds to the symbols are functions that were inlined.
-const LARGE: u64 = 32 << 20;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
 const REST: Duration = Duration::from_secs(4);
 const REST_KERNEL: Duration = Duration::from_secs(60);
@@ -53,10 +50,10 @@ struct Known {
     jit: Option<jit::Names>,
     /// Names found, outermost first where functions were inlined.
     frames: FxHashMap<u64, Frames>,
-    /// Fingerprint of the files it maps, 0 before they were looked at; and whether their debug information may be read:
-    /// all of them are root's or our own, and not too large.
+    /// Fingerprint of the files it maps, 0 before they were looked at; and bytes of those with code, where all of them
+    /// are root's or our own.
     files: u64,
-    debug: bool,
+    code: Option<u64>,
 }
 
 /// What an address without a name is.
@@ -173,9 +170,9 @@ impl Namer {
         shared
     }
 
-    /// Names of stacks of process `pid`, in their order; `debug` information is the largest of what is read. At most
-    /// `processes` are kept in mind.
-    pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: bool, processes: usize) -> Vec<Frames> {
+    /// Names of stacks of process `pid`, in their order, from debug information too where its files have `debug` bytes at
+    /// most. At most `processes` are kept in mind.
+    pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: u64, processes: usize) -> Vec<Frames> {
         if self.processes.len() >= processes && !self.processes.contains_key(&pid) {
             // Start over rather than keep every program ever seen in memory.
             self.processes_dropped += 1;
@@ -226,7 +223,7 @@ impl Namer {
     }
 
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
-    fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: bool) -> FxHashMap<u64, Nameless> {
+    fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: u64) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
         if unnamed(stacks, &known.frames).is_empty() {
             return odd;
@@ -236,7 +233,7 @@ impl Namer {
             && mapped.fingerprint != known.files
         {
             known.files = mapped.fingerprint;
-            known.debug = debug_wanted(pid, &mapped);
+            known.code = trusted_code(pid, &mapped);
             known.frames.clear();
         }
         let missing = unnamed(stacks, &known.frames);
@@ -252,7 +249,7 @@ impl Namer {
             }
         };
         // Debug information that cannot be read must not hide the symbols that can.
-        let found = if debug && known.debug { ask(true) } else { None };
+        let found = if known.code.is_some_and(|bytes| bytes <= debug) { ask(true) } else { None };
         for (call, symbol) in missing.iter().zip(found.or_else(|| ask(false)).into_iter().flatten()) {
             match symbol {
                 Symbolized::Sym(symbol) => {
@@ -355,27 +352,27 @@ fn mapped(pid: u32) -> Option<Mapped> {
     Some(Mapped::parse(&text, (text.len() as u64) < MAPS))
 }
 
-/// Whether the files a process has mapped are root's or our own user's, and those with code together not too large. It
+/// Bytes of the files with code that a process has mapped, if all files it has mapped are root's or our own user's. It
 /// may map others a moment later.
-fn debug_wanted(pid: u32, mapped: &Mapped) -> bool {
+fn trusted_code(pid: u32, mapped: &Mapped) -> Option<u64> {
     if !mapped.whole {
-        return false;
+        return None;
     }
     // SAFETY: takes nothing, cannot fail.
     let own = unsafe { libc::geteuid() };
-    let Ok(maps) = std::fs::read_dir(format!("/proc/{pid}/map_files")) else { return false };
+    let maps = std::fs::read_dir(format!("/proc/{pid}/map_files")).ok()?;
     let mut files: FxHashMap<(u64, u64), u64> = FxHashMap::default();
     for (looked, entry) in maps.flatten().enumerate() {
         // By the mapping, not by its name: whatever stands under the name now.
-        let Ok(about) = std::fs::metadata(entry.path()) else { return false };
+        let about = std::fs::metadata(entry.path()).ok()?;
         if (about.uid() != 0 && about.uid() != own) || looked >= MAPPED {
-            return false;
+            return None;
         }
         if mapped.code.contains(&about.ino()) {
             files.insert((about.dev(), about.ino()), about.len());
         }
     }
-    files.into_values().fold(0u64, u64::saturating_add) <= LARGE
+    Some(files.into_values().fold(0, u64::saturating_add))
 }
 
 /// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
@@ -392,8 +389,6 @@ pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     #[inline(never)]
@@ -410,7 +405,7 @@ mod tests {
         assert_eq!(landmark(), 7);
         let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
         let mut namer = Namer::new();
-        let first = namer.name(pid, &[stack(&[here]), stack(&[here, 1]), stack(&[])], true, 4);
+        let first = namer.name(pid, &[stack(&[here]), stack(&[here, 1]), stack(&[])], u64::MAX, 4);
         assert!(first[0].len() == 1 && first[0][0].contains("landmark"), "{first:?}");
         assert_eq!((&*first[1][0], first[1].len()), ("[callers unknown]", 2));
         assert_eq!(&*first[2][0], "[no stack]");
@@ -418,18 +413,18 @@ mod tests {
         assert!(namer.next_rest().is_some());
         assert!(namer.rest(Instant::now() + REST_KERNEL) && namer.next_rest().is_none());
         // Without any table open: the name itself is the same one.
-        let again = namer.name(pid, &[stack(&[here])], true, 4);
+        let again = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
         assert!(namer.next_rest().is_none(), "tables were opened");
         assert!(Arc::ptr_eq(&again[0][0], &first[0][0]));
         namer.forget(pid);
         assert_eq!(namer.sizes().2, 0);
         // Names nobody has go with the tables.
         drop((first, again));
-        namer.name(pid, &[stack(&[1])], true, 4);
+        namer.name(pid, &[stack(&[1])], u64::MAX, 4);
         namer.rest(Instant::now() + REST_KERNEL);
         assert_eq!(namer.sizes().0, 0);
         for other in 0..5 {
-            namer.name(u32::MAX - other, &[stack(&[2])], true, 4);
+            namer.name(u32::MAX - other, &[stack(&[2])], u64::MAX, 4);
         }
         assert_eq!((namer.processes_dropped, namer.sizes().1), (1, 2));
     }
@@ -447,28 +442,15 @@ mod tests {
     }
 
     #[test]
-    fn debug_information_of_large_programs_is_left_alone() {
+    fn only_files_with_code_count_and_all_must_be_trusted() {
         let pid = std::process::id();
         let mut mapped = mapped(pid).unwrap();
-        // This very program may be large already.
+        let own = trusted_code(pid, &mapped).unwrap();
+        let program = std::fs::metadata(std::env::current_exe().unwrap()).unwrap();
+        assert!(own >= program.len() && mapped.code.contains(&program.ino()), "{own}");
         mapped.code.clear();
-        assert!(debug_wanted(pid, &mapped));
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("large");
-        std::fs::write(&path, vec![0; 4096]).unwrap();
-        let file = std::fs::OpenOptions::new().write(true).read(true).open(&path).unwrap();
-        file.set_len(LARGE + 1).unwrap();
-        // SAFETY: a fresh mapping of a file that stays open; unmapped below, touched by nobody.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        mapped.code.insert(file.metadata().unwrap().ino());
-        assert!(!debug_wanted(pid, &mapped));
-        mapped.code.clear();
-        assert!(debug_wanted(pid, &mapped), "data may be large");
+        assert_eq!(trusted_code(pid, &mapped), Some(0), "data may be large");
         mapped.whole = false;
-        assert!(!debug_wanted(pid, &mapped));
-        // SAFETY: mapped above.
-        unsafe { libc::munmap(at, 4096) };
+        assert_eq!(trusted_code(pid, &mapped), None);
     }
 }

@@ -89,6 +89,8 @@ struct Levels {
     addresses_dropped: AtomicU64,
     /// How much memory there is for names: [`Means`].
     means: AtomicU8,
+    /// Most bytes of a program with its libraries whose debug information is read.
+    debug_most: AtomicU64,
 }
 
 impl Levels {
@@ -199,6 +201,11 @@ impl Symbols {
             // A full queue wakes it as well.
             let _ = self.jobs.try_send(Job::Wake);
         }
+    }
+
+    /// Debug information of programs that have more than `bytes` with their libraries is not read from now on.
+    pub(super) fn set_debug_most(&self, bytes: u64) {
+        self.levels.debug_most.store(bytes, Ordering::Relaxed);
     }
 
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.
@@ -345,9 +352,10 @@ impl Worker<'_> {
     fn name(&mut self, pid: u32, wanted: Vec<Wanted>, means: Means) -> bool {
         let stacks: Vec<Arc<Stack>> = wanted.iter().map(|wanted| Arc::clone(&wanted.stack)).collect();
         let processes = if means == Means::Ample { PROCESSES } else { PROCESSES_FRUGAL };
+        let debug = if means == Means::Ample { self.levels.debug_most.load(Ordering::Relaxed) } else { 0 };
         let (turn, namer) = (self.turn, &mut self.namer);
         turn.busy.store(turn.since().max(1), Ordering::Release);
-        let found = catch_unwind(AssertUnwindSafe(|| namer.name(pid, &stacks, means == Means::Ample, processes)));
+        let found = catch_unwind(AssertUnwindSafe(|| namer.name(pid, &stacks, debug, processes)));
         if !turn.is(self.number) {
             return false;
         }

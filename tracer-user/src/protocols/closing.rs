@@ -13,7 +13,8 @@ impl Conversation {
             return multiplexed.kept_bytes();
         }
         let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
-        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held
+        let parser = self.parser.as_ref().map_or(0, |parser| parser.kept_bytes());
+        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser
     }
 
     /// Gives those up: what they would have begun is not seen, as if its bytes had been lost.
@@ -29,6 +30,9 @@ impl Conversation {
                 stream.state = State::Lost;
                 out.push(Said::Lost { dir, bytes });
             }
+        }
+        if let Some(parser) = &mut self.parser {
+            parser.forget();
         }
         // Their stream's position stays before them: what comes next shows the gap.
         self.held = Vec::new();
@@ -140,8 +144,17 @@ impl Conversation {
                 self.reply_ended(Outcome::Complete, last, out);
             }
             // Where it should have ended is not known.
-            State::UntilTurn | State::ChunkedLost if started => self.reply_ended(Outcome::Unfinished, last, out),
-            State::UntilClose | State::Body(_) | State::Chunked(_) | State::Elements(_) | State::Own(_) if started => {
+            State::UntilTurn | State::ChunkedLost | State::Trailing if started => {
+                self.reply_ended(Outcome::Unfinished, last, out);
+            }
+            State::UntilClose
+            | State::Body(_)
+            | State::Part(_)
+            | State::Chunked(_)
+            | State::Elements(_)
+            | State::Own(_)
+                if started =>
+            {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
             }
             _ => {}
@@ -212,10 +225,16 @@ impl Conversation {
                 stream.bytes += missed;
                 stream.state = State::UntilTurn;
             }
-            State::Chunked(_) | State::Elements(_) | State::ChunkedLost | State::UntilClose | State::UntilTurn => {
-                stream.bytes += missed;
+            State::Chunked(_)
+            | State::Elements(_)
+            | State::ChunkedLost
+            | State::UntilClose
+            | State::UntilTurn
+            | State::Trailing => stream.bytes += missed,
+            State::Part(left) | State::Pass(left) if left >= missed => {
+                stream.pass(missed);
             }
-            State::Start | State::Lost => {
+            State::Part(_) | State::Pass(_) | State::Start | State::Lost => {
                 out.push(Said::Lost { dir, bytes: missed });
                 if !is_request {
                     // There were replies, and they were not seen: whoever waits for one was not left without.

@@ -165,7 +165,7 @@ impl Conversation {
         self.last_dir = Some(chunk.dir);
         self.turned = turned;
         if turned {
-            self.turn(chunk.dir, out);
+            self.turn(chunk.dir, settings, out);
         }
         let mut held = Vec::new();
         if chunk.dir == requests {
@@ -187,7 +187,7 @@ impl Conversation {
         for Held { dir, pos, len, head, tail, at, arrived } in held {
             debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
             let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, at, arrived };
-            self.turn(chunk.dir, out);
+            self.turn(chunk.dir, settings, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);
         }
@@ -320,13 +320,14 @@ impl Conversation {
     }
 
     /// The other direction begins to speak: what could only end that way has ended.
-    fn turn(&mut self, to: Direction, out: &mut Vec<Said>) {
+    fn turn(&mut self, to: Direction, settings: &Settings, out: &mut Vec<Said>) {
         let from = to.flip();
         let is_request = self.requests == Some(from);
         let stream = self.stream(from);
         let (state, last) = (stream.state, stream.last);
         match state {
-            State::Lost => {
+            // A reply that trails may go on, or have ended where that did not show.
+            State::Lost | State::Trailing => {
                 stream.restart();
                 if !is_request {
                     // Their replies were among what was lost.
@@ -334,6 +335,8 @@ impl Conversation {
                 }
             }
             State::UntilTurn | State::ChunkedLost if is_request => self.request_ended(last, out),
+            State::Start if is_request => self.answered_early(from, last, settings, out),
+
             State::UntilTurn | State::ChunkedLost => {
                 self.reply_ended(Outcome::Complete, last, out);
                 if self.pipelines() {
@@ -366,7 +369,9 @@ impl Conversation {
             stream.last = chunk.at;
             let captured = chunk.head.get(at as usize..).unwrap_or_default();
             let left = chunk.len - at;
-            let taken = match stream.state {
+            let (state, waiting) = (stream.state, self.pair.len());
+            let stream = self.stream(chunk.dir);
+            let taken = match state {
                 State::Start => self.start(chunk, at, captured, settings, is_request, out),
                 State::Body(n) => {
                     let take = n.min(left);
@@ -392,12 +397,16 @@ impl Conversation {
                     stream.bytes += left;
                     left
                 }
+                State::Part(_) | State::Pass(_) => stream.pass(left),
+                State::Trailing => self.trailing(chunk, captured, left, out),
                 State::Lost => {
                     out.push(Said::Lost { dir: chunk.dir, bytes: left });
                     left
                 }
             };
-            stalls = if taken == 0 { stalls + 1 } else { 0 };
+            // A message without bytes of its own is one step on, too.
+            let ended = self.pair.len() != waiting;
+            stalls = if taken == 0 && !ended { stalls + 1 } else { 0 };
             at += taken;
         }
         let stream = self.stream(chunk.dir);
@@ -424,7 +433,7 @@ impl Conversation {
     }
 
     /// At a message's beginning; gives the bytes of the operation that were used.
-    fn start(
+    pub(super) fn start(
         &mut self,
         chunk: &Chunk<'_>,
         at: u64,
@@ -439,7 +448,7 @@ impl Conversation {
             Direction::Rx => &mut self.rx,
             Direction::Tx => &mut self.tx,
         };
-        if captured.is_empty() && stream.buffer.is_empty() {
+        if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
             out.push(Said::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::Lost;
             if self.pipelines() {
@@ -478,8 +487,8 @@ impl Conversation {
                     }
                     let stream = self.stream(chunk.dir);
                     let (first, arrived, pos) = stream.start.unwrap_or((chunk.at, chunk.arrived, chunk.pos + at));
-                    stream.head_bytes = used as u64;
-                    stream.bytes = used as u64;
+                    stream.bytes += used as u64;
+                    stream.head_bytes = stream.bytes;
                     stream.enter(body);
                     if pipelines && !self.pair.has_room() {
                         self.pair.overflow(first, arrived);
@@ -513,11 +522,14 @@ impl Conversation {
                     stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
                     used
                 }
+                Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
+                Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
+                Step::Leave => return self.leave(left),
                 Step::NeedMore => {
                     stream.buffer = bytes.to_vec();
                     return left;
                 }
-                Step::Invalid => return self.invalid(chunk, captured, left, out),
+                Step::Invalid | Step::Trailing => return self.invalid(chunk, captured, left, out),
             }
         } else {
             while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.asked.optional) {
@@ -556,9 +568,8 @@ impl Conversation {
                             self.upgrade = None;
                         }
                         let stream = self.stream(chunk.dir);
-                        let first = stream.start.map_or(chunk.at, |(first, _, _)| first);
-                        stream.head_bytes = used as u64;
-                        stream.bytes = used as u64;
+                        stream.bytes += used as u64;
+                        stream.head_bytes = stream.bytes;
                         stream.enter(body);
                         if body == Body::Switch
                             && let Some(protocol) = self.parser.as_ref().and_then(|parser| parser.switched(&asked))
@@ -572,16 +583,7 @@ impl Conversation {
                         {
                             return left;
                         }
-                        self.unsure |= waiting.is_none();
-                        // Where several wait, one of them may have been answered before its record came.
-                        let sure = !self.unsure && self.pair.len() == 1;
-                        if let Some(waiting) = waiting.or_else(|| self.reveal(out)) {
-                            let super::Reply { status, failure, .. } = message;
-                            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first, sure });
-                        } else {
-                            self.orphan = true;
-                            out.push(Said::Unpaired { status: message.status });
-                        }
+                        self.replied(chunk, &message, out);
                         match body {
                             Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
                             Body::Switch => {
@@ -603,6 +605,10 @@ impl Conversation {
                     stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
                     used
                 }
+                Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
+                Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
+                Step::Leave => return self.leave(left),
+                Step::Trailing => return self.trail(chunk, captured, left, out),
                 Step::NeedMore => {
                     stream.buffer = bytes.to_vec();
                     return left;

@@ -30,10 +30,10 @@ const FIRST: &[(&str, &str, &[u8])] = &[
     ("", "IMAP client", b"a1 LOGIN user password\r\n"),
     ("", "FTP client", b"USER anonymous\r\n"),
     ("", "LDAP bind", b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x03\x04\0\x80\0"),
-    ("", "PostgreSQL startup", b"\0\0\0\x21\0\x03\0\0user\0postgres\0database\0d\0\0"),
-    ("", "PostgreSQL query", b"Q\0\0\0\x0dSELECT 1\0"),
-    ("", "MySQL greeting", b"\x4a\0\0\0\x0a8.0.36\0\x0b\0\0\0"),
-    ("", "MySQL query", b"\x09\0\0\0\x03SELECT 1"),
+    ("postgresql", "PostgreSQL startup", b"\0\0\0\x21\0\x03\0\0user\0postgres\0database\0d\0\0"),
+    ("postgresql", "PostgreSQL query", b"Q\0\0\0\x0dSELECT 1\0"),
+    ("mysql", "MySQL greeting", b"\x4a\0\0\0\x0a8.0.36\0\x0b\0\0\0abcdefgh\0\xff\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\0\0\0\0abcdefghijkl\0mysql_native_password\0"),
+    ("mysql", "MySQL query", b"\x09\0\0\0\x03SELECT 1"),
     ("", "MongoDB OP_MSG", b"\x2a\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x15\0\0\0\x10ping\0\x01\0\0\0\0"),
     ("", "Cassandra STARTUP", b"\x04\0\0\x01\x01\0\0\0\x16\0\x01\0\x0bCQL_VERSION\0\x053.0.0"),
     ("", "Kafka ApiVersions", b"\0\0\0\x18\0\x12\0\0\0\0\0\x01\0\x0eclient-library"),
@@ -54,16 +54,22 @@ const FIRST: &[(&str, &str, &[u8])] = &[
 
 #[test]
 fn nobody_takes_anothers_connection() {
+    let mut wrong = Vec::new();
+    let takes = |protocol: &dyn super::Protocol, bytes: &[u8]| {
+        matches!(protocol.detect(bytes), Detected::Request | Detected::Reply)
+    };
     for (name, what, bytes) in FIRST {
         for end in 1..=bytes.len() {
-            let piece = bytes.get(..end).unwrap_or_default();
-            for protocol in PROTOCOLS {
-                let taken = matches!(protocol.detect(piece), Detected::Request | Detected::Reply);
-                assert!(!taken || protocol.name() == *name, "{} took {end} bytes of {what}", protocol.name());
+            for protocol in PROTOCOLS.iter().filter(|protocol| protocol.name() != *name) {
+                if takes(*protocol, bytes.get(..end).unwrap_or_default()) {
+                    wrong.push(format!("{} took {end} bytes of {what}", protocol.name()));
+                }
             }
         }
-        let whole =
-            PROTOCOLS.iter().find(|protocol| matches!(protocol.detect(bytes), Detected::Request | Detected::Reply));
-        assert_eq!(whole.map_or("", |protocol| protocol.name()), *name, "{what}");
+        let whole = PROTOCOLS.iter().find(|protocol| takes(**protocol, bytes)).map_or("", |protocol| protocol.name());
+        if whole != *name {
+            wrong.push(format!("{what} is {name:?}, not {whole:?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -4,7 +4,7 @@ use super::closing::give_up;
 use super::conversation::{Conversation, HEAD_MAX};
 use super::pair::Waiting;
 use super::stream::{Chunked, Fed, State};
-use super::{Chunk, Detected, NOWHERE, Request, Said, Stamp};
+use super::{Chunk, Detected, NOWHERE, Protocol, Request, Said, Stamp};
 use crate::model::Direction;
 
 impl Conversation {
@@ -61,10 +61,11 @@ impl Conversation {
                 stream.state = State::UntilTurn;
                 gap
             }
-            State::ChunkedLost | State::UntilClose | State::UntilTurn => {
+            State::ChunkedLost | State::UntilClose | State::UntilTurn | State::Trailing => {
                 stream.bytes += gap;
                 0
             }
+            State::Part(_) | State::Pass(_) => gap - stream.pass(gap),
             State::Start | State::Lost => gap,
         };
         if lost == 0 {
@@ -87,6 +88,7 @@ impl Conversation {
             // What was sent before replies came was answered by them.
             self.pair.unseen(chunk.at, chunk.arrived);
         }
+        let trails = !is_request && self.pair.len() == 1 && protocol.is_some_and(Protocol::trails);
         let stream = self.stream(chunk.dir);
         if matches!(stream.state, State::Start | State::Lost) {
             stream.restart();
@@ -97,7 +99,10 @@ impl Conversation {
                 _ => false,
             };
             if !fits {
-                stream.state = State::Lost;
+                stream.state = if trails { State::Trailing } else { State::Lost };
+            }
+            if let Some(parser) = &mut self.parser {
+                parser.broken(is_request);
             }
         }
     }
@@ -139,11 +144,11 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         stream.restart();
+        if let Some(parser) = &mut self.parser {
+            parser.broken(is_request);
+        }
         if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
-            let next = memchr::memmem::find_iter(captured, b"\n*")
-                .map(|at| at + 1)
-                .find(|at| captured.get(*at..).is_some_and(|rest| protocol.detect(rest) == Detected::Request));
-            if let Some(next) = next {
+            if let Some(next) = protocol.next_request(captured) {
                 out.push(Said::Lost { dir: chunk.dir, bytes: next as u64 });
                 self.pair.overflow(chunk.at, chunk.arrived);
                 return next as u64;

@@ -18,10 +18,14 @@ pub mod http2;
 pub mod memcached;
 mod missing;
 mod multiplex;
+pub mod mysql;
 mod pair;
+mod parts;
+pub mod postgresql;
 mod proxy;
 pub mod redis;
 mod session;
+pub mod sql;
 mod stream;
 pub mod websocket;
 
@@ -36,8 +40,17 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] =
-    &[&http1::Http1, &http2::Http2, &redis::Redis, &fastcgi::FastCgi, &memcached::Memcached, &websocket::WebSocket];
+pub static PROTOCOLS: &[&dyn Protocol] = &[
+    &http1::Http1,
+    &http2::Http2,
+    &redis::Redis,
+    &postgresql::PostgreSql,
+    &mysql::MySql,
+    &mysql::MariaDb,
+    &fastcgi::FastCgi,
+    &memcached::Memcached,
+    &websocket::WebSocket,
+];
 
 /// Which semantic conventions describe the requests of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +92,16 @@ pub trait Protocol: Sync + fmt::Debug {
     }
     /// Whether clients usually send requests before earlier ones are answered.
     fn pipelines(&self) -> bool {
+        false
+    }
+    /// Where in `bytes`, whose beginning is the rest of something, a request begins; `None` where that cannot be told.
+    fn next_request(&self, bytes: &[u8]) -> Option<usize> {
+        let _ = bytes;
+        None
+    }
+    /// Whether the end of a reply whose messages cannot be told apart any more shows in the last bytes of an operation
+    /// ([`Parser::last`]).
+    fn trails(&self) -> bool {
         false
     }
     /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
@@ -124,7 +147,8 @@ pub enum Detected {
 /// Reads the heads of one connection's messages. How bodies are delimited comes back with them; the rest is done once
 /// for all protocols.
 pub trait Parser: Send + fmt::Debug {
-    /// Reads a request's head off the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do.
+    /// Reads a request's head off the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do. No
+    /// bytes, and nothing cut: a head of several parts goes on, and the server speaks already.
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
@@ -159,6 +183,21 @@ pub trait Parser: Send + fmt::Debug {
         let _ = fresh;
         true
     }
+    /// The reply that ends with `bytes`, an operation's last ones, if one does: [`Protocol::trails`].
+    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+        let _ = bytes;
+        None
+    }
+    /// The message that was being read does not go on: of requests, or of replies.
+    fn broken(&mut self, requests: bool) {
+        let _ = requests;
+    }
+    /// Bytes kept for the messages to come.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+    /// Gives those up.
+    fn forget(&mut self) {}
 }
 
 /// What a parser made of the bytes at a message's beginning.
@@ -178,6 +217,24 @@ pub enum Step<T> {
         /// Bytes skipped.
         used: usize,
     },
+    /// The front of a head: `used` bytes, and `rest` more that need not be read; the head goes on after them.
+    Part {
+        /// Bytes read.
+        used: usize,
+        /// Bytes to pass over.
+        rest: u64,
+    },
+    /// As [`Step::Skip`], and `rest` more bytes are skipped unread.
+    Pass {
+        /// Bytes read.
+        used: usize,
+        /// Bytes to pass over.
+        rest: u64,
+    },
+    /// Of replies: where its next part begins was not captured, so that only its end can be found ([`Parser::last`]).
+    Trailing,
+    /// The connection goes on in a way that cannot be read (TLS).
+    Leave,
     /// More bytes are needed.
     NeedMore,
     /// Not this protocol: the stream resynchronises.

@@ -62,6 +62,12 @@ impl Protocol for Redis {
         true
     }
 
+    fn next_request(&self, bytes: &[u8]) -> Option<usize> {
+        memchr::memmem::find_iter(bytes, b"\n*")
+            .map(|at| at + 1)
+            .find(|at| bytes.get(*at..).is_some_and(|rest| self.detect(rest) == Detected::Request))
+    }
+
     fn open(&self) -> Box<dyn Parser> {
         Box::new(Values::default())
     }

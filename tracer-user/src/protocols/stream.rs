@@ -19,6 +19,12 @@ pub(super) enum State {
     Elements(Elements),
     /// In a body the parser follows; this many bytes of it need not be looked at.
     Own(u64),
+    /// This many bytes of a head are passed over, which goes on after them.
+    Part(u64),
+    /// This many bytes that belong to no message are passed over.
+    Pass(u64),
+    /// In a reply of which only the end can be found, in the last bytes of an operation.
+    Trailing,
     /// Until the sender closes.
     UntilClose,
     /// Until the other direction speaks.
@@ -156,10 +162,29 @@ impl Stream {
         };
     }
 
+    /// Passes over at most `bytes` bytes of what need not be read; gives how many there were.
+    pub(super) fn pass(&mut self, bytes: u64) -> u64 {
+        let (left, part) = match self.state {
+            State::Part(left) => (left, true),
+            State::Pass(left) => (left, false),
+            _ => return 0,
+        };
+        let taken = left.min(bytes);
+        self.bytes += if part { taken } else { 0 };
+        self.state = match left - taken {
+            0 => State::Start,
+            left if part => State::Part(left),
+            left => State::Pass(left),
+        };
+        taken
+    }
+
     /// Operations that end before this position say nothing new: worth telling for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
-            State::Body(left) | State::Own(left) if left >= 64 * 1024 => self.pos.saturating_add(left),
+            State::Body(left) | State::Own(left) | State::Part(left) | State::Pass(left) if left >= 64 * 1024 => {
+                self.pos.saturating_add(left)
+            }
             State::UntilClose => u64::MAX,
             _ => 0,
         }

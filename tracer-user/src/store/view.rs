@@ -125,6 +125,12 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
     if conventions == Conventions::Database {
         set("db.system.name", json!(unit.protocol));
         set("db.operation.name", json!(&*unit.method));
+        if !unit.path.is_empty() {
+            set("db.query.summary", json!(&*unit.path));
+        }
+        if let Some(collection) = unit.collection() {
+            set("db.collection.name", json!(collection));
+        }
         set("tracer.request.size", json!(unit.request_bytes));
         set("tracer.response.size", json!(unit.reply_bytes));
         if let Some(failure) = unit.failure {

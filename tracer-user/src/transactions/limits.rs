@@ -36,7 +36,7 @@ impl Default for Limits {
             idle: 300_000_000_000,
             connections: 131_072,
             threads: 65_536,
-            units: 131_072,
+            units: 65_536,
             processes: 65_536,
             head_bytes: 64 << 20,
         }

@@ -1,0 +1,279 @@
+//! MariaDB: statements against the server's general log, errors against what its clients were told, durations against
+//! its slow query log, CPU against the scheduler's, and no secret anywhere.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::mariadb::MariaDb;
+use tracer_tests::metrics::Metrics;
+use tracer_tests::units::{self, Unit};
+use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+
+const SERVICE: &str = "mariadbd";
+/// What must not show anywhere.
+const SECRETS: [&str; 7] = [
+    "planted-password",
+    "planted_user",
+    "planted_db",
+    "planted-literal",
+    "planted-parameter",
+    "planted-file",
+    "plantedstatement",
+];
+
+/// Queries carry the class they must get in a comment: `/*=CLASS=*/`.
+const MARK: [&str; 2] = ["/*=", "=*/"];
+
+/// What the client sends, each as one query; the kinds of their errors are [`CLIENT_ERRORS`].
+const CLIENT: &[&str] = &[
+    "/*=CREATE TABLE accounts=*/ CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(200), balance INT)",
+    "/*=CREATE TABLE audit=*/ CREATE TABLE audit (id INT AUTO_INCREMENT PRIMARY KEY, what LONGTEXT)",
+    "/*=INSERT accounts SELECT SELECT=*/ INSERT INTO accounts SELECT seq, 'planted-literal', 0 FROM (SELECT 1 AS seq) s",
+    "/*=SELECT accounts=*/ SELECT owner FROM `accounts` WHERE id = 1 AND owner <> \"planted-literal\"",
+    "/*=BEGIN; UPDATE accounts; INSERT audit; COMMIT=*/ BEGIN; UPDATE accounts SET balance = 1; INSERT INTO audit (what) \
+     VALUES ('planted-literal'); COMMIT",
+    "/*=BATCH SELECT accounts=*/ SELECT * FROM accounts; SELECT id FROM accounts WHERE owner = \"planted-literal\"",
+    "/*=INSERT accounts=*/ INSERT INTO accounts VALUES (1, 'planted-literal', 0)",
+    "/*=SELECT nosuch=*/ SELECT * FROM nosuch WHERE a = 'planted-literal'",
+    "/*=_OTHER=*/ plantedstatement 'planted-literal'",
+    "/*=DO=*/ DO LENGTH('planted-literal')",
+    "/*=CREATE USER=*/ CREATE USER bob IDENTIFIED BY 'planted-password'",
+    "/*=SHOW=*/ SHOW TABLES",
+    "/*=DELETE audit accounts=*/ DELETE audit FROM audit JOIN accounts ON audit.id = accounts.id WHERE audit.id > 1000",
+];
+const CLIENT_ERRORS: [(&str, u64); 3] = [("1062", 1), ("1146", 1), ("1064", 1)];
+
+/// A session of PyMySQL: text, several statements in one, a file, long results, errors, CPU.
+const PYMYSQL: &str = r#"
+import sys, pymysql
+from pymysql.constants import CLIENT
+port, scale, server, file = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
+def connect(**more):
+    return pymysql.connect(host="127.0.0.1", port=port, user="planted_user", password="planted-password",
+        database="planted_db", autocommit=True, local_infile=True, client_flag=CLIENT.MULTI_STATEMENTS, **more)
+c = connect()
+u = c.cursor()
+for i in range(int(500 * scale)):
+    u.execute("/*=REPLACE accounts=*/ REPLACE INTO accounts VALUES (%s, %s, 0)", (i + 2, "planted-parameter"))
+    u.execute("/*=SELECT accounts=*/ SELECT balance FROM accounts WHERE id = %s", (i,))
+    u.fetchall()
+for i in range(40):
+    u.execute("/*=SELECT accounts=*/ SELECT a.id, REPEAT(a.owner, 8) FROM accounts a")
+    u.fetchall()
+for i in range(30):
+    u.execute("/*=UPDATE accounts; SELECT accounts=*/ UPDATE accounts SET balance = balance + 1 WHERE id = 5; SELECT * FROM accounts WHERE id = 5")
+    while u.nextset():
+        u.fetchall()
+for i in range(20):
+    u.execute("/*=INSERT audit=*/ INSERT INTO audit (what) VALUES (%s)", ("planted-parameter" * 20000,))
+with open(file, "w") as f:
+    f.writelines(f"{i}\tplanted-file\n" for i in range(10000, 30000))
+u.execute("/*=LOAD=*/ LOAD DATA LOCAL INFILE %s INTO TABLE audit", (file,))
+for i in range(10):
+    c.ping()
+c.select_db("planted_db")
+for i in range(15):
+    u.execute("/*=SELECT slow=*/ SELECT SLEEP(0.02) FROM slow")
+    u.fetchall()
+for i in range(7):
+    try:
+        u.execute("/*=SELECT accounts=*/ SELECT nosuch FROM accounts WHERE owner = %s", ("planted-parameter",))
+    except pymysql.Error:
+        pass
+for i in range(5):
+    try:
+        connect().cursor().execute("/*=CALL nosuch=*/ CALL nosuch(%s)", ("planted-parameter",))
+    except pymysql.Error:
+        pass
+for i in range(6):
+    try:
+        pymysql.connect(host="127.0.0.1", port=port, user="planted_user", password="planted-wrong")
+    except pymysql.Error:
+        pass
+u.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
+tid = u.fetchone()[0]
+ran = lambda: int(open(f"/proc/{server}/task/{tid}/schedstat").read().split()[0])
+before = ran()
+for i in range(10):
+    u.execute("/*=SELECT burnt=*/ SELECT BENCHMARK(1500000, SHA1(a)) FROM burnt")
+    u.fetchall()
+print(ran() - before)
+"#;
+const PYMYSQL_ERRORS: [(&str, u64); 3] = [("1054", 7), ("1305", 5), ("1045", 6)];
+
+/// A session of DBD::MariaDB that prepares on the server.
+const PERL: &str = r#"
+use DBI;
+my ($port, $scale) = @ARGV;
+my $c = DBI->connect("DBI:MariaDB:database=planted_db;host=127.0.0.1;port=$port", "planted_user", "planted-password",
+    { RaiseError => 0, PrintError => 0, AutoCommit => 1, mariadb_server_prepare => 1 }) or die DBI->errstr;
+my $read = $c->prepare("/*=SELECT accounts=*/ SELECT owner, balance FROM accounts WHERE id = ?");
+my $write = $c->prepare("/*=UPDATE accounts=*/ UPDATE accounts SET balance = ?, owner = ? WHERE id = ?");
+my $twice = $c->prepare("/*=INSERT accounts=*/ INSERT INTO accounts VALUES (?, ?, 0)");
+for my $i (1 .. 400 * $scale) {
+    $read->execute($i); 1 while $read->fetchrow_arrayref;
+    $write->execute($i, "planted-parameter" x (1 + $i % 9), $i);
+}
+$twice->execute(1, "planted-parameter") for 1 .. 8;
+for my $i (1 .. 50) {
+    my $once = $c->prepare("/*=SELECT accounts=*/ SELECT id, owner FROM accounts WHERE owner <> ? LIMIT 300");
+    $once->execute("planted-literal"); 1 while $once->fetchrow_arrayref;
+    $once->finish;
+}
+"#;
+const PERL_ERRORS: [(&str, u64); 1] = [("1062", 8)];
+
+fn python(server: &MariaDb, dir: &Path) -> f64 {
+    let mut run = Command::new(find("python3").expect("python3"));
+    run.args(["-c", PYMYSQL, &server.address.port().to_string(), &scale().to_string()]);
+    run.arg(server.process.pid().to_string()).arg(dir.join("file")).env("OTEL_SERVICE_NAME", "python-client");
+    let done = outcome(&mut run, "PyMySQL");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    done.out.trim().parse::<f64>().expect("CPU") / 1e9
+}
+
+fn load(server: &MariaDb, dir: &Path) -> f64 {
+    for sql in CLIENT {
+        let done = outcome(server.client().args(["--delimiter=//", "-e", sql]), "mariadb");
+        assert!(done.code.is_some_and(|code| code <= 1), "{}{}", done.out, done.err);
+    }
+    let burnt = python(server, dir);
+    let mut perl = Command::new(find("perl").expect("perl"));
+    perl.args(["-e", PERL, &server.address.port().to_string(), &scale().to_string()]);
+    let done = outcome(&mut perl, "DBD::MariaDB");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    // What is compressed is not read.
+    let done =
+        outcome(server.client().args(["--compress", "-e", "/*=SELECT unseen=*/ SELECT * FROM unseen"]), "mariadb");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    burnt
+}
+
+/// The class a query's text says it must have.
+fn marked(sql: &str) -> Option<&str> {
+    Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
+}
+
+/// Waits until no more units come.
+fn settled(agent: &Agent) -> Metrics {
+    let mut last = 0.0;
+    wait("the last statements", Duration::from_secs(60), || {
+        let metrics = agent.metrics();
+        let now = metrics.sum("tracer_work_total", &[("protocol", "mariadb")])
+            + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", "mariadb")]);
+        let still = now > 0.0 && (now - last).abs() < 0.5;
+        last = now;
+        std::thread::sleep(Duration::from_millis(1500));
+        still.then_some(metrics)
+    })
+}
+
+#[test]
+fn statements_errors_and_durations_are_what_the_server_says() {
+    let Some(_turn) = begin("mariadb", &["mariadbd", "mariadb", "python3", "perl"]) else { return };
+    let dir = scratch();
+    let server = MariaDb::start(dir.path());
+    let setup = "CREATE TABLE slow (a INT); INSERT INTO slow VALUES (1); CREATE TABLE burnt AS SELECT 1 AS a; CREATE TABLE unseen (a INT)";
+    let done = outcome(server.client().args(["-e", setup]), "mariadb");
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let port = server.address.port().to_string();
+    let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10"]);
+    let burnt = load(&server, dir.path());
+    let metrics = settled(&agent);
+    let lost = metrics.lost();
+    for target in ["/", "/metrics", "/service?name=mariadbd", "/api/v1/classes", "/api/v1/transactions?limit=1000"] {
+        no_secret(target, &agent.text(target));
+    }
+    let path = agent.transactions.clone();
+    no_secret("its output", &agent.stop().said);
+    no_secret("the file of units", &std::fs::read_to_string(&path).expect("units"));
+    let units = units::read(&path);
+
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+    for class in server.sent().iter().filter_map(|sql| marked(sql)) {
+        *expected.entry(class.to_owned()).or_default() += 1;
+    }
+    assert_eq!(expected.remove("SELECT unseen"), Some(1));
+    let sides = [true, false].map(|side| {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for unit in units.iter().filter(|unit| unit.server == side && (!side || unit.service == SERVICE)) {
+            *counts.entry(unit.class.clone()).or_default() += 1;
+        }
+        counts
+    });
+    for (class, count) in &expected {
+        let of = |side: usize| sides[side].get(class).copied().unwrap_or(0);
+        say(&format!("  {class:<50} {count:>7} {:>7} {:>7}", of(0), of(1)));
+    }
+    let others: Vec<_> = sides[0].iter().filter(|(class, _)| !expected.contains_key(*class)).collect();
+    say(&format!("others served: {others:?}; lost: {lost:?}"));
+    let wanted: u64 = expected.values().sum();
+    for (which, counts) in [("served", &sides[0]), ("called", &sides[1])] {
+        let found: BTreeMap<_, _> =
+            counts.iter().filter(|(class, _)| expected.contains_key(*class)).map(|(a, b)| (a.clone(), *b)).collect();
+        assert_eq!(found, expected, "{which}; lost: {lost:?}");
+        assert!(!counts.contains_key("SELECT unseen"), "{which}: what is compressed cannot be read");
+    }
+    figure("mariadb statements", &format!("{wanted} served and called of {wanted}"));
+
+    let mut errors: BTreeMap<String, u64> = BTreeMap::new();
+    for (code, count) in CLIENT_ERRORS.iter().chain(&PYMYSQL_ERRORS).chain(&PERL_ERRORS) {
+        *errors.entry((*code).to_owned()).or_default() += count;
+    }
+    let mut found = BTreeMap::new();
+    for series in metrics.of("db_server_operation_duration_seconds_count", &[("db_system_name", "mariadb")]) {
+        let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
+        if !kind.is_empty() {
+            *found.entry(kind).or_default() += series.value as u64;
+        }
+    }
+    say(&format!("errors: {found:?}"));
+    assert_eq!(found, errors, "lost: {lost:?}");
+
+    durations(&server.times(), &units);
+    let cpu: f64 = units.iter().filter(|unit| unit.server && unit.class == "SELECT burnt").map(|unit| unit.cpu_s).sum();
+    say(&format!("CPU of a session: {burnt:.4} s used, {cpu:.4} s found for the class that burnt it"));
+    if scale() >= 1.0 {
+        assert!((cpu - burnt).abs() < burnt * 0.02, "{cpu} of {burnt}");
+    }
+}
+
+/// Medians of each class against the server's own.
+fn durations(times: &[(String, f64)], units: &[Unit]) {
+    let mut truth: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (sql, seconds) in times {
+        // Of several in one query each is logged by itself.
+        if let Some(class) = marked(sql).filter(|class| !class.contains(';') && !class.contains("BATCH")) {
+            truth.entry(class).or_default().push(*seconds);
+        }
+    }
+    let median = |values: &mut Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let mut compared = 0;
+    for (class, values) in truth.iter_mut().filter(|(_, values)| values.len() >= 10) {
+        let mut own: Vec<f64> =
+            units.iter().filter(|unit| unit.server && unit.class == *class).map(|unit| unit.duration_s).collect();
+        if own.len() != values.len() {
+            continue;
+        }
+        let (theirs, ours) = (median(values), median(&mut own));
+        say(&format!("  median of {class:<30} {:.3} ms, server's own {:.3} ms", ours * 1e3, theirs * 1e3));
+        compared += 1;
+        if scale() >= 1.0 {
+            assert!((ours - theirs).abs() <= 1e-3 + theirs * 0.02, "{class}: {ours} and {theirs}");
+        }
+    }
+    assert!(compared >= 4, "{truth:?}");
+}
+
+fn no_secret(place: &str, text: &str) {
+    let lower = text.to_lowercase();
+    for secret in SECRETS {
+        assert!(!lower.contains(secret), "{secret} shows in {place}");
+    }
+}

@@ -1,0 +1,315 @@
+//! The protocol of MySQL and MariaDB (MySQL's internals manual, "Client/Server Protocol"; MariaDB's knowledge base).
+//!
+//! A unit of work is a command with all of its results. Of statements only summaries are kept ([`super::sql`]), of
+//! errors the number; parameters, rows, passwords and files are passed over unread.
+
+mod detect;
+mod packets;
+mod replies;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use self::packets::{Packet, integer, long, packet};
+use self::replies::Progress;
+use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+
+/// Commands, by the first byte of their packet.
+const QUIT: u8 = 0x01;
+const USE: u8 = 0x02;
+const QUERY: u8 = 0x03;
+const FIELD_LIST: u8 = 0x04;
+const STATISTICS: u8 = 0x09;
+const PING: u8 = 0x0e;
+const CHANGE_USER: u8 = 0x11;
+const BINLOG_DUMP: u8 = 0x12;
+const PREPARE: u8 = 0x16;
+const EXECUTE: u8 = 0x17;
+const LONG_DATA: u8 = 0x18;
+const CLOSE: u8 = 0x19;
+const STATEMENT_RESET: u8 = 0x1a;
+const FETCH: u8 = 0x1c;
+const BINLOG_DUMP_GTID: u8 = 0x1e;
+const RESET: u8 = 0x1f;
+/// MariaDB's EXECUTE for many rows.
+const BULK: u8 = 0xfa;
+
+/// What client and server can do, as they say when they meet.
+const TLS: u32 = 1 << 11;
+const COMPRESS: u32 = 1 << 5;
+const DEPRECATE_EOF: u32 = 1 << 24;
+const COMPRESS_ZSTD: u32 = 1 << 26;
+const ATTRIBUTES: u32 = 1 << 27;
+
+/// [`Asked::note`]: one packet answers.
+const NOTE_ONE: u16 = 1;
+/// [`Asked::note`]: results answer.
+const NOTE_RESULT: u16 = 2;
+/// [`Asked::note`]: what PREPARE is answered by.
+const NOTE_PREPARE: u16 = 3;
+/// [`Asked::note`]: rows.
+const NOTE_FETCH: u16 = 4;
+/// [`Asked::note`]: columns, up to their end.
+const NOTE_FIELDS: u16 = 5;
+/// [`Asked::note`]: what logging in is answered by.
+const NOTE_AUTH: u16 = 6;
+
+/// Most prepared statements of one connection that are remembered.
+const STATEMENTS: usize = 1024;
+/// About what one takes, bytes.
+const EACH: usize = 96;
+/// Most PREPAREs that wait for their number.
+const PREPARING: usize = 64;
+/// Stands for the statement that was prepared last (MariaDB).
+const LAST: u32 = u32::MAX;
+
+/// MySQL.
+#[derive(Debug)]
+pub struct MySql;
+
+/// MariaDB: the same protocol, another name.
+#[derive(Debug)]
+pub struct MariaDb;
+
+impl Protocol for MySql {
+    fn name(&self) -> &'static str {
+        "mysql"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        detect::detect(bytes, false)
+    }
+
+    fn trails(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Session::default())
+    }
+}
+
+impl Protocol for MariaDb {
+    fn name(&self) -> &'static str {
+        "mariadb"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        detect::detect(bytes, true)
+    }
+
+    fn trails(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Session::default())
+    }
+}
+
+/// What a connection's messages said that later ones depend on.
+#[derive(Debug, Default)]
+struct Session {
+    /// What the server can do.
+    server: Option<u32>,
+    /// What was agreed on.
+    agreed: u32,
+    statements: FxHashMap<u32, Summary>,
+    preparing: VecDeque<Summary>,
+    last: Option<Summary>,
+    progress: Progress,
+}
+
+impl Session {
+    /// What the client answers to the greeting.
+    fn login(&mut self, packet: &Packet<'_>, cut: bool) -> Step<Box<Request>> {
+        let Some(client) = long(packet.payload, 0) else {
+            return if cut { Step::Invalid } else { Step::NeedMore };
+        };
+        let (used, rest) = packet.split();
+        self.agreed = client & self.server.unwrap_or(u32::MAX);
+        self.progress.lean = self.agreed & DEPRECATE_EOF != 0;
+        // Encryption is asked for by the same packet without its rest.
+        if client & TLS != 0 && packet.length == 32 {
+            return Step::Leave;
+        }
+        Step::Head { used, message: plain("CONNECT", NOTE_AUTH), body: Body::Length(rest) }
+    }
+
+    /// The text of a query, behind its attributes; `None` when there are some.
+    fn text<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        let after = payload.get(1..)?;
+        if self.agreed & ATTRIBUTES == 0 {
+            return Some(after);
+        }
+        let (count, at) = integer(after, 0)?;
+        let (_, at) = integer(after, at)?;
+        if count == 0 { after.get(at..) } else { None }
+    }
+
+    fn command(&mut self, packet: &Packet<'_>, cut: bool) -> Step<Box<Request>> {
+        let Some(command) = packet.payload.first().copied() else {
+            return if cut { Step::Invalid } else { Step::NeedMore };
+        };
+        // With what stands before the text, and a byte after what is looked at.
+        let wanted = if matches!(command, QUERY | PREPARE) { SQL_LIMIT + 32 } else { 16 };
+        if !cut && !packet.is_whole() && packet.payload.len() < wanted {
+            return Step::NeedMore;
+        }
+        let (used, rest) = packet.split();
+        let front = packet.payload.get(..packet.payload.len().min(wanted)).unwrap_or_default();
+        let statement = |text: &[u8]| summarize(text, (front.len() as u64) < packet.length, Dialect::MySql);
+        let prepared = || match long(front, 1) {
+            Some(LAST) => self.last.clone(),
+            Some(number) => self.statements.get(&number).cloned(),
+            None => None,
+        };
+        let mut message = match command {
+            QUERY => match self.text(front).map(statement) {
+                Some(Summary { operation, text }) => named(operation, text, NOTE_RESULT),
+                None => unnamed(NOTE_RESULT),
+            },
+            PREPARE => {
+                let summary = statement(front.get(1..).unwrap_or_default());
+                let text = Arc::from(format!("PREPARE {}", summary.text));
+                if self.preparing.len() < PREPARING {
+                    self.preparing.push_back(summary.clone());
+                }
+                self.last = Some(summary);
+                named(shared("PREPARE"), text, NOTE_PREPARE)
+            }
+            EXECUTE | BULK => match prepared() {
+                Some(Summary { operation, text }) => named(operation, text, NOTE_RESULT),
+                None => unnamed(NOTE_RESULT),
+            },
+            CLOSE => {
+                if let Some(number) = long(front, 1) {
+                    self.statements.remove(&number);
+                }
+                return Step::Pass { used, rest };
+            }
+            LONG_DATA | QUIT => return Step::Pass { used, rest },
+            FETCH => plain("FETCH", NOTE_FETCH),
+            FIELD_LIST => plain("FIELD LIST", NOTE_FIELDS),
+            CHANGE_USER => plain("CHANGE USER", NOTE_AUTH),
+            // What follows is replicated.
+            BINLOG_DUMP | BINLOG_DUMP_GTID => return Step::Leave,
+            PING => plain("PING", NOTE_ONE),
+            USE => plain("USE", NOTE_ONE),
+            STATISTICS => plain("STATISTICS", NOTE_ONE),
+            STATEMENT_RESET | RESET => plain("RESET", NOTE_ONE),
+            0..=0x1f => plain(super::sql::OTHER, NOTE_ONE),
+            _ => return Step::Invalid,
+        };
+        message.cut = rest > 0 && packet.payload.len() < wanted;
+        Step::Head { used, message, body: Body::Length(rest) }
+    }
+}
+
+fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
+    let asked = Asked { note, ..Asked::default() };
+    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+}
+
+fn plain(method: &str, note: u16) -> Box<Request> {
+    named(shared(method), shared(method), note)
+}
+
+fn unnamed(note: u16) -> Box<Request> {
+    Box::new(Request { asked: Asked { note, ..Asked::default() }, cut: false, ..*Request::unnamed() })
+}
+
+impl Parser for Session {
+    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+        let Some(packet) = packet(bytes) else {
+            return if cut { Step::Invalid } else { Step::NeedMore };
+        };
+        let (used, rest) = packet.split();
+        match packet.number {
+            0 if packet.length > 0 => self.command(&packet, cut),
+            0 => Step::Invalid,
+            1 if self.server.is_some() && self.agreed == 0 => self.login(&packet, cut),
+            // What goes on: logging in, a file, a long packet.
+            _ => Step::Pass { used, rest },
+        }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        if self.server.is_none()
+            && asked.note == 0
+            && let Some(packet) = packet(bytes)
+            && packet.number == 0
+        {
+            if !packet.is_whole() && !cut {
+                return Step::NeedMore;
+            }
+            self.server = capabilities(&packet);
+            let (used, rest) = packet.split();
+            return if self.server.is_some() { Step::Pass { used, rest } } else { Step::Invalid };
+        }
+        let step = self.progress.reply(bytes, cut, asked.note);
+        if let Step::Head { message, .. } = &step
+            && asked.note == NOTE_PREPARE
+        {
+            let summary = self.preparing.pop_front();
+            if let (Some(number), Some(summary), None) = (self.progress.prepared.take(), summary, message.failure)
+                && self.statements.len() < STATEMENTS
+            {
+                self.statements.insert(number, summary);
+            }
+        }
+        match step {
+            // From here on everything is packed.
+            Step::Head { used, message, .. }
+                if asked.note == NOTE_AUTH
+                    && message.failure.is_none()
+                    && self.agreed & (COMPRESS | COMPRESS_ZSTD) != 0 =>
+            {
+                Step::Head { used, message, body: Body::Switch }
+            }
+            step => step,
+        }
+    }
+
+    fn is_unasked(&self, bytes: &[u8]) -> bool {
+        packet(bytes).is_some_and(|packet| matches!(detect::greeting(&packet), Ok(Some(_))))
+    }
+
+    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+        self.progress.last(bytes)
+    }
+
+    fn broken(&mut self, requests: bool) {
+        if !requests {
+            self.progress.restart();
+            // Which of them a reply that is yet to come answers is not known.
+            self.preparing.clear();
+        }
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.statements.len() * EACH
+    }
+
+    fn forget(&mut self) {
+        self.statements = FxHashMap::default();
+        self.preparing = VecDeque::new();
+    }
+}
+
+/// What the server can do, by its greeting.
+fn capabilities(packet: &Packet<'_>) -> Option<u32> {
+    let version = detect::greeting(packet).ok()??;
+    // Version and its end, the connection's number, eight bytes and a zero.
+    let at = 1 + version.len() + 1 + 4 + 8 + 1;
+    let low = u32::from(packets::short(packet.payload, at)?);
+    let high = u32::from(packets::short(packet.payload, at + 5).unwrap_or_default());
+    Some(low | high << 16)
+}
+
+#[cfg(test)]
+#[path = "mysql/tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! Messages of several parts: heads that go on after bytes nobody reads, and replies that end by a part of their own.
+
+use super::conversation::Conversation;
+use super::stream::State;
+use super::{Chunk, Reply, Said, Settings, Stamp, Verdict};
+use crate::model::{Direction, Outcome};
+
+impl Conversation {
+    /// The head goes on: `used` of `bytes` and `rest` more after them are its front; the first `had` of them came
+    /// before. Gives the bytes up to where it goes on.
+    pub(super) fn part(&mut self, dir: Direction, (used, rest): (usize, u64), (bytes, had): (&[u8], usize)) -> usize {
+        let stream = self.stream(dir);
+        stream.bytes += used as u64;
+        stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+        if rest > 0 {
+            stream.state = State::Part(rest);
+        }
+        used
+    }
+
+    /// The same for bytes that belong to no message.
+    pub(super) fn pass(&mut self, dir: Direction, (used, rest): (usize, u64), (bytes, had): (&[u8], usize)) -> usize {
+        let stream = self.stream(dir);
+        stream.restart();
+        stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+        if rest > 0 {
+            stream.state = State::Pass(rest);
+        }
+        used
+    }
+
+    /// The server speaks while a request's head still goes on: it may be whole as it is.
+    pub(super) fn answered_early(&mut self, dir: Direction, at: Stamp, settings: &Settings, out: &mut Vec<Said>) {
+        let stream = self.stream(dir);
+        if stream.bytes > 0 && stream.buffer.is_empty() {
+            let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], at, arrived: 0 };
+            self.start(&nothing, 0, &[], settings, true, out);
+        }
+    }
+
+    /// What follows cannot be read.
+    pub(super) fn leave(&mut self, left: u64) -> u64 {
+        self.verdict = Verdict::Ignore;
+        left
+    }
+
+    /// A reply's head is read: says whose it is.
+    pub(super) fn replied(&mut self, chunk: &Chunk<'_>, reply: &Reply, out: &mut Vec<Said>) {
+        let first = self.stream(chunk.dir).start.map_or(chunk.at, |(first, _, _)| first);
+        let waiting = self.pair.oldest().copied();
+        self.unsure |= waiting.is_none();
+        // Where several wait, one of them may have been answered before its record came.
+        let sure = !self.unsure && self.pair.len() == 1;
+        if let Some(waiting) = waiting.or_else(|| self.reveal(out)) {
+            let Reply { status, failure, .. } = *reply;
+            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first, sure });
+        } else {
+            self.orphan = true;
+            out.push(Said::Unpaired { status: reply.status });
+        }
+    }
+
+    /// Where the next part of a reply begins was not captured: its end is looked for. Where several wait, it could be
+    /// another one's.
+    pub(super) fn trail(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+        let several = self.pair.len() > 1;
+        if several {
+            self.want_more(chunk.dir, chunk.head.len());
+            return self.invalid(chunk, captured, left, out);
+        }
+        self.stream(chunk.dir).state = State::Trailing;
+        0
+    }
+
+    /// In a reply of which only the end can be found.
+    pub(super) fn trailing(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+        let stream = self.stream(chunk.dir);
+        stream.begin(chunk, chunk.len - left);
+        stream.bytes += left;
+        let last = if captured.len() as u64 == left { captured } else { chunk.tail };
+        if let Some(reply) = self.parser.as_mut().and_then(|parser| parser.last(last)) {
+            self.replied(chunk, &reply, out);
+            self.reply_ended(Outcome::Complete, chunk.at, out);
+        }
+        left
+    }
+}

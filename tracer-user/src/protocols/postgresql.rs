@@ -1,0 +1,326 @@
+//! PostgreSQL's protocol, version 3 (PostgreSQL's manual, "Frontend/Backend Protocol").
+//!
+//! A unit of work is a query, or what leads to one execution of a prepared statement and, when it stands behind that,
+//! the Sync. Of queries only summaries are kept ([`super::sql`]), of errors the SQLSTATE where it is a known one;
+//! parameters, rows, passwords and what COPY moves are passed over unread.
+
+mod detect;
+mod frames;
+mod replies;
+mod sqlstate;
+mod statements;
+
+use std::sync::Arc;
+
+use self::detect::{CANCEL, GSS, Startup, TLS, startup};
+use self::frames::{Frame, Front, HEADER, frame, name};
+use self::replies::Progress;
+use self::statements::{NAME, Named};
+use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+
+/// Kinds of messages clients send.
+const REQUESTS: &[u8] = b"QPBEDSCHFXpdcf";
+/// Kinds of messages servers send.
+const REPLIES: &[u8] = b"TDC12ntsIEZNASRKGHWVcdv3";
+
+/// [`Asked::note`]: nothing is known of the request.
+const NOTE_UNKNOWN: u16 = 0;
+/// [`Asked::note`]: the reply ends with ReadyForQuery.
+const NOTE_READY: u16 = 1;
+/// [`Asked::note`]: nothing but a Sync: its reply is ReadyForQuery.
+const NOTE_SYNC: u16 = 2;
+/// [`Asked::note`]: from here on, the reply ends when this many messages and this less are answered.
+const NOTE_ANSWERS: u16 = 16;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct PostgreSql;
+
+impl Protocol for PostgreSql {
+    fn name(&self) -> &'static str {
+        "postgresql"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        detect::detect(bytes)
+    }
+
+    fn pipelines(&self) -> bool {
+        true
+    }
+
+    fn trails(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Session::default())
+    }
+}
+
+/// What a group of messages has come to: those from one answer to the next.
+#[derive(Debug, Default)]
+struct Group {
+    /// What it does, by the message that says most.
+    does: Does,
+    /// What it runs or prepares, where that is known.
+    summary: Option<Summary>,
+    /// It has bound a portal, which runs `runs`, where that is known.
+    bound: bool,
+    runs: Option<Summary>,
+    /// Messages in it that are answered.
+    answers: u16,
+}
+
+/// What a group does; the greater one names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Does {
+    #[default]
+    Nothing,
+    Close,
+    Describe,
+    Bind,
+    Prepare,
+    Execute,
+}
+
+/// What a connection's messages said that later ones depend on.
+#[derive(Debug, Default)]
+struct Session {
+    statements: Named,
+    portals: Named,
+    group: Group,
+    /// The end of what COPY sends was seen: a Sync behind it belongs to it.
+    copied: bool,
+    /// Encryption was asked for: one byte answers.
+    negotiating: bool,
+    progress: Progress,
+}
+
+impl Session {
+    /// The group ends with `used` bytes; `ready`: ReadyForQuery answers it.
+    fn finish(&mut self, used: usize, ready: bool, body: Body) -> Step<Box<Request>> {
+        let Group { does, summary, answers, .. } = std::mem::take(&mut self.group);
+        let note = if ready { NOTE_READY } else { NOTE_ANSWERS.saturating_add(answers) };
+        let message = match (does, summary) {
+            (Does::Execute, Some(summary)) => named(summary.operation, summary.text, note),
+            (Does::Execute, None) => {
+                Box::new(Request { asked: Asked { note, ..Asked::default() }, cut: false, ..*Request::unnamed() })
+            }
+            (Does::Prepare, Some(Summary { text, .. })) => {
+                named(shared("PREPARE"), Arc::from(format!("PREPARE {text}")), note)
+            }
+            (Does::Prepare, None) => plain("PREPARE", note),
+            (Does::Bind, _) => plain("BIND", note),
+            (Does::Describe, _) => plain("DESCRIBE", note),
+            (Does::Close, _) => plain("CLOSE", note),
+            (Does::Nothing, _) => plain("SYNC", NOTE_SYNC),
+        };
+        Step::Head { used, message, body }
+    }
+
+    /// The rest of a group was not captured.
+    fn cut(&mut self, used: usize) -> Step<Box<Request>> {
+        if self.group.does == Does::Nothing {
+            let message = Box::new(Request { cut: true, ..*Request::unnamed() });
+            return Step::Head { used, message, body: Body::UntilTurn };
+        }
+        // Nobody binds what is not executed.
+        if self.group.bound && self.group.does < Does::Execute {
+            (self.group.does, self.group.summary) = (Does::Execute, self.group.runs.take());
+        }
+        let executes = self.group.does == Does::Execute;
+        let mut step = self.finish(used, true, Body::UntilTurn);
+        if let Step::Head { message, .. } = &mut step {
+            message.cut = true;
+            if executes {
+                // Others may have followed, which the same ReadyForQuery answers.
+                message.asked.note = NOTE_UNKNOWN;
+            }
+        }
+        step
+    }
+
+    fn does(&mut self, does: Does) {
+        self.group.does = self.group.does.max(does);
+        self.group.answers = self.group.answers.saturating_add(1).min(u16::MAX / 2);
+    }
+
+    /// A message without a kind: a connection begins.
+    fn begin(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
+        let (length, code) = match startup(bytes) {
+            Startup::Is(length, code) => (u64::from(length), code),
+            Startup::Short if !cut => return Step::NeedMore,
+            Startup::Short | Startup::No => return Step::Invalid,
+        };
+        if matches!(code, TLS | GSS) {
+            self.negotiating = true;
+            return Step::Part { used: 8, rest: 0 };
+        }
+        let used = bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+        let mut message = plain(if code == CANCEL { "CANCEL" } else { "CONNECT" }, NOTE_READY);
+        message.asked.silent = code == CANCEL;
+        Step::Head { used, message, body: Body::Length(length - used as u64) }
+    }
+
+    fn query(&mut self, frame: &Frame<'_>, cut: bool) -> Step<Box<Request>> {
+        // With the byte after them, which may be the end.
+        if waits(frame, SQL_LIMIT + 1, cut) {
+            return Step::NeedMore;
+        }
+        let text = frame.fields.strip_suffix(&[0]).filter(|_| frame.is_whole());
+        let summary = summarize(text.unwrap_or(frame.fields), text.is_none(), Dialect::PostgreSql);
+        self.group = Group::default();
+        let mut message = named(summary.operation, summary.text, NOTE_READY);
+        let (used, rest) = frame.split();
+        message.cut = rest > 0 && frame.fields.len() < SQL_LIMIT;
+        Step::Head { used, message, body: Body::Length(rest) }
+    }
+
+    /// Parse, Bind, Describe, Execute, Close: what names they have.
+    fn extended(&mut self, frame: &Frame<'_>, cut: bool) -> Step<Box<Request>> {
+        let limit = if frame.kind == b'P' { SQL_LIMIT } else { 2 * NAME + 2 };
+        if waits(frame, limit, cut) {
+            return Step::NeedMore;
+        }
+        let fields = frame.fields.get(..frame.fields.len().min(limit)).unwrap_or_default();
+        match frame.kind {
+            b'P' => {
+                let found = name(fields).map(|(statement, rest)| {
+                    let (query, is_cut) = name(rest).map_or((rest, true), |(query, _)| (query, false));
+                    (statement, summarize(query, is_cut, Dialect::PostgreSql))
+                });
+                if let Some((statement, summary)) = found {
+                    self.group.summary = Some(summary.clone());
+                    self.statements.set(statement, Some(summary));
+                } else {
+                    self.group.summary = None;
+                }
+                self.does(Does::Prepare);
+            }
+            b'B' => {
+                let names = name(fields).and_then(|(portal, rest)| Some((portal, name(rest)?.0)));
+                let summary = names.and_then(|(_, statement)| self.statements.get(statement));
+                self.portals.set(names.map_or(b"", |(portal, _)| portal), summary.clone());
+                (self.group.bound, self.group.runs) = (true, summary);
+                self.does(Does::Bind);
+            }
+            b'E' => {
+                self.group.summary = name(fields).and_then(|(portal, _)| self.portals.get(portal));
+                self.does(Does::Execute);
+            }
+            b'C' => {
+                match fields.split_first().map(|(which, rest)| (which, name(rest))) {
+                    Some((b'S', Some((statement, _)))) => self.statements.remove(statement),
+                    Some((b'P', Some((portal, _)))) => self.portals.remove(portal),
+                    _ => {}
+                }
+                self.does(Does::Close);
+            }
+            _ => self.does(Does::Describe),
+        }
+        let (used, rest) = frame.split();
+        Step::Part { used, rest }
+    }
+}
+
+/// Whether more of a message's fields is to be waited for, of which the first `limit` bytes count.
+fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
+    !cut && !frame.is_whole() && frame.fields.len() < limit
+}
+
+fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
+    let asked = Asked { note, ..Asked::default() };
+    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+}
+
+fn plain(method: &str, note: u16) -> Box<Request> {
+    named(shared(method), shared(method), note)
+}
+
+impl Parser for Session {
+    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+        let begun = self.group.does != Does::Nothing;
+        match bytes.first() {
+            None if cut => return self.cut(0),
+            // An error is told at once, and rows when there are many.
+            None if self.group.does == Does::Execute => return self.finish(0, false, Body::Length(0)),
+            None => return Step::NeedMore,
+            Some(0) if !begun => return self.begin(bytes, cut),
+            // What is executed is sent with what stands behind it, if that can be its end.
+            Some(kind) if self.group.does == Does::Execute && !matches!(kind, b'S' | b'H') => {
+                return self.finish(0, false, Body::Length(0));
+            }
+            Some(_) => {}
+        }
+        let frame = match frame(bytes, REQUESTS) {
+            Front::Frame(frame) => frame,
+            Front::Short if cut => return self.cut(bytes.len()),
+            Front::Short => return Step::NeedMore,
+            Front::Bad => return Step::Invalid,
+        };
+        let copied = std::mem::replace(&mut self.copied, matches!(frame.kind, b'c' | b'f'));
+        let (used, rest) = frame.split();
+        match frame.kind {
+            b'Q' => {
+                self.copied = false;
+                self.query(&frame, cut)
+            }
+            b'P' | b'B' | b'D' | b'E' | b'C' => self.extended(&frame, cut),
+            b'S' | b'H' if frame.total != HEADER as u64 => Step::Invalid,
+            b'S' if copied && !begun => Step::Pass { used, rest },
+            b'S' => self.finish(used, true, Body::Length(0)),
+            b'H' if begun => self.finish(used, false, Body::Length(0)),
+            b'F' => Step::Head { used, message: plain("FUNCTION CALL", NOTE_READY), body: Body::Length(rest) },
+            // What COPY moves, passwords, the end.
+            _ if begun => Step::Part { used, rest },
+            _ => Step::Pass { used, rest },
+        }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        if self.negotiating {
+            self.negotiating = false;
+            match bytes {
+                [b'N'] => return Step::Pass { used: 1, rest: 0 },
+                [b'S' | b'G'] => return Step::Leave,
+                _ => {}
+            }
+        }
+        self.progress.reply(bytes, cut, asked.note)
+    }
+
+    fn is_unasked(&self, bytes: &[u8]) -> bool {
+        match bytes {
+            [b'N' | b'S' | b'G'] => self.negotiating,
+            _ => replies::are_unasked(bytes),
+        }
+    }
+
+    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+        self.progress.last(bytes)
+    }
+
+    fn broken(&mut self, requests: bool) {
+        if requests {
+            self.group = Group::default();
+            self.copied = false;
+        } else {
+            self.progress = Progress::default();
+        }
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.statements.bytes() + self.portals.bytes()
+    }
+
+    fn forget(&mut self) {
+        self.statements.clear();
+        self.portals.clear();
+    }
+}
+
+#[cfg(test)]
+#[path = "postgresql/tests.rs"]
+mod tests;

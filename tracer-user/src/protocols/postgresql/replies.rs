@@ -1,0 +1,206 @@
+//! What the server answers: where a reply ends, and how it failed.
+
+use super::frames::{Frame, Front, HEADER, error_field, frame, number};
+use super::sqlstate::{ABORTED, OTHER, code};
+use super::{NOTE_ANSWERS, NOTE_READY, NOTE_SYNC, NOTE_UNKNOWN, REPLIES};
+use crate::protocols::{Body, Reply, Step};
+
+/// The kind of an error stands within this many bytes of its beginning.
+const ERROR_FRONT: usize = 256;
+/// Bytes of ReadyForQuery.
+const READY: usize = 6;
+
+/// How far a reply is read.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Something of it was read.
+    begun: bool,
+    /// Messages it has answered.
+    answers: u16,
+    failure: Option<&'static str>,
+    /// An error was told: what was sent before the next Sync is passed over by the server.
+    skipping: bool,
+}
+
+/// What a message does to the reply it is in.
+enum Does {
+    /// It goes on.
+    GoesOn,
+    Ends,
+    /// It belongs to no reply.
+    Unasked,
+    /// The connection becomes something else.
+    Switches,
+    /// More bytes of it are needed.
+    Needs,
+}
+
+impl Progress {
+    /// Reads the front of a reply; `note` is that of the request.
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, note: u16) -> Step<Reply> {
+        if self.skipping && !self.begun && note >= NOTE_ANSWERS {
+            return Step::Head { used: 0, message: reply(Some(ABORTED)), body: Body::Length(0) };
+        }
+        let mut at = 0;
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let frame = match frame(rest, REPLIES) {
+                Front::Frame(frame) if frame.kind != b'Z' || frame.is_whole() => frame,
+                Front::Bad if at == 0 => return Step::Invalid,
+                Front::Frame(_) | Front::Short | Front::Bad => return self.wait(at, cut),
+            };
+            let begun = self.begun;
+            let does = self.message(&frame, cut, note);
+            // Where a reply begins is a step of its own: its time is that of its first byte.
+            if !begun && self.begun && at > 0 {
+                self.begun = false;
+                return Step::Pass { used: at, rest: 0 };
+            }
+            let (there, rest) = frame.split();
+            match does {
+                Does::Needs => {
+                    self.begun = begun;
+                    return self.wait(at, cut);
+                }
+                Does::Switches => {
+                    let message = self.end();
+                    return Step::Head { used: at + there, message, body: Body::Switch };
+                }
+                Does::Ends => {
+                    self.skipping &= note != NOTE_SYNC;
+                    self.count(&frame);
+                    let message = self.end();
+                    return Step::Head { used: at + there, message, body: Body::Length(rest) };
+                }
+                Does::GoesOn | Does::Unasked => self.count(&frame),
+            }
+            at += there;
+            if rest > 0 {
+                return if self.begun { Step::Part { used: at, rest } } else { Step::Pass { used: at, rest } };
+            }
+        }
+    }
+
+    /// Nothing more can be read than `at` bytes.
+    fn wait<T>(&self, at: usize, cut: bool) -> Step<T> {
+        match at {
+            0 if cut => Step::Trailing,
+            0 => Step::NeedMore,
+            used if self.begun => Step::Part { used, rest: 0 },
+            used => Step::Pass { used, rest: 0 },
+        }
+    }
+
+    fn message(&mut self, frame: &Frame<'_>, cut: bool, note: u16) -> Does {
+        let front = frame.fields.get(..frame.fields.len().min(ERROR_FRONT)).unwrap_or_default();
+        if !self.begun {
+            match frame.kind {
+                b'N' | b'A' | b'S' => return Does::Unasked,
+                // Of a Sync that was counted to no request.
+                b'Z' if !matches!(note, NOTE_READY | NOTE_SYNC) => {
+                    self.skipping = false;
+                    return Does::Unasked;
+                }
+                _ => self.begun = true,
+            }
+        }
+        match frame.kind {
+            b'Z' => Does::Ends,
+            b'W' => Does::Switches,
+            b'E' => {
+                let is_over = error_field(front, b"C").is_some() || frame.is_whole() || front.len() == ERROR_FRONT;
+                if !is_over && !cut {
+                    return Does::Needs;
+                }
+                let fatal = [&b"V"[..], b"S"].iter().any(|kind| {
+                    matches!(error_field(front, kind), Some(severity) if severity == b"FATAL" || severity == b"PANIC")
+                });
+                if note == NOTE_UNKNOWN && fatal {
+                    // The server ends an idle connection.
+                    self.begun = false;
+                    return Does::Unasked;
+                }
+                if matches!(note, NOTE_READY | NOTE_SYNC) && !fatal { Does::GoesOn } else { Does::Ends }
+            }
+            b'C' | b'I' | b's' if note == NOTE_UNKNOWN => Does::Ends,
+            b'1' | b'2' | b'3' | b'T' | b'n' | b'C' | b'I' | b's' if note >= NOTE_ANSWERS => {
+                if self.answers + 1 >= note - NOTE_ANSWERS { Does::Ends } else { Does::GoesOn }
+            }
+            _ => Does::GoesOn,
+        }
+    }
+
+    /// Notes what a message said.
+    fn count(&mut self, frame: &Frame<'_>) {
+        match frame.kind {
+            b'Z' => {
+                if self.skipping && self.failure.is_none() && self.begun {
+                    self.failure = Some(ABORTED);
+                }
+                self.skipping = false;
+            }
+            b'E' if self.begun => {
+                let front = frame.fields.get(..frame.fields.len().min(ERROR_FRONT)).unwrap_or_default();
+                let kind = error_field(front, b"C").map_or(OTHER, code);
+                self.failure.get_or_insert(kind);
+                self.skipping = true;
+            }
+            b'1' | b'2' | b'3' | b'T' | b'n' | b'C' | b'I' | b's' => self.answers = self.answers.saturating_add(1),
+            _ => {}
+        }
+    }
+
+    /// The reply that ends with `bytes`, where only that can be found of it.
+    pub(super) fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+        let found = last(bytes)?;
+        let failure = std::mem::take(self).failure;
+        Some(reply(failure.or(found.failure)))
+    }
+
+    /// The reply is over.
+    fn end(&mut self) -> Reply {
+        let Self { failure, skipping, .. } = std::mem::take(self);
+        self.skipping = skipping;
+        reply(failure)
+    }
+}
+
+fn reply(failure: Option<&'static str>) -> Reply {
+    Reply { status: 0, failure, interim: false }
+}
+
+/// Whether `bytes` are messages that answer nothing.
+pub(super) fn are_unasked(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Front::Frame(frame) = frame(rest, b"NAS")
+        && frame.is_whole()
+    {
+        rest = rest.get(frame.split().0..).unwrap_or_default();
+        if rest.is_empty() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The reply that ends with `bytes`: with ReadyForQuery. The kind of an error is found where the whole message is in
+/// them; that there was one shows in the state of a transaction, too.
+fn last(bytes: &[u8]) -> Option<Reply> {
+    let (before, ready) = bytes.split_at_checked(bytes.len().checked_sub(READY)?)?;
+    let (front, state) = ready.split_at_checked(HEADER)?;
+    if front != b"Z\0\0\0\x05" {
+        return None;
+    }
+    let is_error = |at: &usize| {
+        let length = number(before, at + 1).map(|length| length as usize);
+        length == Some(before.len() - at - 1) && before.get(at + HEADER) == Some(&b'S')
+    };
+    let found = memchr::memrchr_iter(b'E', before).find(is_error).and_then(|at| before.get(at + HEADER..));
+    let failure = match (found, state) {
+        (Some(fields), _) => Some(error_field(fields, b"C").map_or(OTHER, code)),
+        (None, b"E") => Some(OTHER),
+        (None, b"I" | b"T") => None,
+        _ => return None,
+    };
+    Some(reply(failure))
+}

@@ -1,0 +1,77 @@
+//! SQL statements to summaries: verbs and the tables they are about, nothing else (OpenTelemetry's `db.query.summary`,
+//! "Generating a summary of the query"). Literals, parameters and comments never get past `sql/tokens.rs`.
+//!
+//! Its own small reader and no SQL parser: statements come cut, in dialects and with mistakes, and a summary must come
+//! of each of them at the cost of one pass.
+
+mod names;
+mod statement;
+mod tokens;
+
+use std::sync::Arc;
+
+pub(super) use self::names::shared;
+use self::statement::{Statement, statement};
+use self::tokens::Tokens;
+
+/// Bytes of a statement that are looked at.
+pub const SQL_LIMIT: usize = 4096;
+/// Longest summary, bytes.
+pub const SUMMARY_LIMIT: usize = 200;
+/// What a statement that begins with no known verb is called.
+pub const OTHER: &str = "_OTHER";
+/// What a query without a statement is called.
+pub const EMPTY: &str = "_EMPTY";
+
+/// Whose SQL it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `"name"`, `$tag$text$tag$`, `E'\''`, comments that nest; names that are not quoted are lower case.
+    PostgreSql,
+    /// `` `name` ``, `"text"`, `'\''`, `# comment`, `/*! run */`.
+    MySql,
+}
+
+/// What is kept of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Its verb: `db.operation.name`.
+    pub operation: Arc<str>,
+    /// Verbs and tables: `db.query.summary`; begins with the operation unless a WITH comes first.
+    pub text: Arc<str>,
+}
+
+/// Summarizes a query. Of it, only the first [`SQL_LIMIT`] bytes count; `cut`: it is longer than `sql`.
+pub fn summarize(sql: &[u8], cut: bool, dialect: Dialect) -> Summary {
+    let front = sql.get(..sql.len().min(SQL_LIMIT)).unwrap_or_default();
+    let mut tokens = Tokens::new(front, cut || front.len() < sql.len(), dialect);
+    let Some(mut first) = statement(&mut tokens, dialect) else {
+        return Summary { operation: shared(EMPTY), text: shared(EMPTY) };
+    };
+    let Some(second) = statement(&mut tokens, dialect) else {
+        let text = if first.text == first.operation { shared(&first.text) } else { Arc::from(first.text) };
+        return Summary { operation: shared(&first.operation), text };
+    };
+    // Several: what all are, or one after the other.
+    let mut same = true;
+    let mut operations = true;
+    let mut last = first.text.clone();
+    let mut text = first.text.clone();
+    let mut next = Some(second);
+    while let Some(Statement { operation, text: one }) = next {
+        operations &= operation == first.operation;
+        same &= one == first.text;
+        if one != last && text.len() + 2 + one.len() <= SUMMARY_LIMIT {
+            text = text + "; " + &one;
+        }
+        last = one;
+        next = statement(&mut tokens, dialect);
+    }
+    let operation = if operations { format!("BATCH {}", first.operation) } else { "BATCH".into() };
+    let text = if same { format!("BATCH {}", std::mem::take(&mut first.text)) } else { text };
+    Summary { operation: shared(&operation), text: Arc::from(text) }
+}
+
+#[cfg(test)]
+#[path = "sql/tests.rs"]
+mod tests;
