@@ -23,9 +23,9 @@ fn add(counts: &mut Counts, what: String) {
 }
 
 /// An agent for the connections of this port, before others on a CPU: what the ring could not hold because load took
-/// every CPU would be counted, and is not what is looked at here.
+/// every CPU would be counted, and is not what is looked at here; nor is what it gives up to stay below a ceiling.
 fn start(dir: &Path, port: u16) -> Agent {
-    Agent::start(dir, &["--port", &port.to_string(), "--nice=-10"])
+    Agent::start(dir, &["--port", &port.to_string(), "--nice=-10", "--max-cpu", "400%"])
 }
 
 /// Waits until `count` units of each side of `port` were written, and gives all of them.
@@ -97,7 +97,8 @@ fn h2load_counts_what_is_found() {
     for side in [true, false] {
         let units = || all.iter().filter(|unit| unit.server == side);
         let with = |status| units().filter(|unit| unit.status == Some(status)).count() as u64;
-        let body = units().map(|unit| unit.body).sum::<u64>();
+        // A length that is not known makes the sum wrong, which is what it is.
+        let body = units().fold(0, |sum: u64, unit| sum.saturating_add(unit.body));
         let complete = units().filter(|unit| unit.outcome == "complete").count() as u64;
         let found = [units().count() as u64, with(200), with(404), body];
         say(&format!(

@@ -300,9 +300,9 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
 }
 
-/// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes some
-/// milliseconds, and is looked for at each of the first eight and at every sixteenth.
-const OPS_UNKNOWN: u32 = 17;
+/// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes up to
+/// 50 ms, in which a fast client moves this many, and is looked for at each of the first eight and at every sixteenth.
+const OPS_UNKNOWN: u32 = 256;
 
 /// How much of an operation's front to carry.
 #[inline(always)]
