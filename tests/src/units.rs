@@ -19,6 +19,8 @@ pub struct Unit {
     pub service: String,
     /// Request class.
     pub class: String,
+    /// Protocol.
+    pub protocol: String,
     /// Whether it is the serving side; else the calling one.
     pub server: bool,
     /// Process.
@@ -39,6 +41,8 @@ pub struct Unit {
     pub path: String,
     /// Bytes of the reply's body; `u64::MAX` where the agent says that it does not know.
     pub body: u64,
+    /// `error.type`; empty when it did not fail.
+    pub error: String,
     /// How it ended.
     pub outcome: String,
     /// Port of the server; 0 for UNIX sockets.
@@ -68,6 +72,7 @@ pub fn unit(line: &str) -> Unit {
         trace: text("trace_id"),
         service: text("service_name"),
         class: text("request_class"),
+        protocol: text("protocol"),
         server: match text("side").as_str() {
             "server" => true,
             "client" => false,
@@ -82,6 +87,7 @@ pub fn unit(line: &str) -> Unit {
         method: attribute_text("http.request.method"),
         path: attribute_text("url.path"),
         body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or(u64::MAX),
+        error: attribute_text("error.type"),
         outcome: attribute_text("tracer.outcome"),
         port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
     }

@@ -280,7 +280,20 @@ fn grpc_calls_and_what_came_of_them() {
     let classes = all.iter().filter(|unit| unit.class == "shop.v1.Cart/List").count();
     assert_eq!(classes as u64, 2 * expected["shop.v1.Cart/List OK"]);
     figure("gRPC calls", &format!("{wanted} of {wanted} at both ends"));
-    agent.stop();
+    no_secret(agent);
+}
+
+/// Looks for what was planted in heads, bodies and reasons in all that the agent says.
+fn no_secret(agent: Agent) {
+    let targets = ["/", "/metrics", "/service?name=cart", "/api/v1/classes", "/api/v1/transactions?limit=1000"];
+    let mut said: Vec<(String, String)> = targets.iter().map(|target| ((*target).into(), agent.text(target))).collect();
+    let units = agent.transactions.clone();
+    said.push(("output".into(), agent.stop().said));
+    said.push(("units".into(), std::fs::read_to_string(units).expect("the file of units")));
+    for (place, text) in said {
+        assert!(text.contains("shop.v1.Cart/Get") || place == "output" || place == "/", "calls show in {place}");
+        assert!(!text.to_lowercase().contains("planted"), "something planted shows in {place}");
+    }
 }
 
 #[test]

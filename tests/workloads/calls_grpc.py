@@ -31,7 +31,7 @@ class Cart(grpc.GenericRpcHandler):
         return request * 2
 
     def fail(self, request, context):
-        context.abort(getattr(grpc.StatusCode, request.decode()), "as asked")
+        context.abort(getattr(grpc.StatusCode, request.decode()), "planted-reason")
 
     def slow(self, request, context):
         time.sleep(0.3)
@@ -88,9 +88,12 @@ def client(port, count):
     missing = channel.unary_unary(path("Missing"))
     stranger = channel.unary_unary(path("Get", "other.Service"))
 
+    # Must show nowhere.
+    secrets = [("authorization", "Bearer planted-token"), ("cookie", "id=planted-cookie"), ("planted-name", "1")]
+
     def work(worker):
         for n in range(count):
-            note("Get", lambda: get(b"x" * (n % 40)))
+            note("Get", lambda: get(b"planted-body" * (n % 4), metadata=secrets))
             if n % 4 == 0:
                 code = ["NOT_FOUND", "INTERNAL", "UNAVAILABLE", "PERMISSION_DENIED", "DATA_LOSS"][n // 4 % 5]
                 note("Fail", lambda: fail(code.encode()))

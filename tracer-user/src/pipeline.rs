@@ -376,7 +376,7 @@ impl Pipeline {
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {
             _ if live.protocol == grpc::NAME => grpc::failed(live.side, live.status),
-            (_, None) => outcome != Outcome::Upgraded && !live.request.asked.silent,
+            (_, None) => outcome != Outcome::Upgraded && !(live.request.asked.silent || live.request.asked.optional),
             (_, Some(0)) => live.failure.is_some(),
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
-use crate::protocols::{UNNAMED, grpc};
+use crate::protocols::{Conventions, UNNAMED, conventions, grpc};
 use rules::Rule;
 use tree::Tree;
 
@@ -262,10 +262,11 @@ impl Classifier {
         if facts.method == UNNAMED {
             return self.id(names, facts, Arc::from(UNNAMED), Arc::from(""), false);
         }
-        if facts.protocol == grpc::NAME {
+        let conventions = conventions(facts.protocol);
+        if conventions == Conventions::Rpc {
             return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
         }
-        if facts.protocol != "http" {
+        if conventions == Conventions::Database {
             // The protocol itself names requests: from a list that ends, or by a summary.
             let name = if facts.path.is_empty() { facts.method } else { facts.path };
             return self.id(names, facts, Arc::from(name), Arc::from(""), false);

@@ -13,24 +13,26 @@ const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", 
 
 /// Labels of both families, in the order of [`values`]. A server's own port is not one: the conventions leave it out
 /// by default.
-pub(super) const SERVER_LABELS: [&str; 8] = [
+pub(super) const SERVER_LABELS: [&str; 9] = [
     "service_name",
     "request_class",
     "http_request_method",
     "http_route",
     "http_response_status_code",
     "error_type",
+    "network_protocol_name",
     "network_protocol_version",
     "url_scheme",
 ];
 /// The same, and the port that was called.
-pub(super) const CLIENT_LABELS: [&str; 9] = [
+pub(super) const CLIENT_LABELS: [&str; 10] = [
     "service_name",
     "request_class",
     "http_request_method",
     "http_route",
     "http_response_status_code",
     "error_type",
+    "network_protocol_name",
     "network_protocol_version",
     "url_scheme",
     "server_port",
@@ -43,6 +45,8 @@ enum Failure {
     Status,
     Aborted,
     Unfinished,
+    /// What the reply calls it.
+    Word(&'static str),
 }
 
 /// What tells the series of one class apart.
@@ -51,6 +55,8 @@ struct Key {
     method: &'static str,
     status: Option<u16>,
     failure: Failure,
+    /// Empty for HTTP itself.
+    protocol: &'static str,
     version: &'static str,
     /// Client side only.
     port: u16,
@@ -62,12 +68,13 @@ impl Key {
             (Outcome::Aborted, _) => Failure::Aborted,
             (_, false) => Failure::None,
             (_, true) if unit.status.is_some() => Failure::Status,
-            (_, true) => Failure::Unfinished,
+            (_, true) => unit.failure.map_or(Failure::Unfinished, Failure::Word),
         };
         Self {
             method: METHODS.into_iter().find(|known| **known == *unit.method).unwrap_or("_OTHER"),
             status: unit.status,
             failure,
+            protocol: if unit.protocol == "http" { "" } else { unit.protocol },
             version: unit.version,
             port: if unit.side == Side::Client { unit.peer_port } else { 0 },
         }
@@ -134,10 +141,14 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> V
             Failure::Status => status.clone(),
             Failure::Aborted => "aborted".into(),
             Failure::Unfinished => "unfinished".into(),
+            Failure::Word(word) => word.into(),
         };
-        values.extend([key.method.into(), route.into(), status, failure, key.version.into(), "http".into()]);
+        values.extend([key.method, route].map(str::to_owned));
+        values.extend([status, failure]);
+        values.extend([key.protocol, key.version, "http"].map(str::to_owned));
     } else {
-        values.extend(["_OTHER", route, OTHER, OTHER, "", "http"].map(str::to_owned));
+        let protocol = if info.protocol == "http" { "" } else { info.protocol };
+        values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", "http"].map(str::to_owned));
     }
     if side == Side::Client {
         values.push(match key {

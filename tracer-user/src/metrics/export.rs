@@ -24,7 +24,7 @@ use crate::guard::fill::{Fill, scaled};
 use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, HostBooks, Names, Outcome, Owner, Side, Sink, Unit};
-use crate::protocols::grpc;
+use crate::protocols::{Conventions, conventions};
 
 /// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -483,24 +483,29 @@ impl Sink for Metrics {
         if class.folded {
             self.folded_classes.inc();
         }
-        if unit.protocol == "http" {
-            let family = if unit.side == Side::Server { &self.server } else { &self.client };
-            let room = self.series < self.series_most;
-            match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
-                Went::Own => {}
-                Went::New => self.series += 1,
-                Went::Common => self.folded_series.inc(),
+        match conventions(unit.protocol) {
+            Conventions::Http => {
+                let family = if unit.side == Side::Server { &self.server } else { &self.client };
+                let room = self.series < self.series_most;
+                match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
+                    Went::Own => {}
+                    Went::New => self.series += 1,
+                    Went::Common => self.folded_series.inc(),
+                }
             }
-        } else if unit.protocol == grpc::NAME {
-            let family = if unit.side == Side::Server { &self.rpc_server } else { &self.rpc_client };
-            if class.calls.observe(family, class_labels(info, class.folded), unit) {
-                self.folded_series.inc();
+            Conventions::Rpc => {
+                let family = if unit.side == Side::Server { &self.rpc_server } else { &self.rpc_client };
+                if class.calls.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
+                }
             }
-        } else {
-            let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
-            if class.operations.observe(family, class_labels(info, class.folded), unit) {
-                self.folded_series.inc();
+            Conventions::Database => {
+                let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
+                if class.operations.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
+                }
             }
+            Conventions::Session => {}
         }
         let Some(work) = &class.work else { return };
         match unit.outcome {

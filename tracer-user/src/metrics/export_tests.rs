@@ -61,7 +61,7 @@ fn a_request_is_counted_under_the_conventions_names() {
     let text = scrape(&metrics);
     let served = |error: &str, status: &str| {
         format!(
-            "error_type=\"{error}\",http_request_method=\"GET\",http_response_status_code=\"{status}\",http_route=\"/a/{{id}}\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\",url_scheme=\"http\""
+            "error_type=\"{error}\",http_request_method=\"GET\",http_response_status_code=\"{status}\",http_route=\"/a/{{id}}\",network_protocol_name=\"\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\",url_scheme=\"http\""
         )
     };
     has(&text, &format!("http_server_request_duration_seconds_bucket{{{},le=\"0.025\"}} 1", served("", "200")));
@@ -69,7 +69,7 @@ fn a_request_is_counted_under_the_conventions_names() {
     for (error, status) in [("500", "500"), ("aborted", ""), ("unfinished", "")] {
         has(&text, &format!("http_server_request_duration_seconds_count{{{}}} 1", served(error, status)));
     }
-    let made = "http_client_request_duration_seconds_count{error_type=\"\",http_request_method=\"_OTHER\",http_response_status_code=\"200\",http_route=\"/a/{id}\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",server_port=\"8080\",service_name=\"shop\",url_scheme=\"http\"} 1";
+    let made = "http_client_request_duration_seconds_count{error_type=\"\",http_request_method=\"_OTHER\",http_response_status_code=\"200\",http_route=\"/a/{id}\",network_protocol_name=\"\",network_protocol_version=\"1.1\",request_class=\"a \\\"rule's\\\" class\",server_port=\"8080\",service_name=\"shop\",url_scheme=\"http\"} 1";
     has(&text, made);
     let class = "protocol=\"http\",request_class=\"a \\\"rule's\\\" class\",service_name=\"shop\"";
     // The call is not work of the class that happens to have its name.

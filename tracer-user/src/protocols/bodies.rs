@@ -1,11 +1,66 @@
-//! Bodies that say themselves where they end: chunks and RESP values.
+//! Bodies that say themselves where they end: chunks, RESP values, and those that parsers follow.
 
 use super::conversation::Conversation;
 use super::elements::Elements;
 use super::stream::{Chunked, Fed, State};
-use super::{Chunk, Said};
+use super::{Chunk, Said, Walked};
+use crate::model::Direction;
 
 impl Conversation {
+    /// A body the parser follows.
+    pub(super) fn own(
+        &mut self,
+        chunk: &Chunk<'_>,
+        unread: u64,
+        captured: &[u8],
+        left: u64,
+        is_request: bool,
+        out: &mut Vec<Said>,
+    ) -> u64 {
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        if unread > 0 {
+            let take = unread.min(left);
+            stream.state = State::Own(unread - take);
+            stream.bytes += take;
+            return take;
+        }
+        let Some(parser) = &mut self.parser else { return left };
+        if captured.is_empty() {
+            // Uncaptured bytes that needed a look.
+            if parser.ends_unseen(is_request, left, chunk.tail) {
+                stream.bytes += left;
+                self.ended(is_request, chunk.at, out);
+                return left;
+            }
+            stream.state = State::UntilTurn;
+            self.want_more(chunk.dir, chunk.head.len());
+            if is_request && self.pipelines() {
+                self.pair.unseen(chunk.at, chunk.arrived);
+            }
+            return 0;
+        }
+        match parser.body(is_request, captured) {
+            Walked::More(unread) => {
+                stream.bytes += captured.len() as u64;
+                stream.state = State::Own(unread);
+                captured.len() as u64
+            }
+            Walked::End(used) => {
+                stream.bytes += used as u64;
+                self.ended(is_request, chunk.at, out);
+                used as u64
+            }
+            Walked::Lost => {
+                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                stream.state = State::UntilTurn;
+                0
+            }
+        }
+    }
+
     pub(super) fn elements(
         &mut self,
         chunk: &Chunk<'_>,

@@ -83,6 +83,8 @@ impl Conversation {
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
             self.unsure &= !self.pair.is_empty();
+            // None was to come.
+            let outcome = if waiting.asked.optional && bytes == 0 { Outcome::Complete } else { outcome };
             out.push(Said::Done {
                 exchange: waiting.exchange,
                 outcome,
@@ -100,6 +102,12 @@ impl Conversation {
             return multiplexed.closed(how, at, totals, settings, out);
         }
         if self.verdict == Verdict::Ignore {
+            return;
+        }
+        if self.session.is_some() {
+            if how == Closed::Both {
+                self.session_ended(false, out);
+            }
             return;
         }
         let Some(requests) = self.requests else {
@@ -139,7 +147,14 @@ impl Conversation {
             State::UntilTurn | State::ChunkedLost | State::Trailing if started => {
                 self.reply_ended(Outcome::Unfinished, last, out);
             }
-            State::UntilClose | State::Body(_) | State::Part(_) | State::Chunked(_) | State::Elements(_) if started => {
+            State::UntilClose
+            | State::Body(_)
+            | State::Part(_)
+            | State::Chunked(_)
+            | State::Elements(_)
+            | State::Own(_)
+                if started =>
+            {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
             }
             _ => {}
@@ -202,6 +217,14 @@ impl Conversation {
                     self.ended(is_request, at, out);
                 }
             }
+            State::Own(unread) if unread >= missed => {
+                stream.bytes += missed;
+                stream.state = State::Own(unread - missed);
+            }
+            State::Own(_) => {
+                stream.bytes += missed;
+                stream.state = State::UntilTurn;
+            }
             State::Chunked(_)
             | State::Elements(_)
             | State::ChunkedLost
@@ -232,6 +255,35 @@ impl Conversation {
         }
     }
 
+    /// Since when a reply is under way that is to be reported when it is over.
+    pub fn replying_since(&self) -> Option<Nanos> {
+        let replies = match self.requests? {
+            Direction::Rx => &self.tx,
+            Direction::Tx => &self.rx,
+        };
+        let begun = replies.bytes > 0 && !self.orphan && self.pair.oldest().is_some();
+        replies.start.filter(|_| begun).map(|(first, ..)| first.nanos)
+    }
+
+    /// Reports the reply that is under way as it stands at `now`; the rest of it answers nothing.
+    pub fn report_so_far(&mut self, now: Nanos, out: &mut Vec<Said>) {
+        let (Some(_), Some(requests)) = (self.replying_since(), self.requests) else { return };
+        let stream = self.stream(requests.flip());
+        let (reply_bytes, body) = (stream.bytes, stream.bytes.saturating_sub(stream.head_bytes));
+        let body = (!stream.head_cut).then_some(body);
+        let at = Stamp { nanos: now, ..stream.last };
+        let Some(waiting) = self.pair.end() else { return };
+        self.orphan = true;
+        out.push(Said::Done {
+            exchange: waiting.exchange,
+            outcome: Outcome::Unfinished,
+            at,
+            request_bytes: waiting.bytes,
+            reply_bytes,
+            reply_body_bytes: body,
+        });
+    }
+
     /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
     pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
         if let Some(multiplexed) = &mut self.multiplexed {
@@ -242,6 +294,7 @@ impl Conversation {
         if now.saturating_sub(newest) < idle {
             return;
         }
+        self.session_ended(true, out);
         self.release(out);
         let replies = requests.flip();
         let stream = self.stream(replies);
@@ -268,7 +321,7 @@ impl Conversation {
 pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
     out.push(Said::Done {
         exchange: waiting.exchange,
-        outcome: Outcome::Unfinished,
+        outcome: if waiting.asked.optional { Outcome::Complete } else { Outcome::Unfinished },
         at,
         request_bytes: waiting.bytes,
         reply_bytes: 0,

@@ -3,8 +3,11 @@
 use super::closing::give_up;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
+use super::session::Session;
 use super::stream::{State, Stream};
-use super::{Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Said, Settings, Stamp, Step, Touched, Verdict, Want};
+use super::{
+    Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Request, Said, Settings, Stamp, Step, Touched, Verdict, Want,
+};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Beginnings of messages that fit no protocol before a connection is left alone.
@@ -54,6 +57,10 @@ pub struct Conversation {
     /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
     /// reply leaves no request waiting.
     pub(super) unsure: bool,
+    /// The upgrade that was asked for last.
+    pub(super) upgrade: Option<Box<Request>>,
+    /// What the connection is after an upgrade to WebSocket.
+    pub(super) session: Option<Box<Session>>,
     /// What takes everything once the protocol is one whose messages carry the number of their exchange.
     pub(super) multiplexed: Option<Box<Multiplexed>>,
 }
@@ -76,6 +83,8 @@ impl Conversation {
             turned: false,
             orphan: false,
             unsure: false,
+            upgrade: None,
+            session: None,
             multiplexed: None,
         }
     }
@@ -132,6 +141,9 @@ impl Conversation {
         }
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
+        }
+        if self.session.is_some() {
+            return self.session_bytes(chunk, out);
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
@@ -372,6 +384,7 @@ impl Conversation {
                 }
                 State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
                 State::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
+                State::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
                 State::ChunkedLost => {
                     stream.bytes += left;
                     let last = if chunk.tail.is_empty() { captured } else { chunk.tail };
@@ -480,12 +493,16 @@ impl Conversation {
                     if pipelines && !self.pair.has_room() {
                         self.pair.overflow(first, arrived);
                     } else {
-                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines);
+                        // Of those that need no reply not all are waited for.
+                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines && !self.pair.is_patient());
                         if let Some(dropped) = dropped {
                             give_up(&dropped, chunk.at, out);
                         }
                         let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
                         let (request, protocol, head_at) = (message, self.protocol_name(), chunk.at);
+                        if request.asked.websocket {
+                            self.upgrade = Some(request.clone());
+                        }
                         out.push(Said::Begun { exchange, request, first, arrived, head_at, pos, side, protocol });
                     }
                     if pipelines && self.pair.len() == PIPELINE {
@@ -515,6 +532,19 @@ impl Conversation {
                 Step::Invalid | Step::Trailing => return self.invalid(chunk, captured, left, out),
             }
         } else {
+            while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.asked.optional) {
+                match parser.passes(bytes, &oldest.asked) {
+                    Some(false) => break,
+                    None if !cut => {
+                        stream.buffer = bytes.to_vec();
+                        return left;
+                    }
+                    _ => {
+                        self.pair.end();
+                        give_up(&oldest, chunk.at, out);
+                    }
+                }
+            }
             let waiting = self.pair.oldest().copied();
             let asked = waiting.map(|waiting| waiting.asked).unwrap_or_default();
             match parser.reply(bytes, cut, &asked) {
@@ -533,6 +563,9 @@ impl Conversation {
                     } else {
                         if body == Body::UntilTurn {
                             self.want_more(chunk.dir, captured.len());
+                        }
+                        if body != Body::Switch {
+                            self.upgrade = None;
                         }
                         let stream = self.stream(chunk.dir);
                         stream.bytes += used as u64;
@@ -555,7 +588,12 @@ impl Conversation {
                             Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
                             Body::Switch => {
                                 self.reply_ended(Outcome::Upgraded, chunk.at, out);
-                                self.verdict = Verdict::Ignore;
+                                let used = used.saturating_sub(had) as u64;
+                                match self.upgrade.take().filter(|_| asked.websocket) {
+                                    Some(request) => self.begin_session(request, chunk, at + used, out),
+                                    None => self.verdict = Verdict::Ignore,
+                                }
+                                return left;
                             }
                             _ => {}
                         }

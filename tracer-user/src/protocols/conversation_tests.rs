@@ -172,7 +172,7 @@ fn interim_replies_are_not_the_reply() {
 #[test]
 fn upgrades_and_tunnels_are_reported_and_left() {
     for (request, reply) in [
-        ("GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+        ("GET /ws HTTP/1.1\r\nUpgrade: something\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\n\r\n"),
         ("CONNECT h:443 HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"),
     ] {
         let mut conversation = Conversation::new(false);

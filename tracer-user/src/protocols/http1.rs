@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
+use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
 
 /// Methods recognised at the beginning of a connection, the usual ones first.
 pub(super) const METHODS: &[&str] = &[
@@ -40,7 +40,7 @@ pub(super) const METHODS: &[&str] = &[
 /// Most bytes of a path that are kept.
 const PATH_LIMIT: usize = 1024;
 /// Most bytes of any other value that are kept.
-const VALUE_LIMIT: usize = 128;
+pub(super) const VALUE_LIMIT: usize = 128;
 
 /// The protocol.
 #[derive(Debug)]
@@ -49,6 +49,10 @@ pub struct Http1;
 impl Protocol for Http1 {
     fn name(&self) -> &'static str {
         "http"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Http
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -72,7 +76,10 @@ impl Protocol for Http1 {
                     return match bytes.get(method.len() + 1) {
                         None => Detected::NeedMore,
                         Some(b'/' | b'*' | b'h' | b'H') => Detected::Request,
-                        Some(_) if *method == "CONNECT" => Detected::Request,
+                        // NATS has objects there.
+                        Some(b'[' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') if *method == "CONNECT" => {
+                            Detected::Request
+                        }
                         Some(_) => Detected::No,
                     };
                 }
@@ -314,7 +321,7 @@ pub(super) fn method_name(method: &[u8]) -> Option<&str> {
     if fits { std::str::from_utf8(method).ok() } else { None }
 }
 
-fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -333,7 +340,7 @@ pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
 }
 
 /// Bytes as text; what is not UTF-8 shows as replacement characters.
-fn text(bytes: &[u8]) -> Arc<str> {
+pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Arc::from(text),
         Err(_) => Arc::from(String::from_utf8_lossy(bytes)),
@@ -349,10 +356,13 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
         request.host = Some(value_kept());
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
-    } else if name.eq_ignore_ascii_case(b"upgrade")
-        && value.split(|byte| *byte == b',').any(|offer| offer.trim_ascii().eq_ignore_ascii_case(b"h2c"))
-    {
-        request.asked.note = NOTE_H2C;
+    } else if name.eq_ignore_ascii_case(b"upgrade") {
+        for offer in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if offer.eq_ignore_ascii_case(b"h2c") {
+                request.asked.note = NOTE_H2C;
+            }
+            request.asked.websocket |= offer.eq_ignore_ascii_case(b"websocket");
+        }
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
         if name.eq_ignore_ascii_case(wanted.as_bytes()) {

@@ -51,6 +51,16 @@ impl Conversation {
                     gap
                 }
             },
+            State::Own(unread) if unread >= gap => {
+                stream.bytes += gap;
+                stream.state = State::Own(unread - gap);
+                0
+            }
+            State::Own(_) => {
+                stream.bytes += gap;
+                stream.state = State::UntilTurn;
+                gap
+            }
             State::ChunkedLost | State::UntilClose | State::UntilTurn | State::Trailing => {
                 stream.bytes += gap;
                 0

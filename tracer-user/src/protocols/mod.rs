@@ -5,14 +5,17 @@
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
 mod bodies;
+mod cgi;
 mod changes;
 pub mod closing;
 mod conversation;
 mod elements;
+pub mod fastcgi;
 pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod memcached;
 mod missing;
 mod multiplex;
 pub mod mysql;
@@ -21,8 +24,10 @@ mod parts;
 pub mod postgresql;
 mod proxy;
 pub mod redis;
+mod session;
 pub mod sql;
 mod stream;
+pub mod websocket;
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,13 +40,48 @@ pub use elements::Elements;
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
-pub static PROTOCOLS: &[&dyn Protocol] =
-    &[&http1::Http1, &http2::Http2, &redis::Redis, &postgresql::PostgreSql, &mysql::MySql, &mysql::MariaDb];
+pub static PROTOCOLS: &[&dyn Protocol] = &[
+    &http1::Http1,
+    &http2::Http2,
+    &redis::Redis,
+    &postgresql::PostgreSql,
+    &mysql::MySql,
+    &mysql::MariaDb,
+    &fastcgi::FastCgi,
+    &memcached::Memcached,
+    &websocket::WebSocket,
+];
+
+/// Which semantic conventions describe the requests of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conventions {
+    /// HTTP: a method, a path, a status.
+    Http,
+    /// Remote procedure calls: a method, a status.
+    Rpc,
+    /// Databases: an operation, a kind of failure.
+    Database,
+    /// None: named like HTTP's requests, and counted as work only.
+    Session,
+}
+
+/// The conventions for the protocol of this name.
+pub fn conventions(name: &str) -> Conventions {
+    if name == grpc::NAME {
+        return Conventions::Rpc;
+    }
+    let known = PROTOCOLS.iter().find(|protocol| protocol.name() == name);
+    known.map_or(Conventions::Database, |protocol| protocol.conventions())
+}
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
     /// Lower case; also the file name, the config key and the metric label.
     fn name(&self) -> &'static str;
+    /// Which semantic conventions describe its requests.
+    fn conventions(&self) -> Conventions {
+        Conventions::Database
+    }
     /// What `bytes`, the first of a message, are.
     fn detect(&self, bytes: &[u8]) -> Detected;
     /// Whether `asked`, of which alone nothing could be said, and `answer`, which came the other way, are this
@@ -112,6 +152,12 @@ pub trait Parser: Send + fmt::Debug {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+    /// Whether `bytes`, at a reply's beginning, pass over the oldest request, which need not be answered
+    /// ([`Asked::optional`]); `None` when more of them are needed.
+    fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
+        let _ = (bytes, asked);
+        Some(false)
+    }
     /// The protocol that [`Body::Switch`] leads to, where it is a known one; `asked` is the request that led there.
     fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
         let _ = asked;
@@ -120,6 +166,16 @@ pub trait Parser: Send + fmt::Debug {
     /// Whether `bytes`, from the server, answer no request.
     fn is_unasked(&self, bytes: &[u8]) -> bool {
         let _ = bytes;
+        false
+    }
+    /// Follows a body that was given as [`Body::Own`]: `bytes` are its next ones.
+    fn body(&mut self, is_request: bool, bytes: &[u8]) -> Walked {
+        let _ = (is_request, bytes);
+        Walked::Lost
+    }
+    /// Whether such a body ends with an operation of whose rest, `len` bytes, only the last were captured.
+    fn ends_unseen(&self, is_request: bool, len: u64, last: &[u8]) -> bool {
+        let _ = (is_request, len, last);
         false
     }
     /// Whether a head that comes in pieces can be over, by `fresh`, the newest of them and a few bytes before it.
@@ -194,12 +250,25 @@ pub enum Body {
     Chunked,
     /// The rest of values that say themselves where they end.
     Elements(Elements),
+    /// The parser finds it ([`Parser::body`]); this many bytes of it need not be looked at.
+    Own(u64),
     /// Until the sender closes.
     UntilClose,
     /// Not known (the head was cut): until the direction turns.
     UntilTurn,
     /// The connection changes protocol.
     Switch,
+}
+
+/// What a parser made of bytes of a body it follows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walked {
+    /// All belong to it, and so does what follows them; this many bytes of that need not be looked at.
+    More(u64),
+    /// It ended after this many.
+    End(usize),
+    /// Not such a body, or not followed any longer.
+    Lost,
 }
 
 /// The facts of a request that its reply's framing depends on.
@@ -209,8 +278,12 @@ pub struct Asked {
     pub bodiless: bool,
     /// A tunnel was asked for (CONNECT).
     pub tunnel: bool,
+    /// WebSocket was asked for.
+    pub websocket: bool,
     /// No reply comes.
     pub silent: bool,
+    /// A reply need not come: that it does not shows when something later is answered.
+    pub optional: bool,
     /// What the protocol itself notes of the request, for its reply.
     pub note: u16,
 }
@@ -504,3 +577,11 @@ pub struct Want {
     /// Sends that end before this position need not be reported.
     pub tx_skip: u64,
 }
+
+#[cfg(test)]
+#[path = "fixtures_tests.rs"]
+mod fixtures;
+
+#[cfg(test)]
+#[path = "detect_tests.rs"]
+mod detect;

@@ -58,6 +58,11 @@ impl Pair {
             && !matches!(self.entries.back(), Some(Entry::Unseen(Unseen { count: None, .. })))
     }
 
+    /// Whether the oldest need not be answered.
+    pub(super) fn is_patient(&self) -> bool {
+        self.oldest().is_some_and(|oldest| oldest.asked.optional)
+    }
+
     fn push(&mut self, asked: Asked) -> u64 {
         let exchange = self.number();
         self.entries.push_back(Entry::Seen(Waiting { exchange, asked, bytes: 0, done: false }));

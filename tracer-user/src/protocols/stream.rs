@@ -17,6 +17,8 @@ pub(super) enum State {
     ChunkedLost,
     /// In a value that says itself where it ends.
     Elements(Elements),
+    /// In a body the parser follows; this many bytes of it need not be looked at.
+    Own(u64),
     /// This many bytes of a head are passed over, which goes on after them.
     Part(u64),
     /// This many bytes that belong to no message are passed over.
@@ -154,6 +156,7 @@ impl Stream {
             Body::Length(n) => State::Body(n),
             Body::Chunked => State::Chunked(Chunked::BEGIN),
             Body::Elements(elements) => State::Elements(elements),
+            Body::Own(unread) => State::Own(unread),
             Body::UntilClose => State::UntilClose,
             Body::UntilTurn | Body::Switch => State::UntilTurn,
         };
@@ -179,7 +182,7 @@ impl Stream {
     /// Operations that end before this position say nothing new: worth telling for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
-            State::Body(left) | State::Part(left) | State::Pass(left) if left >= 64 * 1024 => {
+            State::Body(left) | State::Own(left) | State::Part(left) | State::Pass(left) if left >= 64 * 1024 => {
                 self.pos.saturating_add(left)
             }
             State::UntilClose => u64::MAX,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
-use crate::protocols::grpc;
+use crate::protocols::{Conventions, conventions, grpc};
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -121,24 +121,8 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
 pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    if unit.protocol == "http" {
-        set("http.request.method", json!(&*unit.method));
-        set("url.path", json!(&*unit.path));
-        set("network.protocol.version", json!(unit.version));
-        set("http.request.size", json!(unit.request_bytes));
-        set("http.response.size", json!(unit.reply_bytes));
-        if let Some(bytes) = unit.reply_body_bytes {
-            set("http.response.body.size", json!(bytes));
-        }
-    } else if unit.protocol == grpc::NAME {
-        set("rpc.system.name", json!(grpc::NAME));
-        set("rpc.method", json!(grpc::method(&unit.path)));
-        if let Some(word) = unit.status.and_then(grpc::word) {
-            set("rpc.response.status_code", json!(word));
-        }
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
-    } else {
+    let conventions = conventions(unit.protocol);
+    if conventions == Conventions::Database {
         set("db.system.name", json!(unit.protocol));
         set("db.operation.name", json!(&*unit.method));
         if !unit.path.is_empty() {
@@ -151,6 +135,23 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         set("tracer.response.size", json!(unit.reply_bytes));
         if let Some(failure) = unit.failure {
             set("db.response.status_code", json!(failure));
+        }
+    } else if conventions == Conventions::Rpc {
+        set("rpc.system.name", json!(grpc::NAME));
+        set("rpc.method", json!(grpc::method(&unit.path)));
+        if let Some(word) = unit.status.and_then(grpc::word) {
+            set("rpc.response.status_code", json!(word));
+        }
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
+    } else {
+        set("http.request.method", json!(&*unit.method));
+        set("url.path", json!(&*unit.path));
+        set("network.protocol.version", json!(unit.version));
+        set("http.request.size", json!(unit.request_bytes));
+        set("http.response.size", json!(unit.reply_bytes));
+        if let Some(bytes) = unit.reply_body_bytes {
+            set("http.response.body.size", json!(bytes));
         }
     }
     set("network.protocol.name", json!(unit.protocol));

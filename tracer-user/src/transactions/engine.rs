@@ -475,7 +475,7 @@ impl Engine {
     }
 
     /// What a connection's bytes said, with the operation that said it and the state of its thread before it.
-    fn heard(&mut self, cookie: u64, word: Said, op: Option<During<'_>>, out: &mut Vec<Output>) {
+    pub(super) fn heard(&mut self, cookie: u64, word: Said, op: Option<During<'_>>, out: &mut Vec<Output>) {
         match word {
             Said::Begun { exchange, request, first, arrived, head_at, pos, side, protocol } => {
                 let op = self.own(cookie, op, head_at);
@@ -585,6 +585,7 @@ impl Engine {
             .collect();
         self.head_bytes = head_bytes;
         self.trim_heads();
+        self.report_long(out);
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {

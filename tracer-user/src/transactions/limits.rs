@@ -1,10 +1,13 @@
 //! Bounds of the engine, how full it is, and what goes when bytes of heads pile up.
 
-use super::engine::Engine;
+use super::engine::{Engine, Output};
 use super::join;
 use crate::guard::fill::{Fill, scaled};
 use crate::model::Nanos;
 use crate::protocols::Said;
+
+/// A reply that lasts longer than this is reported as it stands, nanoseconds.
+const LONGEST_REPLY: Nanos = 600_000_000_000;
 
 /// Bounds and times of the engine.
 #[derive(Clone, Debug)]
@@ -95,6 +98,25 @@ impl Engine {
     /// Heads longer than this are not put together from pieces any more, bytes.
     pub fn set_head_limit(&mut self, bytes: usize) {
         self.settings.head_limit = bytes;
+    }
+
+    /// Reports replies that have lasted too long as they stand: what streams for hours shows before it ends.
+    pub(super) fn report_long(&mut self, out: &mut Vec<Output>) {
+        let now = self.now;
+        let long = |since: Nanos| now.saturating_sub(since) > LONGEST_REPLY;
+        let connections = self.connections.iter();
+        let found = connections.filter(|(_, connection)| connection.conversation.replying_since().is_some_and(long));
+        let found: Vec<u64> = found.map(|(cookie, _)| *cookie).collect();
+        for cookie in found {
+            let mut said = std::mem::take(&mut self.said);
+            if let Some(connection) = self.connections.get_mut(&cookie) {
+                connection.conversation.report_so_far(now, &mut said);
+            }
+            for word in said.drain(..) {
+                self.heard(cookie, word, None, out);
+            }
+            self.said = said;
+        }
     }
 
     /// Gives up heads and replies that wait, of the connections that were idle longest, until what is left fits.

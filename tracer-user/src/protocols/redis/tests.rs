@@ -201,13 +201,16 @@ fn inline_commands_need_their_reply_to_be_believed() {
             "_OTHER  @3 -> ERR @4 complete 5/14/0 @4",
         ],
     );
-    // memcached and POP3 look alike.
+    // Other protocols look alike.
     for ops in [
-        [rx("get k\r\n"), tx("END\r\n"), rx("get k\r\n"), tx("END\r\n")],
+        [rx("get k\r\n"), tx("200 ok\r\n"), rx("get k\r\n"), tx("200 ok\r\n")],
         [tx("+OK POP3\r\n"), rx("USER a\r\n"), tx("+OK\r\n"), rx("QUIT\r\n")],
     ] {
         check(&ops, &[]);
     }
+    let mut conversation = Conversation::new(false);
+    play(&mut conversation, &[rx("get k\r\n"), tx("END\r\n")]);
+    assert_eq!(conversation.protocol(), Some("memcached"));
 }
 
 #[test]

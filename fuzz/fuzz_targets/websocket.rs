@@ -1,0 +1,10 @@
+//! The same as `http1`, on a connection that became a WebSocket session.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::model::Direction::{Rx, Tx};
+
+const ASKED: &[u8] = b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n";
+const GIVEN: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
+
+fuzz_target!(|data: &[u8]| tracer_fuzz::converse(&[(Rx, ASKED), (Tx, GIVEN)], data));

@@ -1,0 +1,101 @@
+//! WebSocket sessions: paths, closing codes and durations against what the server says of them.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::units::{Tail, Unit};
+use tracer_tests::workload::{self, Server};
+use tracer_tests::{begin, figure, find, say, scale, scratch, secrets, wait};
+
+/// What a code is called.
+fn failure(code: u64) -> &'static str {
+    match code {
+        0 => "aborted",
+        1000 | 1001 => "",
+        1011 => "1011",
+        _ => "4xxx",
+    }
+}
+
+#[test]
+fn sessions_and_their_codes() {
+    let Some(_turn) = begin("websocket", &["python3"]) else { return };
+    let python = find("python3").expect("python3");
+    let program = workload::source("sockets.py");
+    if outcome(Command::new(&python).args(["-c", "import websockets"]), "python3").code != Some(0) {
+        say("SKIPPED websocket: needs python3-websockets");
+        return;
+    }
+    let dir = scratch();
+    let server = Server::start("sockets", dir.path(), Command::new(&python).arg(&program).arg("serve"));
+    let port = server.address.port().to_string();
+    let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10"]);
+
+    let mut call = Command::new(&python);
+    call.arg(&program).args(["call", &port]).env("OTEL_SERVICE_NAME", "caller");
+    let done = outcome(&mut call, "sockets.py call");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    let wanted: usize = done.out.trim().rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+    let truth: Vec<Value> = wait("the server's last word", Duration::from_secs(20), || {
+        let text = server.process.said();
+        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        (lines.len() >= wanted).then_some(lines)
+    });
+
+    let ours = |unit: &Unit| unit.protocol == "websocket";
+    let mut tail = Tail::new(&agent.transactions);
+    tail.until(wanted * 2, Duration::from_secs(30), ours);
+    let lost = agent.metrics().lost();
+    let mut differ = Vec::new();
+    let (mut right, mut said, mut found) = ([0, 0], Vec::new(), Vec::new());
+    let seconds = |line: &Value, key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key}: {line}"));
+    for line in &truth {
+        let (path, code) = (line["path"].as_str().expect("a path"), line["code"].as_u64().expect("a code"));
+        for server in [true, false] {
+            let units: Vec<&Unit> =
+                tail.units.iter().filter(|unit| ours(unit) && unit.server == server && unit.path == path).collect();
+            match units[..] {
+                [unit] if unit.error == failure(code) => {
+                    right[usize::from(server)] += 1;
+                    if server && code != 0 {
+                        let spoke = seconds(line, "spoke");
+                        assert!(unit.duration_s > spoke - 0.001, "{path}: {spoke} s, found {} s", unit.duration_s);
+                        said.push(seconds(line, "seconds"));
+                        found.push(unit.duration_s);
+                    }
+                }
+                _ => differ.push(format!("server {server} {path}: {units:?}")),
+            }
+        }
+    }
+    say(&format!("lost: {lost:?}"));
+    figure("websocket sessions", &format!("{} served and {} called of {wanted}", right[1], right[0]));
+    assert!(differ.is_empty(), "{} differ: {:?}; lost: {lost:?}", differ.len(), differ.first());
+    let sessions = tail.units.iter().filter(|unit| ours(unit)).count();
+    assert_eq!(sessions, wanted * 2, "none is reported twice");
+
+    let median = |values: &mut Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    // The server speaks to its last message at least, and notices the end some time after it.
+    let (said, found) = (median(&mut said), median(&mut found));
+    tracer_tests::say(&format!("{:.3} ms said, {:.3} ms found (medians)", said * 1e3, found * 1e3));
+    assert!(scale() < 1.0 || found < said + 0.001 + 0.02 * said, "{said} s said, {found} s found");
+
+    // One class for each kind and code; the upgrades are requests of their own.
+    let metrics = agent.metrics();
+    let mut classes: BTreeMap<String, u64> = BTreeMap::new();
+    for series in metrics.of("tracer_work_total", &[("service_name", "sockets")]) {
+        let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
+        *classes.entry(label("protocol")).or_default() += series.value as u64;
+    }
+    let expected = [("http".to_owned(), wanted as u64), ("websocket".to_owned(), wanted as u64)];
+    assert_eq!(classes, expected.into());
+    let upgrades = metrics.sum("http_server_request_duration_seconds_count", &[("service_name", "sockets")]);
+    assert!((upgrades - wanted as f64).abs() < 0.5, "sessions are no requests: {upgrades} of {wanted}");
+    secrets::none_shows(agent, dir.path(), &["planted-message", "planted-reason"], "1011");
+}

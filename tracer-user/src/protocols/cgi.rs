@@ -1,0 +1,154 @@
+//! Variables of the Common Gateway Interface (RFC 3875), which FastCGI carries, and what scripts answer.
+
+use memchr::memchr;
+
+use super::http1::{VALUE_LIMIT, is_token, path, text, traceparent};
+use super::{Asked, Request, Settings, TraceParent};
+
+/// What variables say of a request.
+#[derive(Debug, Default)]
+pub(super) struct Variables<'a> {
+    method: Option<&'a [u8]>,
+    /// `SCRIPT_NAME`, or what names the request where there is no script: `PATH_INFO`, `DOCUMENT_URI`, `REQUEST_URI`.
+    names: [Option<&'a [u8]>; 4],
+    host: Option<&'a [u8]>,
+    request_id: Option<&'a [u8]>,
+    traceparent: Option<TraceParent>,
+    headers: Vec<(u16, Box<str>)>,
+}
+
+/// A value that may be kept, bounded.
+fn kept(value: &[u8]) -> &[u8] {
+    value.get(..value.len().min(VALUE_LIMIT)).unwrap_or_default()
+}
+
+/// Whether the variable `name` is the header `header`, which is in lower case.
+fn is_header(name: &[u8], header: &str) -> bool {
+    let Some(rest) = name.strip_prefix(b"HTTP_") else { return false };
+    let same = |(have, want): (&u8, u8)| *have == if want == b'-' { b'_' } else { want.to_ascii_uppercase() };
+    rest.len() == header.len() && rest.iter().zip(header.bytes()).all(same)
+}
+
+impl<'a> Variables<'a> {
+    /// Takes one variable.
+    pub(super) fn see(&mut self, name: &[u8], value: &'a [u8], settings: &Settings) {
+        let place = match name {
+            b"REQUEST_METHOD" => &mut self.method,
+            b"SCRIPT_NAME" => &mut self.names[0],
+            b"PATH_INFO" => &mut self.names[1],
+            b"DOCUMENT_URI" => &mut self.names[2],
+            b"REQUEST_URI" => &mut self.names[3],
+            b"HTTP_HOST" if settings.host => &mut self.host,
+            b"HTTP_X_REQUEST_ID" if settings.request_id => &mut self.request_id,
+            b"HTTP_TRACEPARENT" => {
+                self.traceparent = traceparent(value);
+                return;
+            }
+            _ => return self.header(name, value, settings),
+        };
+        *place = Some(value);
+        self.header(name, value, settings);
+    }
+
+    fn header(&mut self, name: &[u8], value: &[u8], settings: &Settings) {
+        for (index, wanted) in settings.headers.iter().enumerate() {
+            if is_header(name, wanted) {
+                self.headers.push((index as u16, Box::from(&*text(kept(value)))));
+            }
+        }
+    }
+
+    /// The request; `None` when what is there does not name it.
+    pub(super) fn request(self, cut: bool, settings: &Settings) -> Option<Box<Request>> {
+        let method = self.method.filter(|method| method.len() <= 32 && !method.is_empty())?;
+        let method = method.iter().all(|byte| is_token(*byte)).then_some(method)?;
+        let name = self.names.into_iter().flatten().find(|name| !name.is_empty())?;
+        Some(Box::new(Request {
+            method: settings.method(std::str::from_utf8(method).ok()?),
+            path: path(name, false),
+            host: self.host.map(|host| text(kept(host))),
+            version: "",
+            traceparent: self.traceparent,
+            request_id: self.request_id.map(|id| text(kept(id))),
+            headers: self.headers,
+            asked: Asked::default(),
+            cut,
+        }))
+    }
+}
+
+/// Looks for the end of the header lines a script's answer begins with; gives their bytes and the status they say.
+/// Without one it is 200, or 302 when there is a location (RFC 3875 §6.2).
+pub(super) fn answer(bytes: &[u8]) -> Option<(usize, u16)> {
+    let mut at = 0;
+    let (mut status, mut moved) = (None, false);
+    while let Some(rest) = bytes.get(at..)
+        && let Some(end) = memchr(b'\n', rest)
+    {
+        let line = rest.get(..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        at += end + 1;
+        if line.is_empty() {
+            return Some((at, status.unwrap_or(if moved { 302 } else { 200 })));
+        }
+        let Some((name, value)) = line.split_at_checked(memchr(b':', line).unwrap_or(line.len())) else { continue };
+        if name.eq_ignore_ascii_case(b"status") {
+            let digits = value.get(1..).unwrap_or_default().trim_ascii_start().get(..3).unwrap_or_default();
+            let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+            status = number.filter(|status| (100..1000).contains(status));
+        }
+        moved |= name.eq_ignore_ascii_case(b"location");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_a_request() {
+        let settings = Settings { headers: vec!["x-tenant".into()], host: true, ..Settings::default() };
+        let request = |pairs: &[(&str, &str)]| {
+            let mut variables = Variables::default();
+            for (name, value) in pairs {
+                variables.see(name.as_bytes(), value.as_bytes(), &settings);
+            }
+            variables.request(false, &settings)
+        };
+        let named = |pairs: &[(&str, &str)]| request(pairs).map(|request| request.path.to_string());
+        let get = ("REQUEST_METHOD", "GET");
+        assert_eq!(named(&[get, ("REQUEST_URI", "/u?a=b"), ("SCRIPT_NAME", "/a.php")]).as_deref(), Some("/a.php"));
+        assert_eq!(named(&[get, ("SCRIPT_NAME", ""), ("PATH_INFO", "/p")]).as_deref(), Some("/p"));
+        assert_eq!(named(&[get, ("REQUEST_URI", "/u?secret=1")]).as_deref(), Some("/u"));
+        assert_eq!(named(&[get]), None);
+        assert_eq!(named(&[("SCRIPT_NAME", "/a.php")]), None);
+        assert_eq!(named(&[("REQUEST_METHOD", "G T"), ("SCRIPT_NAME", "/a.php")]), None);
+        let full = request(&[
+            get,
+            ("SCRIPT_NAME", "/a"),
+            ("HTTP_HOST", "h"),
+            ("HTTP_X_TENANT", "t"),
+            ("HTTP_TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ])
+        .unwrap();
+        assert_eq!(full.host.as_deref(), Some("h"));
+        assert_eq!(full.headers, [(0, "t".into())]);
+        assert!(full.traceparent.is_some());
+    }
+
+    #[test]
+    fn what_scripts_answer() {
+        for (bytes, expected) in [
+            ("Status: 404 Not Found\r\nContent-type: text/html\r\n\r\nbody", Some((50, 404))),
+            ("Content-type: text/html\r\n\r\n", Some((27, 200))),
+            ("Location: /x\n\n", Some((14, 302))),
+            ("location: /x\r\nstatus:301\r\n\r\n", Some((28, 301))),
+            ("Status: 9\r\n\r\n", Some((13, 200))),
+            ("Status: 404 Not Found\r\n", None),
+            ("", None),
+        ] {
+            assert_eq!(answer(bytes.as_bytes()), expected, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Bytes captured between real programs (`tests/workloads/relay.py`), and what must be said of them. A fixture
+//! `NAME/CASE.bytes` holds operations, `NAME/CASE.expect` beside it one line an exchange; every cut gives the same.
+
+use std::path::{Path, PathBuf};
+
+use super::conversation::tests::{Op, play};
+use super::{Closed, Conversation, PROTOCOLS, Said, Settings, Stamp};
+use crate::model::Direction;
+
+/// Connections of a file, each as its operations.
+fn read(path: &Path) -> Vec<Vec<Op>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut connections: Vec<Vec<Op>> = Vec::new();
+    for line in text.lines() {
+        let Some((word, hex)) = line.split_once(' ') else {
+            assert_eq!(line, "new", "{}", path.display());
+            connections.push(Vec::new());
+            continue;
+        };
+        let dir = if word == "rx" { Direction::Rx } else { Direction::Tx };
+        let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+        connections.last_mut().unwrap().push(Op { dir, bytes, captured: usize::MAX });
+    }
+    connections
+}
+
+/// What was said, without times and without where heads ended, which is where operations did.
+fn lines(ops: &[Op]) -> Vec<String> {
+    let mut conversation = Conversation::new(false);
+    let mut said = play(&mut conversation, ops);
+    let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
+    let mut lines: Vec<String> = Vec::new();
+    for word in said {
+        match word {
+            Said::Begun { request, protocol, .. } => {
+                lines.push(format!("{protocol} {} {}", request.method, request.path));
+            }
+            Said::Replied { exchange, status, failure, .. } => {
+                lines[exchange as usize] += &format!(" -> {status} {}", failure.unwrap_or("ok"));
+            }
+            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                lines[exchange as usize] += &format!(" {} {request_bytes}/{reply_bytes}", outcome.name());
+            }
+            Said::RequestDone { .. } => {}
+            other => lines.push(format!("{other:?}")),
+        }
+    }
+    lines
+}
+
+fn files() -> Vec<PathBuf> {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let directories = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().path());
+    let files = directories.flat_map(|dir| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()));
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|kind| kind == "bytes")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn captured_connections_say_what_is_expected() {
+    for file in files() {
+        let found: Vec<String> = read(&file).iter().flat_map(|ops| lines(ops)).collect();
+        let expected = std::fs::read_to_string(file.with_extension("expect")).unwrap_or_default();
+        assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}:\n{}", file.display(), found.join("\n"));
+        let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        assert!(PROTOCOLS.iter().any(|protocol| protocol.name() == name), "{name} is a protocol");
+        assert!(found.iter().any(|line| line.starts_with(&name)), "{}: {found:?}", file.display());
+    }
+}
+
+#[test]
+fn every_cut_of_captured_connections_says_the_same() {
+    for file in files() {
+        for ops in read(&file) {
+            let expected = lines(&ops);
+            // Long bodies are cut at their beginnings and ends, and here and there.
+            for (which, op) in ops.iter().enumerate() {
+                let len = op.bytes.len();
+                for cut in (1..len).filter(|cut| *cut < 300 || len - cut < 300 || cut % 97 == 0) {
+                    let mut cuts = ops.clone();
+                    let (front, back) = op.bytes.split_at(cut);
+                    cuts[which].bytes = front.to_vec();
+                    cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
+                    assert_eq!(lines(&cuts), expected, "{} operation {which} at {cut}", file.display());
+                }
+            }
+            let single =
+                |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
+            let cuts: Vec<Op> = ops.iter().flat_map(single).collect();
+            assert_eq!(lines(&cuts), expected, "{} byte by byte", file.display());
+        }
+    }
+}
+
+/// First bytes of every protocol there is a fixture of are seen as that protocol's and no other's.
+#[test]
+fn nobody_takes_anothers_connection() {
+    use super::Detected;
+    for file in files() {
+        let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        for ops in read(&file) {
+            let Some(op) = ops.first() else { continue };
+            for end in 1..=op.bytes.len().min(4096) {
+                let takers = PROTOCOLS.iter().filter(|protocol| {
+                    matches!(protocol.detect(&op.bytes[..end]), Detected::Request | Detected::Reply | Detected::Never)
+                });
+                let takers: Vec<&str> = takers.map(|protocol| protocol.name()).collect();
+                // A session begins as a request of HTTP.
+                let expected = if name == "websocket" { "http" } else { &name };
+                assert!(
+                    takers.iter().all(|taker| *taker == expected),
+                    "{takers:?} took {end} bytes of {}",
+                    file.display()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Memcached: the text protocol with its meta commands, and the binary one
+//! (github.com/memcached/memcached: doc/protocol.txt, wiki BinaryProtocolRevamped).
+//!
+//! Of a request only the command's name is kept, and only when it is in a list; of a reply only the kind of its error.
+//! A miss is no failure. Keys, values and passwords never leave this folder.
+
+mod binary;
+mod text;
+
+use std::sync::{Arc, LazyLock};
+
+use rustc_hash::FxHashMap;
+
+use self::binary::{Binary, detect_binary};
+use self::text::{Text, detect_text, is_answer};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked};
+
+/// What a command that is not in the lists is called.
+const OTHER: &str = "_OTHER";
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Memcached;
+
+impl Protocol for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        match bytes.first() {
+            None => Detected::NeedMore,
+            Some(0x80 | 0x81) => detect_binary(bytes),
+            Some(_) => detect_text(bytes),
+        }
+    }
+
+    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
+        is_answer(asked, answer)
+    }
+
+    fn pipelines(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Connection { text: Text::default() })
+    }
+}
+
+/// A connection: each message says itself which of the two protocols it is of.
+#[derive(Debug)]
+struct Connection {
+    text: Text,
+}
+
+fn is_binary(bytes: &[u8]) -> bool {
+    matches!(bytes.first(), Some(0x80 | 0x81))
+}
+
+/// Names that were given, shared; as many as there are in the lists. The empty path is one.
+static NAMES: LazyLock<FxHashMap<&'static str, Arc<str>>> = LazyLock::new(|| {
+    let binary = (0..=u8::MAX).filter_map(|opcode| binary::command(opcode).map(|(name, ..)| name));
+    let names = text::names().chain(binary).chain([OTHER, ""]);
+    names.map(|name| (name, Arc::from(name))).collect()
+});
+
+/// A request of this name.
+fn named(name: &'static str, asked: Asked) -> Box<Request> {
+    let shared = |name: &'static str| NAMES.get(name).cloned().unwrap_or_else(|| Arc::from(name));
+    Box::new(Request {
+        method: shared(name),
+        path: shared(""),
+        host: None,
+        version: "",
+        traceparent: None,
+        request_id: None,
+        headers: Vec::new(),
+        asked,
+        cut: false,
+    })
+}
+
+impl Parser for Connection {
+    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+        if is_binary(bytes) { Binary::request(bytes, cut) } else { text::request(bytes, cut) }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        if is_binary(bytes) { Binary::reply(bytes, cut) } else { self.text.reply(bytes, cut, *asked) }
+    }
+
+    fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
+        if is_binary(bytes) { Binary::passes(bytes, *asked) } else { text::passes(bytes, *asked) }
+    }
+
+    fn body(&mut self, is_request: bool, bytes: &[u8]) -> Walked {
+        if is_request { Walked::Lost } else { self.text.body(bytes) }
+    }
+
+    fn ends_unseen(&self, is_request: bool, len: u64, last: &[u8]) -> bool {
+        !is_request && self.text.ends_unseen(len, last)
+    }
+}
+
+/// A body of this many bytes.
+fn length(n: u64) -> Body {
+    Body::Length(n)
+}
+
+/// [`Asked::note`] of what tells a quiet request's reply from others; never 0.
+fn mark(bytes: &[u8], more: u8) -> u16 {
+    // FNV-1a, folded: only requests that wait on one connection need to differ.
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let hash = bytes.iter().chain([&more]).fold(0x811c_9dc5, step);
+    ((hash >> 16) ^ (hash & 0xffff)) as u16 | 1
+}
+
+#[cfg(test)]
+#[path = "memcached/tests.rs"]
+mod tests;

@@ -1,0 +1,366 @@
+//! The text protocol: lines of words, values after some of them.
+
+use memchr::memchr;
+
+use super::{OTHER, length, mark, named};
+use crate::protocols::{Asked, Body, Detected, Reply, Request, Step, Walked};
+
+/// Longest line that is waited for: the server gives up on a command of this length without a line's end.
+const LINE: usize = 8 * 1024;
+/// Longest value that is believed: the server's greatest item size.
+const VALUE_MOST: u64 = 1 << 30;
+/// Longest key.
+const KEY: usize = 250;
+
+/// Commands without a value.
+const PLAIN: &[&str] = &[
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+    "mg",
+    "md",
+    "ma",
+    "me",
+    "mn",
+    "stats",
+    "version",
+    "verbosity",
+    "flush_all",
+    "cache_memlimit",
+    "slabs",
+    "lru",
+    "lru_crawler",
+    "watch",
+    "shutdown",
+    "quit",
+];
+/// Commands with one: its length is the fifth word.
+const STORES: &[&str] = &["set", "add", "replace", "append", "prepend", "cas"];
+/// The meta command with one: its length is the third word.
+const META_STORE: &str = "ms";
+/// Commands whose first argument is a key.
+const KEYED: &[&str] = &["get", "gets", "delete", "incr", "decr", "touch", "mg", "md", "ma", "me"];
+
+/// First words of replies that are one line.
+const LINES: &[&str] = &[
+    "STORED",
+    "NOT_STORED",
+    "EXISTS",
+    "NOT_FOUND",
+    "DELETED",
+    "TOUCHED",
+    "OK",
+    "VERSION",
+    "END",
+    "RESET",
+    "HD",
+    "EN",
+    "NF",
+    "NS",
+    "EX",
+    "MN",
+    "ME",
+    "BADCLASS",
+    "NOSPARE",
+    "NOTFULL",
+    "UNSAFE",
+    "SAME",
+];
+/// The same for those that are failures.
+const FAILURES: &[&str] = &["ERROR", "CLIENT_ERROR", "SERVER_ERROR", "BUSY"];
+/// First words of the lines of lists, which END ends.
+const LISTS: &[&str] = &["VALUE", "STAT", "ITEM", "PREFIX"];
+
+/// All commands.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    PLAIN.iter().chain(STORES).chain([&META_STORE]).copied()
+}
+
+/// A line without its end, and its length with it. `Err(true)`: it could still come.
+fn line(bytes: &[u8]) -> Result<(&[u8], usize), bool> {
+    match memchr(b'\n', bytes.get(..bytes.len().min(LINE)).unwrap_or_default()) {
+        Some(end) => {
+            let line = bytes.get(..end).unwrap_or_default();
+            Ok((line.strip_suffix(b"\r").unwrap_or(line), end + 1))
+        }
+        None => Err(bytes.len() < LINE),
+    }
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+fn number(word: Option<&[u8]>) -> Option<u64> {
+    let word = word.filter(|word| !word.is_empty() && word.iter().all(u8::is_ascii_digit))?;
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+fn listed(list: &[&'static str], word: &[u8]) -> Option<&'static str> {
+    list.iter().find(|known| known.as_bytes() == word).copied()
+}
+
+/// What a line asks.
+struct Command {
+    name: &'static str,
+    /// Bytes of the value and the line end after it.
+    value: u64,
+    asked: Asked,
+}
+
+fn command(line: &[u8]) -> Option<Command> {
+    let mut rest = words(line);
+    let first = rest.next()?;
+    let mut asked = Asked::default();
+    if let Some(name) = listed(STORES, first) {
+        let value = number(rest.nth(3)).filter(|value| *value <= VALUE_MOST)?;
+        asked.silent = rest.last() == Some(b"noreply");
+        return Some(Command { name, value: value + 2, asked });
+    }
+    let meta = first == META_STORE.as_bytes();
+    let value = if meta { number(rest.nth(1)).filter(|value| *value <= VALUE_MOST)? + 2 } else { 0 };
+    let name = if meta { META_STORE } else { listed(PLAIN, first)? };
+    match name {
+        "ms" | "mg" | "md" | "ma" => {
+            let flags = rest.skip(usize::from(!meta));
+            for flag in flags {
+                match flag.first() {
+                    Some(b'q') => asked.optional = true,
+                    Some(b'O') => asked.note = mark(flag, 0),
+                    _ => {}
+                }
+            }
+            if !asked.optional {
+                asked.note = 0;
+            }
+        }
+        "delete" | "incr" | "decr" | "touch" | "flush_all" | "verbosity" | "cache_memlimit" => {
+            asked.silent = rest.last() == Some(b"noreply");
+        }
+        "quit" | "shutdown" => asked.silent = true,
+        // Lines of a log follow its reply.
+        "watch" => asked.tunnel = true,
+        _ => {}
+    }
+    Some(Command { name, value, asked })
+}
+
+/// What a first line from the server is.
+enum Answer {
+    Line(Option<&'static str>),
+    /// This many bytes follow.
+    Value(u64),
+    List,
+}
+
+fn answer(line: &[u8]) -> Option<Answer> {
+    let mut rest = words(line);
+    let first = rest.next()?;
+    if let Some(failure) = listed(FAILURES, first) {
+        return Some(Answer::Line(Some(failure)));
+    }
+    if listed(LINES, first).is_some() || number(Some(first)).is_some() {
+        return Some(Answer::Line(None));
+    }
+    if first == b"VA" {
+        return number(rest.next()).filter(|value| *value <= VALUE_MOST).map(|value| Answer::Value(value + 2));
+    }
+    (listed(LISTS, first).is_some() || first.starts_with(b"key=")).then_some(Answer::List)
+}
+
+/// Whether a line is written as clients and servers do.
+fn is_text(line: &[u8]) -> bool {
+    // Keys may hold anything but spaces and control characters.
+    line.iter().all(|byte| *byte >= b' ' && *byte != 0x7f)
+}
+
+pub(super) fn detect_text(bytes: &[u8]) -> Detected {
+    let Ok((line, used)) = line(bytes) else {
+        let end = bytes.iter().position(|byte| matches!(byte, b' ' | b'\r'));
+        let first = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        let known = |known: &&str| match end {
+            Some(_) => known.as_bytes() == first,
+            None => known.as_bytes().starts_with(first),
+        };
+        let text = bytes.len() < LINE && is_text(bytes.strip_suffix(b"\r").unwrap_or(bytes));
+        let all = PLAIN.iter().chain(STORES).chain([&META_STORE, &"VALUE", &"VA"]);
+        return if text && all.clone().any(known) { Detected::NeedMore } else { Detected::No };
+    };
+    if !is_text(line) {
+        return Detected::No;
+    }
+    let mut rest = words(line);
+    let first = rest.next().unwrap_or_default();
+    if listed(STORES, first).is_some() || first == META_STORE.as_bytes() {
+        let key = rest.next().is_some_and(|key| key.len() <= KEY);
+        let numbers =
+            rest.clone().take(3).filter(|word| number(Some(word.strip_prefix(b"-").unwrap_or(word))).is_some());
+        let enough = if first == META_STORE.as_bytes() {
+            rest.clone().take(1).all(|word| number(Some(word)).is_some())
+        } else {
+            numbers.count() == 3
+        };
+        return if key && enough && command(line).is_some() { Detected::Request } else { Detected::No };
+    }
+    if first == b"VALUE" {
+        let key = rest.next().is_some_and(|key| key.len() <= KEY);
+        let numbers = rest.clone().all(|word| number(Some(word)).is_some()) && matches!(rest.count(), 2 | 3);
+        return if key && numbers && used > line.len() + 1 { Detected::Reply } else { Detected::No };
+    }
+    // A word or two could be many a protocol's: it is looked at again with its reply.
+    match listed(PLAIN, first) {
+        Some(name) if KEYED.contains(&name) && rest.next().is_none_or(|key| key.len() > KEY) => Detected::No,
+        Some(_) => Detected::NeedMore,
+        None => Detected::No,
+    }
+}
+
+/// Whether `asked` and `answer` are of this protocol together.
+pub(super) fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
+    let Some(command) = line(asked).ok().and_then(|(line, _)| command(line)).filter(|command| !command.asked.silent)
+    else {
+        return false;
+    };
+    let Ok((line, used)) = line(answer) else { return false };
+    let counted = words(line).next().is_some_and(|first| number(Some(first)).is_some());
+    let fits = match self::answer(line) {
+        Some(Answer::Line(None)) if counted => matches!(command.name, "incr" | "decr"),
+        Some(_) => true,
+        None => false,
+    };
+    fits && used > line.len() + 1
+}
+
+/// Whether a reply is not to the quiet request that was sent first.
+pub(super) fn passes(bytes: &[u8], asked: Asked) -> Option<bool> {
+    let (line, _) = line(bytes).ok()?;
+    let mut rest = words(line);
+    let first = rest.next().unwrap_or_default();
+    if asked.note != 0 {
+        let own = rest.any(|flag| flag.first() == Some(&b'O') && mark(flag, 0) == asked.note);
+        // Errors say nothing of whose they are.
+        return Some(!own && listed(FAILURES, first).is_none());
+    }
+    Some((first.len() != 2 || first == b"MN") && listed(FAILURES, first).is_none())
+}
+
+/// Reads a command.
+pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
+    match line(bytes) {
+        Ok((line, used)) => {
+            let found = command(line);
+            if found.is_none() && !is_text(line) {
+                return Step::Invalid;
+            }
+            let Command { name, value, asked } =
+                found.unwrap_or(Command { name: OTHER, value: 0, asked: Asked::default() });
+            Step::Head { used, message: named(name, asked), body: length(value) }
+        }
+        Err(true) if !cut => Step::NeedMore,
+        // Many keys: named by what is there.
+        Err(_) => {
+            let first = words(bytes).next().unwrap_or_default();
+            let Some(name) = listed(PLAIN, first).filter(|_| first.len() < bytes.len()) else {
+                return Step::Invalid;
+            };
+            let mut message = named(name, Asked::default());
+            message.cut = true;
+            Step::Head { used: bytes.len(), message, body: Body::UntilTurn }
+        }
+    }
+}
+
+/// Position in the lines of a list.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    /// The line's first bytes.
+    first: [u8; 6],
+    /// Bytes of the line so far.
+    have: usize,
+    /// Words of it so far, and the number the current one is.
+    word: u8,
+    number: u64,
+    /// A value's length, and bytes left of the line end after it.
+    value: Option<u64>,
+}
+
+impl Text {
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: Asked) -> Step<Reply> {
+        let (line, used) = match line(bytes) {
+            Ok(found) => found,
+            Err(true) if !cut => return Step::NeedMore,
+            Err(_) => return Step::Invalid,
+        };
+        let message = |failure| Reply { status: 0, failure, interim: false };
+        match answer(line) {
+            Some(Answer::Line(failure)) => {
+                let body = if asked.tunnel && failure.is_none() { Body::Switch } else { Body::Length(0) };
+                Step::Head { used, message: message(failure), body }
+            }
+            Some(Answer::Value(value)) => Step::Head { used, message: message(None), body: length(value) },
+            Some(Answer::List) => {
+                *self = Self::default();
+                match self.body(bytes.get(..used).unwrap_or_default()) {
+                    Walked::More(unread) => Step::Head { used, message: message(None), body: Body::Own(unread) },
+                    Walked::End(_) | Walked::Lost => Step::Invalid,
+                }
+            }
+            None => Step::Invalid,
+        }
+    }
+
+    /// Takes bytes of a list.
+    pub(super) fn body(&mut self, bytes: &[u8]) -> Walked {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            at += 1;
+            if let Some(place) = self.first.get_mut(self.have) {
+                *place = *byte;
+            }
+            self.have += 1;
+            match byte {
+                b'\n' => {
+                    let first = self.first.get(..self.have.min(6)).unwrap_or_default();
+                    let ends = matches!(first, b"END\r\n" | b"END\n")
+                        || first.starts_with(b"ERROR")
+                        || first.starts_with(b"SERVER");
+                    let value = if first == b"VALUE " { Some(self.value.unwrap_or(self.number)) } else { None };
+                    *self = Self::default();
+                    if ends {
+                        return Walked::End(at);
+                    }
+                    let Some(value) = value else { continue };
+                    if value > VALUE_MOST {
+                        return Walked::Lost;
+                    }
+                    let left = (bytes.len() - at) as u64;
+                    if value + 2 > left {
+                        return Walked::More(value + 2 - left);
+                    }
+                    at += value as usize + 2;
+                }
+                b' ' => {
+                    // VALUE key flags bytes cas.
+                    if self.word == 3 {
+                        self.value = Some(self.number);
+                    }
+                    self.word = self.word.saturating_add(1);
+                    self.number = 0;
+                }
+                b'0'..=b'9' => self.number = self.number.saturating_mul(10).saturating_add(u64::from(byte - b'0')),
+                _ => {}
+            }
+        }
+        Walked::More(0)
+    }
+
+    /// Whether bytes of which only the last were captured end the list.
+    pub(super) fn ends_unseen(&self, len: u64, last: &[u8]) -> bool {
+        self.have == 0 && len == 5 && last.ends_with(b"END\r\n")
+    }
+}
