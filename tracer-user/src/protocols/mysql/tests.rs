@@ -413,3 +413,9 @@ proptest! {
         prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
     }
 }
+
+#[test]
+fn an_idle_connection_takes_little() {
+    let bytes = std::mem::size_of::<Session>();
+    assert!(bytes <= 256, "{bytes} bytes");
+}
