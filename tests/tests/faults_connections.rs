@@ -101,7 +101,9 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     drop(holders);
     // Each is let go when its close is reported. Where the ring was full and closes were lost, that is counted, and those
     // go when nothing was heard of them for five minutes.
-    // Connections that others on this machine open are announced, too, and kept for ten seconds.
+    // Connections that others on this machine open are announced, too, and kept for ten seconds. Of what else there is
+    // (sockets of others that have no port) a two-hundredth is let pass.
+    let other = (2.0 * count as f64 / 200.0).max(100.0);
     let end = Instant::now() + PATIENCE;
     let mut opened = VecDeque::new();
     let kept = loop {
@@ -113,7 +115,7 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
         let metrics = agent.metrics();
         let kept = metrics.sum("tracer_fill_entries", &[("what", "connections")]);
         let lost = metrics.sum("tracer_events_lost_total", &[("reason", "ring_full_connection")]);
-        if kept <= 100.0 + lost + others {
+        if kept <= other + lost + others {
             break kept;
         }
         let what = ["connections_closing", "units"].map(|what| metrics.sum("tracer_fill_entries", &[("what", what)]));
