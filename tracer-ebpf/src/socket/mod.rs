@@ -30,7 +30,8 @@ use crate::{
     policy, ring,
     sched::books,
     storage::{
-        SOCK_ACTIVE, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
+        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock,
+        THREADS, Thread,
     },
 };
 
@@ -313,8 +314,10 @@ fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
     } else if sock.run_before > 0 {
         // Several operations the other way may have been several requests, and this one several replies.
         HEAD_MAX as u16
-    } else if sock.ops < OPS_UNKNOWN || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0 {
-        // User space has not had the time to say that many frames lie in one operation.
+    } else if (sock.ops < OPS_UNKNOWN && sock.flags & SOCK_DECIDED == 0)
+        || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0
+    {
+        // User space has not had the time to say that many frames lie in one operation, or that they do not.
         HEAD_UNKNOWN
     } else if (sock.flags & SOCK_PASSIVE != 0) == TX {
         HEAD_REPLY

@@ -113,6 +113,11 @@ impl Conversation {
         self.requests.map(|dir| if dir == Direction::Rx { Side::Server } else { Side::Client })
     }
 
+    /// Whether a second request came on it, in a protocol that asks for one thing at a time: what it needs is known then.
+    pub fn is_used_again(&self) -> bool {
+        self.multiplexed.is_none() && self.protocol.is_some() && !self.pipelines() && self.pair.upcoming() >= 2
+    }
+
     /// What is wanted of the kernel.
     pub fn want(&self) -> Want {
         if let Some(multiplexed) = &self.multiplexed {

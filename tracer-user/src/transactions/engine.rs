@@ -373,7 +373,10 @@ impl Engine {
         let heads = (want.head_rx, want.head_tx);
         let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
         let (rx, tx, head_rx, head_tx, before) = connection.asked;
-        let changed = (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
+        // Of a connection that is used again it is worth a word that it needs no more than others do.
+        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.conversation.is_used_again();
+        let changed = settled
+            || (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
             || want.rx_skip > rx
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
