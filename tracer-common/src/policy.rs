@@ -38,8 +38,10 @@ wire! {
         pub head_tx: u16,
         /// `VERDICT_…`.
         pub verdict: u8,
+        /// Which end connected, where the kernel side did not see it: `event::ROLE_…`.
+        pub role: u8,
         /// Zero.
-        pub reserved: [u8; 3],
+        pub reserved: [u8; 2],
     }
 }
 

@@ -5,6 +5,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap},
 };
 use tracer_common::{
+    event::{ROLE_ACTIVE, ROLE_PASSIVE},
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
         Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, Control, PROCESS_IGNORE,
@@ -14,7 +15,7 @@ use tracer_common::{
 
 use crate::{
     offsets::AGENT_TGID,
-    storage::{SOCK_DECIDED, SOCK_IGNORED, Sock, Thread},
+    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_IGNORED, SOCK_PASSIVE, Sock, Thread},
 };
 
 #[map]
@@ -93,6 +94,13 @@ pub(crate) fn refresh(sock: &mut Sock) {
     sock.tx_skip = ask.tx_skip;
     sock.head_rx = ask.head_rx;
     sock.head_tx = ask.head_tx;
+    if sock.flags & (SOCK_ACTIVE | SOCK_PASSIVE) == 0 {
+        sock.flags |= match ask.role {
+            ROLE_ACTIVE => SOCK_ACTIVE,
+            ROLE_PASSIVE => SOCK_PASSIVE,
+            _ => 0,
+        };
+    }
     if ask.verdict != VERDICT_NONE {
         sock.flags |= SOCK_DECIDED;
     }

@@ -146,6 +146,9 @@ pub(crate) const SOCK_SENDING: u32 = 1 << 5;
 /// [`Sock::flags`]: the end of what the peer sends was reported.
 pub(crate) const SOCK_EOF: u32 = 1 << 6;
 
+/// [`Sock::flags`]: its first bytes are those of a protocol with many messages in one operation.
+pub(crate) const SOCK_FRAMES: u32 = 1 << 7;
+
 #[btf_map]
 pub(crate) static THREADS: TaskStorage<Thread> = TaskStorage::new();
 

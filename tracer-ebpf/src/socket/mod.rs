@@ -30,8 +30,8 @@ use crate::{
     policy, ring,
     sched::books,
     storage::{
-        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS, Sock,
-        THREADS, Thread,
+        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS,
+        Sock, THREADS, Thread,
     },
 };
 
@@ -216,6 +216,13 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
     };
     // SAFETY: in the slot, which has the room.
     let found = unsafe { payload::copy(op, sk, shape, regs, thread, bytes, cap, TX) };
+    if pos == 0 && found.head >= PREFACE.len() as u32 {
+        // SAFETY: behind the record, which the slot has room for.
+        let first = unsafe { op.add(1).cast::<u32>().read_volatile() };
+        if first == u32::from_ne_bytes(PREFACE) {
+            sock.flags |= SOCK_FRAMES;
+        }
+    }
     let mut flags = if TX { OP_TX } else { 0 };
     if more {
         flags |= OP_MORE;
@@ -301,6 +308,10 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
 }
 
+/// How HTTP/2 begins (RFC 9113 §3.4). A hint, so that its first operations are carried whole; what is spoken user space
+/// finds out.
+const PREFACE: [u8; 4] = *b"PRI ";
+
 /// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes up to
 /// 50 ms, in which a fast client moves this many, and is looked for at each of the first eight and at every sixteenth.
 const OPS_UNKNOWN: u32 = 256;
@@ -314,7 +325,7 @@ fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
     } else if sock.run_before > 0 {
         // Several operations the other way may have been several requests, and this one several replies.
         HEAD_MAX as u16
-    } else if (sock.ops < OPS_UNKNOWN && sock.flags & SOCK_DECIDED == 0)
+    } else if (sock.ops < OPS_UNKNOWN && sock.flags & (SOCK_DECIDED | SOCK_FRAMES) == SOCK_FRAMES)
         || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0
     {
         // User space has not had the time to say that many frames lie in one operation, or that they do not.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    Books, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN,
+    State, TICK_DEAD, Tick, tcp_state,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
 
@@ -388,7 +389,12 @@ impl Engine {
                 head_rx: heads.0,
                 head_tx: heads.1,
                 verdict,
-                reserved: [0; 3],
+                role: match connection.conversation.side() {
+                    Some(Side::Client) => ROLE_ACTIVE,
+                    Some(Side::Server) => ROLE_PASSIVE,
+                    None => ROLE_UNKNOWN,
+                },
+                reserved: [0; 2],
             };
             self.asks.push((cookie, ask));
         }
