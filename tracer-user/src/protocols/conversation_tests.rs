@@ -24,6 +24,23 @@ pub(crate) fn cap(op: Op, captured: usize) -> Op {
     Op { captured, ..op }
 }
 
+/// Plays operations of any bytes, of which so many are captured, to a connection that then ends. Gives it, and how many
+/// exchanges it said had begun and were over.
+pub(crate) fn survive(pieces: Vec<(bool, Vec<u8>, usize)>, midstream: bool) -> (Conversation, usize, usize) {
+    let dir = |receive| if receive { Direction::Rx } else { Direction::Tx };
+    let ops: Vec<Op> = pieces
+        .into_iter()
+        .filter(|(_, bytes, _)| !bytes.is_empty())
+        .map(|(receive, bytes, captured)| Op { dir: dir(receive), bytes, captured })
+        .collect();
+    let mut conversation = Conversation::new(midstream);
+    let mut said = play(&mut conversation, &ops);
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
+    let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
+    let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+    (conversation, begun, done)
+}
+
 /// Feeds a script; operation `i` happens at time `i + 1`.
 pub(crate) fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
     let settings = Settings::default();

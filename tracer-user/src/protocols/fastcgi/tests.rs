@@ -3,7 +3,7 @@
 use super::records::STDIN;
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, check, play, summary};
+use crate::protocols::conversation::tests::{Op, cap, check, play, summary, survive};
 use crate::protocols::{Closed, Conversation, Said, Stamp};
 use proptest::prelude::*;
 
@@ -308,18 +308,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let ops: Vec<Op> = pieces
-            .into_iter()
-            .filter(|(_, bytes, _)| !bytes.is_empty())
-            .map(|(receive, bytes, captured)| {
-                Op { dir: if receive { Direction::Rx } else { Direction::Tx }, bytes, captured }
-            })
-            .collect();
-        let mut conversation = Conversation::new(midstream);
-        let mut said = play(&mut conversation, &ops);
-        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-        let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
-        let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+        let (_, begun, done) = survive(pieces, midstream);
         prop_assert_eq!(begun, done);
     }
 

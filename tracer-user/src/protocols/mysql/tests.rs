@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::model::{Direction, Side};
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
-use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
+use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Conversation, Said, Verdict};
 use proptest::prelude::*;
 
 const PLAIN: u32 = 0x0000_f7df & !TLS & !COMPRESS;
@@ -381,18 +381,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let ops: Vec<Op> = pieces
-            .into_iter()
-            .filter(|(_, bytes, _)| !bytes.is_empty())
-            .map(|(receive, bytes, captured)| {
-                Op { dir: if receive { Direction::Rx } else { Direction::Tx }, bytes, captured }
-            })
-            .collect();
-        let mut conversation = Conversation::new(midstream);
-        let mut said = play(&mut conversation, &ops);
-        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-        let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
-        let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+        let (conversation, begun, done) = survive(pieces, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
-use crate::protocols::{Closed, Conversation, Said, Settings, Stamp, Verdict};
+use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Conversation, Said, Settings, Stamp, Verdict};
 use proptest::prelude::*;
 
 /// A message.
@@ -624,18 +624,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let ops: Vec<Op> = pieces
-            .into_iter()
-            .filter(|(_, bytes, _)| !bytes.is_empty())
-            .map(|(receive, bytes, captured)| {
-                Op { dir: if receive { Direction::Rx } else { Direction::Tx }, bytes, captured }
-            })
-            .collect();
-        let mut conversation = Conversation::new(midstream);
-        let mut said = play(&mut conversation, &ops);
-        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-        let begun = said.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
-        let done = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+        let (conversation, begun, done) = survive(pieces, midstream);
         // A connection that turned to TLS or to replication is not followed to its end.
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
