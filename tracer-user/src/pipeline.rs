@@ -27,7 +27,7 @@ use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::{Settings, grpc};
-use crate::store::Store;
+use crate::store::{Store, UnitView};
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
@@ -180,6 +180,11 @@ impl Pipeline {
     /// Time of the newest record.
     pub fn now(&self) -> Nanos {
         self.engine.now
+    }
+
+    /// The next transaction that is to be saved; see [`Store::settled`].
+    pub fn settled(&mut self, over: bool) -> Option<Vec<UnitView>> {
+        self.store.settled(&self.names, over)
     }
 
     /// What handlers may look at.

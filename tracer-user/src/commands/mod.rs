@@ -7,6 +7,7 @@ mod descriptors;
 pub mod doctor;
 pub mod replay;
 pub mod run;
+mod save;
 mod summary;
 mod sweep;
 mod units;

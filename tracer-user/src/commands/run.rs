@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 
+use super::save::Saver;
 use super::sweep::Sweep;
 use super::units::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
@@ -110,6 +111,7 @@ struct Agent {
     jobs: mpsc::Sender<Job>,
     skips: Skips,
     export: Option<Export>,
+    saver: Option<Saver>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     ticks: u64,
     asks_waiting: usize,
@@ -150,12 +152,19 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         pipeline.write_units(Box::new(Lines::create(path, wall_offset, &host)?));
     }
     let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
-    let export = spans.map(|settings| {
-        let _inside = runtime.enter();
-        let (exporter, export) = otlp::start(settings, &host, wall_offset);
-        pipeline.write_units(Box::new(exporter));
-        export
-    });
+    let export = match spans {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
+            pipeline.write_units(Box::new(exporter));
+            Some(export)
+        }
+        None => None,
+    };
+    let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
+    if saver.is_some() {
+        pipeline.store.hand_out();
+    }
     let recorder = match record {
         Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
         None => None,
@@ -209,6 +218,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         asks_waiting: 0,
         skips: Skips::default(),
         export,
+        saver,
     };
     agent.open_up()?;
 
@@ -252,9 +262,12 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, .. } = agent;
+    let Agent { kernel, recorder, health, export, saver, .. } = agent;
     drop(kernel);
     pipeline.finish();
+    if let Some(saver) = saver {
+        saver.finish(&mut pipeline);
+    }
     let _ = ended.send(());
     runtime.block_on(async {
         let _ = tokio::time::timeout(Duration::from_millis(500), server).await;
@@ -308,6 +321,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     }
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());
+    }
+    if let Some(dir) = &options.save_transactions {
+        config.transactions.save = Some(dir.clone());
     }
     if let Some(memory) = options.max_memory {
         config.ceilings.memory = memory;
@@ -595,6 +611,10 @@ impl Agent {
         let (_, cores) = self.status.usage();
         self.health.own_cores = cores;
         pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
+        if let Some(saver) = &mut self.saver {
+            saver.tick(pipeline);
+            pipeline.metrics.set_saved(&saver.counts().by_outcome());
+        }
         if let Some(export) = &self.export {
             pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
         }

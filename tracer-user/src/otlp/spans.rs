@@ -39,6 +39,8 @@ pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)])
     let resource_spans = services.into_iter().map(|(service, spans)| {
         let mut attributes = vec![
             KeyValue::text("service.name", service),
+            // All its processes on a host are one here; which one it was is on the span.
+            KeyValue::text("service.instance.id", host),
             KeyValue::text("host.name", host),
             KeyValue::text("telemetry.sdk.name", "tracer"),
             KeyValue::text("telemetry.sdk.language", "rust"),

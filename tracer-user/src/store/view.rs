@@ -28,6 +28,8 @@ pub struct Summary {
     pub error: bool,
     /// Units kept of the transaction.
     pub units: usize,
+    /// How many of them failed: also of a transaction that ended well.
+    pub failed_units: usize,
 }
 
 /// A unit of work as the API shows it.
