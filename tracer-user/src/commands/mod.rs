@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
+mod agent;
 mod clock;
 mod descriptors;
 pub mod doctor;
