@@ -79,6 +79,7 @@ struct TransactionsFile {
     grace: Option<Spanned<String>>,
     keep: Option<Spanned<i64>>,
     request_id: bool,
+    baggage: Vec<Spanned<String>>,
     save: Option<Spanned<String>>,
     save_max_size: Option<Spanned<String>>,
     save_max_age: Option<Spanned<String>>,
@@ -180,6 +181,9 @@ pub struct Config {
 /// `oom_score_adj` of the agent by default: before the programs it traces.
 pub const OOM_SCORE_ADJ: i32 = 500;
 
+/// Most members of baggage that can be kept.
+const BAGGAGE: usize = 8;
+
 /// How finished units are treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transactions {
@@ -189,6 +193,8 @@ pub struct Transactions {
     pub keep: usize,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
+    /// Members of W3C baggage that are kept.
+    pub baggage: Arc<[Arc<str>]>,
     /// Directory noteworthy ones are saved in; `None` = nowhere.
     pub save: Option<PathBuf>,
     /// Most that may lie there, bytes.
@@ -203,6 +209,7 @@ impl Default for Transactions {
             grace: Duration::from_millis(50),
             keep: 2000,
             request_id: false,
+            baggage: Arc::from([]),
             save: None,
             save_max_size: 256 << 20,
             save_max_age: Duration::from_secs(24 * 3600),
@@ -311,6 +318,11 @@ impl Config {
             config.transactions.keep = source.number(keep, 1..100_001)?;
         }
         config.transactions.request_id = file.transactions.request_id;
+        if let Some(last) = file.transactions.baggage.get(BAGGAGE) {
+            return Err(source.wrong(&last.span(), format!("at most {BAGGAGE} members of baggage can be kept")));
+        }
+        let members = file.transactions.baggage.iter().map(|name| Arc::from(name.get_ref().as_str()));
+        config.transactions.baggage = members.collect();
         config.transactions.save = source.absolute(file.transactions.save)?;
         if let Some(size) = &file.transactions.save_max_size {
             config.transactions.save_max_size =

@@ -113,6 +113,7 @@ impl Pipeline {
         let settings = Settings {
             headers: config.classes.header_names(),
             request_id: config.transactions.request_id,
+            baggage: config.transactions.baggage.clone(),
             host: config.classes.wants_host(),
             ..Settings::default()
         };
@@ -386,10 +387,18 @@ impl Pipeline {
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
+        let context = live.request.traceparent.filter(|_| live.side == Side::Server);
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
+            carrier: match (context, verdicts.parent, live.side) {
+                (Some(context), ..) => context.carrier.name(),
+                (None, Some(_), Side::Server) => "connection",
+                _ => "",
+            },
+            sampled: context.map(|context| context.flags & 1 == 1),
+            carried: live.request.carried,
             side: live.side,
             protocol: live.protocol,
             service: live.service,
