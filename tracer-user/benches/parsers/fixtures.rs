@@ -33,6 +33,8 @@ struct Moved {
 #[derive(Debug)]
 pub(crate) struct Captured {
     moved: Vec<Moved>,
+    /// Operations of it before it was left alone, or ended.
+    lasts: usize,
     /// Requests and replies in it; where it becomes a session, its operations.
     pub(crate) messages: u64,
 }
@@ -53,9 +55,9 @@ pub(crate) fn read() -> Result<Fixtures, String> {
             for operations in parse(&text).ok_or_else(|| format!("{}: not a fixture", file.display()))? {
                 let first = operations.first().map(|(_, bytes)| &bytes[..]).unwrap_or_default();
                 lacking.retain(|(index, _)| {
-                    !PROTOCOLS.get(*index).is_some_and(|protocol| {
-                        matches!(protocol.detect(first), Detected::Request | Detected::Reply)
-                    })
+                    !PROTOCOLS
+                        .get(*index)
+                        .is_some_and(|protocol| matches!(protocol.detect(first), Detected::Request | Detected::Reply))
                 });
                 connections.push(Captured::new(&operations));
             }
@@ -81,9 +83,12 @@ fn list(dir: &Path) -> Result<Vec<std::path::PathBuf>, String> {
     Ok(paths)
 }
 
+/// Which way each went, and its bytes.
+type Operations = Vec<(Direction, Vec<u8>)>;
+
 /// Connections of a file, each as its operations; `None` where a line is none.
-fn parse(text: &str) -> Option<Vec<Vec<(Direction, Vec<u8>)>>> {
-    let mut connections: Vec<Vec<(Direction, Vec<u8>)>> = Vec::new();
+fn parse(text: &str) -> Option<Vec<Operations>> {
+    let mut connections: Vec<Operations> = Vec::new();
     for line in text.lines() {
         match line.split_once(' ') {
             None if line == "new" => connections.push(Vec::new()),
@@ -106,6 +111,7 @@ impl Captured {
         let mut conversation = Conversation::new(false);
         let (settings, mut said, mut moved) = (Settings::default(), Vec::new(), Vec::new());
         let mut pos = [0u64; 2];
+        let mut lasts = 0;
         for (nth, (dir, bytes)) in operations.iter().enumerate() {
             let want = conversation.want();
             let which = usize::from(*dir == Direction::Tx);
@@ -118,23 +124,24 @@ impl Captured {
             let carried = usize::from(if asked == 0 { role } else { asked }).min(bytes.len()).min(HEAD_MAX);
             let (head, rest) = bytes.split_at(carried);
             let tail = &rest[rest.len().saturating_sub(TAIL_MAX)..];
-            let one =
-                Moved { dir: *dir, len: bytes.len(), pos: pos[which], head: head.to_vec(), tail: tail.to_vec() };
+            let one = Moved { dir: *dir, len: bytes.len(), pos: pos[which], head: head.to_vec(), tail: tail.to_vec() };
             pos[which] += bytes.len() as u64;
             let at = Stamp { nanos: nth as u64 + 1, pid: 1, tid: 1, reads: 0 };
             conversation.bytes(&one.chunk(at), &settings, &mut said);
+            if conversation.want().verdict != Verdict::Ignore {
+                lasts = moved.len() + 1;
+            }
             if pos[which] > [want.rx_skip, want.tx_skip][which] {
                 moved.push(one);
             }
         }
         conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
-        let session = |word: &Said| {
-            matches!(word, Said::Begun { protocol, .. } if conventions(protocol) == Conventions::Session)
-        };
+        let session =
+            |word: &Said| matches!(word, Said::Begun { protocol, .. } if conventions(protocol) == Conventions::Session);
         let told = said.iter().filter(|word| matches!(word, Said::Begun { .. } | Said::Replied { .. })).count();
         // A session's messages are told of as one.
         let messages = if said.iter().any(session) { operations.len() } else { told } as u64;
-        Self { moved, messages }
+        Self { moved, lasts, messages }
     }
 
     /// Operations of it that are reported.
@@ -151,7 +158,8 @@ impl Captured {
         }
     }
 
-    /// What happened on a connection `cookie` that does the same, beginning at `at`; with its end, where wanted.
+    /// What happened on a connection `cookie` that does the same, beginning at `at`, and `ends`, or stays as long as
+    /// there is something to come.
     pub(crate) fn records(&self, cookie: u64, at: &mut u64, books: &mut [Books], ends: bool, into: &mut Records) {
         let thread = cookie as u32 % THREADS;
         let (tgid, tid) = (1000, 1000 + thread);
@@ -181,7 +189,8 @@ impl Captured {
         };
         into.push(Open::SIZE, |out| open.encode(out));
         let mut done = [0u64; 2];
-        for moved in &self.moved {
+        let count = if ends { self.moved.len() } else { self.lasts };
+        for moved in self.moved.iter().take(count) {
             *at += STEP;
             books.cpu += WORK;
             let tx = moved.dir == Direction::Tx;

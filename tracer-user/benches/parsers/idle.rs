@@ -15,7 +15,7 @@ pub(crate) fn held(captured: &[&Captured], count: u64) -> i64 {
     let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
     // The room of the queues is nobody's; nor are the threads.
     fill(&mut engine, captured, 0..captured.len() as u64);
-    let (_, used) = counted(|| fill(&mut engine, captured, 1000..1000 + count));
+    let ((), used) = counted(|| fill(&mut engine, captured, 1000..1000 + count));
     let fills = engine.fills();
     assert_eq!(fills.connections.entries, count + captured.len() as u64, "all are there");
     assert_eq!(fills.units.entries, 0, "none has anything to do");

@@ -136,7 +136,9 @@ fn decoded(captured: &[Captured]) -> Cost {
         for _ in 0..round.times / BATCH {
             records.clear();
             for cookie in 0..BATCH {
-                captured.iter().for_each(|one| one.records(cookie, &mut at, &mut books, true, &mut records));
+                for one in captured {
+                    one.records(cookie, &mut at, &mut books, true, &mut records);
+                }
             }
             round.run(|| {
                 for bytes in records.iter() {

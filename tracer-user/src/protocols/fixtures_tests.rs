@@ -61,6 +61,12 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
+/// Every captured connection, with its file's name.
+pub(crate) fn connections() -> Vec<(String, Vec<Op>)> {
+    let named = |file: PathBuf| read(&file).into_iter().map(move |ops| (file.display().to_string(), ops));
+    files().into_iter().flat_map(named).collect()
+}
+
 #[test]
 fn captured_connections_say_what_is_expected() {
     for file in files() {

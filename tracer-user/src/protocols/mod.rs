@@ -24,6 +24,7 @@ mod parts;
 pub mod postgresql;
 mod proxy;
 pub mod redis;
+mod rest;
 mod session;
 pub mod sql;
 mod stream;
@@ -36,6 +37,7 @@ use tracer_common::limits::HEAD_COLLECTED;
 
 pub use conversation::Conversation;
 pub use elements::Elements;
+pub use rest::Talk;
 
 use crate::model::{Direction, Nanos, Outcome, Side};
 
@@ -192,6 +194,8 @@ pub trait Parser: Send + fmt::Debug {
     fn broken(&mut self, requests: bool) {
         let _ = requests;
     }
+    /// Nothing moves for a while: what is kept is to take as little room as it can.
+    fn rest(&mut self) {}
     /// Bytes kept for the messages to come.
     fn kept_bytes(&self) -> usize {
         0

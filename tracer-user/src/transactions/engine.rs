@@ -90,7 +90,7 @@ pub struct Engine {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) seed: u64,
-    pub(super) connections: FxHashMap<u64, Connection>,
+    pub(super) connections: FxHashMap<u64, Box<Connection>>,
     pub(super) threads: FxHashMap<u32, Thread>,
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
@@ -114,7 +114,7 @@ pub struct Engine {
     pub(super) serving: FxHashSet<u32>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
-    empty: Arc<str>,
+    pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
     /// What could not be done.
@@ -228,15 +228,13 @@ impl Engine {
             // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
             self.end_units(open.cookie, open.header.nanos);
         }
-        let empty = Arc::clone(&self.empty);
-        self.connection(open.cookie, out).opened(open, &empty);
+        self.connection(open.cookie, out).opened(open);
     }
 
     /// The connection, made when it is not known.
     fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
-        let empty = &self.empty;
-        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false, empty))
+        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
     }
 
     /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
@@ -296,8 +294,7 @@ impl Engine {
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
-        let empty = &self.empty;
-        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true));
         connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
@@ -311,11 +308,11 @@ impl Engine {
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
-            connection.conversation.closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
+            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
+            connection.talk.awake().bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
@@ -365,7 +362,7 @@ impl Engine {
     /// Tells the kernel what is wanted of the connection when that changed.
     fn wish(&mut self, cookie: u64) {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let want = connection.conversation.want();
+        let want = connection.talk.awake().want();
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
@@ -375,7 +372,7 @@ impl Engine {
         let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
         let (rx, tx, head_rx, head_tx, before) = connection.asked;
         // Of a connection that is used again it is worth a word that it needs no more than others do.
-        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.conversation.is_used_again();
+        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
             || (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
             || want.rx_skip > rx
@@ -389,7 +386,7 @@ impl Engine {
                 head_rx: heads.0,
                 head_tx: heads.1,
                 verdict,
-                role: match connection.conversation.side() {
+                role: match connection.talk.side() {
                     Some(Side::Client) => ROLE_ACTIVE,
                     Some(Side::Server) => ROLE_PASSIVE,
                     None => ROLE_UNKNOWN,
@@ -476,7 +473,7 @@ impl Engine {
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
-        connection.conversation.closed(how, at, totals, &self.settings, &mut said);
+        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
         }
@@ -522,7 +519,7 @@ impl Engine {
 
     /// The operation, unless what it said is of another one, that was kept until this one came.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
-        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.conversation.is_multiplexed());
+        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
@@ -585,7 +582,7 @@ impl Engine {
         let old: Vec<u64> = self
             .connections
             .iter()
-            .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
+            .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
                 let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
                 finish || now.saturating_sub(connection.last) > longest
@@ -595,10 +592,11 @@ impl Engine {
         self.head_bytes = head_bytes;
         self.trim_heads();
         self.report_long(out);
+        self.let_rest();
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.conversation.expire(now, idle, &mut said);
+                connection.talk.awake().expire(now, idle, &mut said);
             }
             for word in said.drain(..) {
                 self.heard(cookie, word, None, out);
@@ -633,9 +631,11 @@ impl Engine {
         let mut said = std::mem::take(&mut self.said);
         let mut words = Vec::new();
         let settings = &self.settings;
-        let several = self.connections.iter_mut().filter(|(_, connection)| connection.conversation.is_multiplexed());
-        for (cookie, connection) in several {
-            connection.conversation.overdue(now, idle, settings, &mut said);
+        for (cookie, connection) in &mut self.connections {
+            let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
+                continue;
+            };
+            conversation.overdue(now, idle, settings, &mut said);
             words.extend(said.drain(..).map(|word| (*cookie, word)));
         }
         self.said = said;
