@@ -31,7 +31,7 @@ mod stream;
 pub mod websocket;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tracer_common::limits::HEAD_COLLECTED;
 
@@ -202,6 +202,10 @@ pub trait Parser: Send + fmt::Debug {
     }
     /// Gives those up.
     fn forget(&mut self) {}
+    /// Names for later messages that were not kept, because there are too many, since last asked.
+    fn take_refused(&mut self) -> u64 {
+        0
+    }
 }
 
 /// What a parser made of the bytes at a message's beginning.
@@ -341,19 +345,28 @@ pub struct Request {
 pub const UNNAMED: &str = "_UNNAMED";
 
 impl Request {
-    /// A request that must have been there, of which nothing was captured that names it.
-    pub fn unnamed() -> Box<Self> {
+    /// A request of which nothing is known but what it is called.
+    pub fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Self> {
         Box::new(Self {
-            method: Arc::from(UNNAMED),
-            path: Arc::from(""),
+            method,
+            path,
             host: None,
             version: "",
             traceparent: None,
             request_id: None,
             headers: Vec::new(),
-            asked: Asked::default(),
-            cut: true,
+            asked,
+            cut: false,
         })
+    }
+
+    /// A request that must have been there, of which nothing was captured that names it.
+    pub fn unnamed() -> Box<Self> {
+        static NAMES: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [Arc::from(UNNAMED), Arc::from("")]);
+        let [method, path] = &*NAMES;
+        let mut made = Self::named(Arc::clone(method), Arc::clone(path), Asked::default());
+        made.cut = true;
+        made
     }
 }
 
@@ -516,6 +529,11 @@ pub enum Said {
     Unnamed,
     /// Too many requests of the connection were open: the oldest was given up.
     Crowded,
+    /// What later messages refer to was not kept, because the connection has too much of it: statements it prepared.
+    Forgotten {
+        /// How many.
+        names: u64,
+    },
     /// Bytes that a parser needed were not captured, or were not understood.
     Lost {
         /// Which way.

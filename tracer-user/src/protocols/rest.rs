@@ -46,12 +46,28 @@ enum Memory {
     Lanes(Box<RestingLanes>),
 }
 
-/// Where a direction stands.
+/// Where a direction stands, in as little room as that takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stand {
-    pub(super) pos: u64,
-    pub(super) last: Stamp,
-    pub(super) head_wanted: u16,
+    pos: u64,
+    nanos: Nanos,
+    pid: u32,
+    tid: u32,
+    reads: u32,
+    head_wanted: u16,
+}
+
+impl Stand {
+    pub(super) fn new(pos: u64, last: Stamp, head_wanted: u16) -> Self {
+        let Stamp { nanos, pid, tid, reads } = last;
+        Self { pos, nanos, pid, tid, reads, head_wanted }
+    }
+
+    /// Its position, its last operation, and what is wanted of the front of the next.
+    pub(super) fn parts(self) -> (u64, Stamp, u16) {
+        let Self { pos, nanos, pid, tid, reads, head_wanted } = self;
+        (pos, Stamp { nanos, pid, tid, reads }, head_wanted)
+    }
 }
 
 impl Talk {
@@ -138,8 +154,11 @@ impl Conversation {
         if self.multiplexed.as_ref().is_some_and(|multiplexed| !multiplexed.is_quiet()) {
             return None;
         }
+        let (mut rx, mut tx) = (self.rx.stand(), self.tx.stand());
         let memory = if let Some(multiplexed) = self.multiplexed.take() {
-            Memory::Lanes(Box::new(multiplexed.rest()))
+            let lanes;
+            (lanes, rx, tx) = multiplexed.rest();
+            Memory::Lanes(Box::new(lanes))
         } else if ignored && self.session.is_none() {
             Memory::None
         } else {
@@ -157,8 +176,8 @@ impl Conversation {
             protocol: self.protocol,
             memory,
             next: self.pair.upcoming(),
-            rx: self.rx.stand(),
-            tx: self.tx.stand(),
+            rx,
+            tx,
             requests: self.requests,
             last_dir: self.last_dir,
             verdict: self.verdict,
@@ -190,7 +209,7 @@ impl Conversation {
             Memory::None => {}
             Memory::Parser(parser) => made.parser = Some(parser),
             Memory::Session(parser, session) => (made.parser, made.session) = (parser, Some(session)),
-            Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(requests))),
+            Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(requests, rx, tx))),
         }
         made
     }
@@ -207,10 +226,11 @@ impl Stream {
     }
 
     fn stand(&self) -> Stand {
-        Stand { pos: self.pos, last: self.last, head_wanted: self.head_wanted }
+        Stand::new(self.pos, self.last, self.head_wanted)
     }
 
-    fn standing(Stand { pos, last, head_wanted }: Stand) -> Self {
+    fn standing(stand: Stand) -> Self {
+        let (pos, last, head_wanted) = stand.parts();
         Self { pos, last, head_wanted, ..Self::new() }
     }
 }

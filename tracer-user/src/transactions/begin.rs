@@ -89,7 +89,7 @@ impl Engine {
         });
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
-        let opener = connection.opener.filter(|_| first_use && pos == 0);
+        let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
         let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
@@ -106,8 +106,7 @@ impl Engine {
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
-            connection.units.push_back((exchange, slot));
-            connection.newest = Some(slot);
+            connection.add_unit(exchange, slot);
         }
         match side {
             Side::Server => {

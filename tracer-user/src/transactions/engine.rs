@@ -58,6 +58,8 @@ pub struct Counters {
     pub unnamed: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
+    /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
+    pub statements_refused: u64,
 }
 
 /// What comes out.
@@ -168,6 +170,11 @@ impl Engine {
         self.services.contains_key(&tgid)
     }
 
+    /// The service of a process, where that is known.
+    pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
+        self.services.get(&tgid).copied()
+    }
+
     /// The process is gone.
     pub fn forget_process(&mut self, tgid: u32) {
         self.services.remove(&tgid);
@@ -257,7 +264,7 @@ impl Engine {
     }
 
     fn end_units(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some((_, slot)) = self.connections.get_mut(&cookie).and_then(|c| c.units.pop_front()) {
+        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
@@ -325,7 +332,7 @@ impl Engine {
         // An exchange that ends with this operation is looked up before, one that begins with it after.
         let before = if header.flags & OP_EOF != 0 {
             // What was read last ends here, and what follows is its consequence.
-            self.connections.get(&cookie).and_then(|connection| connection.newest)
+            self.connections.get(&cookie).and_then(|connection| connection.newest())
         } else {
             self.unit_of(cookie, touched)
         };
@@ -412,7 +419,7 @@ impl Engine {
                 });
                 let connection = self.connection(state.cookie, out);
                 connection.announced = connection.last == 0;
-                connection.opener = opener;
+                connection.opener = opener.map(Box::new);
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }
@@ -513,6 +520,7 @@ impl Engine {
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
             Said::Unnamed => self.counters.unnamed += 1,
+            Said::Forgotten { names } => self.counters.statements_refused += names,
             Said::Crowded => self.counters.streams_given_up += 1,
         }
     }
@@ -524,9 +532,7 @@ impl Engine {
     }
 
     fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {
-        let connection = self.connections.get_mut(&cookie)?;
-        let index = connection.units.iter().position(|(number, _)| *number == exchange)?;
-        connection.units.remove(index).map(|(_, slot)| slot)
+        self.connections.get_mut(&cookie)?.take_unit(exchange)
     }
 
     /// A unit is over; it waits for its report.

@@ -20,7 +20,6 @@ pub(in crate::protocols) struct RestingLanes {
 /// One direction.
 #[derive(Debug)]
 struct RestingLane {
-    stand: Stand,
     lost: Option<u64>,
     usual: u64,
     misses: u8,
@@ -32,20 +31,21 @@ impl Multiplexed {
         self.open.is_empty() && self.parked.is_empty() && self.rx.is_quiet() && self.tx.is_quiet()
     }
 
-    /// What is to be kept of it while nothing is under way.
-    pub(in crate::protocols) fn rest(self) -> RestingLanes {
+    /// What is to be kept of it while nothing is under way, and where the directions stand.
+    pub(in crate::protocols) fn rest(self) -> (RestingLanes, Stand, Stand) {
         let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
         framed.rest();
-        RestingLanes { framed, seen, next, rx: rx.rest(), tx: tx.rest(), verdict }
+        let stands = (rx.stand(), tx.stand());
+        (RestingLanes { framed, seen, next, rx: rx.rest(), tx: tx.rest(), verdict }, stands.0, stands.1)
     }
 }
 
 impl RestingLanes {
     /// As it was before it rested.
-    pub(in crate::protocols) fn wake(self, requests: Option<Direction>) -> Multiplexed {
+    pub(in crate::protocols) fn wake(self, requests: Option<Direction>, rx: Stand, tx: Stand) -> Multiplexed {
         let requests = requests.unwrap_or(Direction::Rx);
         let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
-        (made.rx, made.tx) = (self.rx.wake(), self.tx.wake());
+        (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
         (made.seen, made.next, made.verdict) = (self.seen, self.next, self.verdict);
         made
     }
@@ -61,14 +61,17 @@ impl Lane {
     }
 
     fn rest(self) -> RestingLane {
-        let Self { pos, last, head_wanted, lost, usual, misses, .. } = self;
-        RestingLane { stand: Stand { pos, last, head_wanted }, lost, usual, misses }
+        RestingLane { lost: self.lost, usual: self.usual, misses: self.misses }
+    }
+
+    fn stand(&self) -> Stand {
+        Stand::new(self.pos, self.last, self.head_wanted)
     }
 }
 
 impl RestingLane {
-    fn wake(self) -> Lane {
-        let Stand { pos, last, head_wanted } = self.stand;
+    fn wake(self, stand: Stand) -> Lane {
+        let (pos, last, head_wanted) = stand.parts();
         Lane { pos, last, head_wanted, lost: self.lost, usual: self.usual, misses: self.misses, ..Lane::default() }
     }
 }
