@@ -1,5 +1,6 @@
 //! Whether anything of what was planted in traffic shows in what the agent says.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::agent::Agent;
@@ -27,9 +28,11 @@ pub fn none_shows_with(
     for target in ["/flamegraph.svg", "/profile.folded"] {
         said.push((target.into(), agent.text(target)));
     }
-    let services = agent.json("/api/v1/services");
-    for one in services["services"].as_array().into_iter().flatten() {
-        let name = one["service_name"].as_str().unwrap_or_else(|| panic!("a service without a name: {one}"));
+    // Those that have requests have pages.
+    let classes = agent.json("/api/v1/classes");
+    let classes = classes["classes"].as_array().into_iter().flatten();
+    let names: BTreeSet<&str> = classes.filter_map(|one| one["service_name"].as_str()).collect();
+    for name in names {
         let target = format!("/service?name={}", name.replace(' ', "%20"));
         said.push((target.clone(), agent.text(&target)));
     }
