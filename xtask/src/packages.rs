@@ -82,6 +82,12 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("mariadb-client-core", "mariadb", Need::Programs, "its client"),
     package("python3-pymysql", "", Need::Programs, "a client library that sends text"),
     package("libdbd-mariadb-perl", "", Need::Programs, "a client library that prepares statements"),
+    package(
+        "python3-pymongo",
+        "",
+        Need::Programs,
+        "a client library of MongoDB, and documents for the server's script",
+    ),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -59,6 +59,8 @@ fn number(name: Name) -> u16 {
 pub(super) fn pack(entries: &VecDeque<Entry>) -> Box<[u8]> {
     let mut out = Vec::with_capacity(entries.iter().map(|entry| 8 + entry.value.len()).sum());
     for Entry { name, value, size } in entries {
+        // Of no header that matters more is looked at.
+        let value = value.get(..value.len().min(usize::from(u16::MAX))).unwrap_or_default();
         out.extend_from_slice(&number(*name).to_le_bytes());
         out.extend_from_slice(&size.to_le_bytes());
         out.extend_from_slice(&(value.len() as u16).to_le_bytes());
