@@ -15,6 +15,7 @@ pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod kafka;
 pub mod memcached;
 mod missing;
 pub mod mongodb;
@@ -51,6 +52,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &fastcgi::FastCgi,
     &memcached::Memcached,
     &mongodb::MongoDb,
+    &kafka::Kafka,
     &websocket::WebSocket,
 ];
 
