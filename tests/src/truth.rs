@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -27,8 +28,31 @@ pub struct Application {
     pub arguments: &'static [&'static str],
     /// Its source.
     pub source: &'static str,
+    /// Whether it is of Java, and compiled first.
+    pub java: bool,
     /// What it is, for the table.
     pub title: &'static str,
+}
+
+impl Application {
+    /// What starts it.
+    fn command(&self, dir: &Path) -> Command {
+        let find = |program: &str| find(program).unwrap_or_else(|| panic!("no {program}"));
+        let mut command = Command::new(find(self.program));
+        command.args(self.arguments);
+        if !self.java {
+            command.arg(source(self.source));
+            return command;
+        }
+        let main = self.source.trim_end_matches(".java");
+        if !dir.join(main).with_extension("class").is_file() {
+            let done = Command::new(find("javac")).arg("-d").arg(dir).arg(source(self.source)).output();
+            let done = done.unwrap_or_else(|error| panic!("javac: {error}"));
+            assert!(done.status.success(), "{}: {}", self.source, String::from_utf8_lossy(&done.stderr));
+        }
+        command.arg("-cp").arg(dir).arg(main);
+        command
+    }
 }
 
 /// One way of an application to make its calls, and what the agent must know of it.
@@ -112,18 +136,20 @@ fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<Vec<R
 pub fn run(
     agent: &Agent,
     upstream: SocketAddr,
-    dir: &std::path::Path,
+    dir: &Path,
     application: &Application,
     modes: &[Mode],
 ) -> Vec<(Mode, u64, Score)> {
-    let program = find(application.program).unwrap_or_else(|| panic!("no {}", application.program));
     let mut tail = units::Tail::new(&agent.transactions);
     let mut sent = Vec::new();
     for mode in modes {
-        let mut command = Command::new(&program);
-        command.args(application.arguments).arg(source(application.source));
+        let mut command = application.command(dir);
         command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
         let server = Server::start(application.name, dir, &mut command);
+        // What it needs to be followed is attached when it is first seen to be needed.
+        let warm = load::run(server.address, plans(mode.name, "warm-", 1, 20));
+        assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
+        sent.push((*mode, 0, "warm-".to_owned(), warm.answers.len()));
         for (connections, requests) in sizes() {
             let prefix = format!("{}{}{connections}-", application.name, mode.name);
             let loaded = load::run(server.address, plans(mode.name, &prefix, *connections, *requests));
@@ -144,7 +170,8 @@ pub fn run(
     say(&format!("{}: {have} of {all} requests told; lost {:?}", application.name, agent.metrics().lost()));
     let units = std::mem::take(&mut tail.units);
     let score = |prefix: &str| score(&units, application.name, prefix);
-    sent.iter().map(|(mode, connections, prefix, _)| (*mode, *connections, score(prefix))).collect()
+    let measured = sent.iter().filter(|(_, connections, ..)| *connections > 0);
+    measured.map(|(mode, connections, prefix, _)| (*mode, *connections, score(prefix))).collect()
 }
 
 /// Prints the scores, writes them where the table is made of them (`TRACER_TRUTH_FILE`), and says what is not as it must

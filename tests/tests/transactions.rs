@@ -28,6 +28,7 @@ fn python_threads_and_pools() {
         program: "python3",
         arguments: &["-u"],
         source: "tree_threads.py",
+        java: false,
         title: "Python threads, ThreadPoolExecutor",
     };
     let modes = [
@@ -49,6 +50,7 @@ fn java_pools() {
         program: "java",
         arguments: &["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
         source: "Tree.java",
+        java: true,
         title: "Java 17, com.sun.net.httpserver",
     };
     let modes = [
@@ -74,6 +76,7 @@ fn python_asyncio() {
         program: "python3",
         arguments: &["-u"],
         source: "tree_asyncio.py",
+        java: false,
         title: "Python asyncio streams",
     };
     let modes = [
@@ -86,8 +89,14 @@ fn python_asyncio() {
 
 #[test]
 fn node() {
-    let application =
-        Application { name: "nodejs", program: "node", arguments: &[], source: "tree.js", title: "Node.js, http" };
+    let application = Application {
+        name: "nodejs",
+        program: "node",
+        arguments: &[],
+        source: "tree.js",
+        java: false,
+        title: "Node.js, http",
+    };
     let modes = [
         mode("direct", "a call at once", 0.0),
         mode("row", "two calls, one after the other", 0.0),

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
+use tracer_common::policy::Statics;
 
 use super::sweep::Sweep;
 use super::units::Lines;
@@ -27,6 +28,7 @@ use crate::guard::watchdog::{self, Watchdog};
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::service_name;
 use crate::host::stat::{self, HostCpu};
+use crate::host::statics;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::level::RingLevel;
@@ -434,6 +436,20 @@ impl Agent {
         if pipeline.take_unseen() {
             self.kernel.attach_deferred(Until::Spliced);
         }
+        for pid in pipeline.take_wanted() {
+            // One that is gone needs nothing.
+            let Some([first, second, third]) = statics::read(pid) else { continue };
+            let statics = Statics {
+                first: first.0,
+                first_end: first.1,
+                second: second.0,
+                second_end: second.1,
+                third: third.0,
+                third_end: third.1,
+            };
+            self.kernel.policy.handover(pid, statics);
+            self.kernel.attach_deferred(Until::HandedOver);
+        }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);
         }
@@ -566,6 +582,7 @@ impl Agent {
                 total += count;
             }
         }
+        pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
