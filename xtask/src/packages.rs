@@ -79,6 +79,7 @@ pub(crate) const PACKAGES: &[Package] = &[
         Need::Programs,
         "applications whose pools of threads work for each other",
     ),
+    package("node-ws", "", Need::Programs, "WebSocket as applications use it, compressed, in both roles"),
     package("python3-grpcio", "", Need::Programs, "gRPC server and client"),
     package("postgresql", "", Need::Programs, "a server with a process for each connection, and pgbench"),
     package("python3-psycopg", "", Need::Programs, "a client library with prepared statements and pipelines"),
@@ -87,6 +88,12 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("mariadb-client-core", "mariadb", Need::Programs, "its client"),
     package("python3-pymysql", "", Need::Programs, "a client library that sends text"),
     package("libdbd-mariadb-perl", "", Need::Programs, "a client library that prepares statements"),
+    package(
+        "python3-pymongo",
+        "",
+        Need::Programs,
+        "a client library of MongoDB, and documents for the server's script",
+    ),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -22,7 +22,7 @@ impl Engine {
                 });
                 let connection = self.connection(state.cookie, out);
                 connection.announced = connection.last == 0;
-                connection.opener = opener;
+                connection.opener = opener.map(Box::new);
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }
@@ -85,7 +85,7 @@ impl Engine {
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
-        connection.conversation.closed(how, at, totals, &self.settings, &mut said);
+        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
         }
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     pub(super) fn end_units(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some((_, slot)) = self.connections.get_mut(&cookie).and_then(|c| c.units.pop_front()) {
+        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }

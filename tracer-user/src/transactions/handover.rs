@@ -21,22 +21,46 @@ const ERRANDS: usize = 32;
 const BACKS: usize = 8;
 /// A process whose threads share requests reads more than one in so many by such a thread.
 const SHARED: u32 = 8;
-/// How long a process counts as one that has jobs nobody waits for, or without calls, after the last of them.
+/// How long a process counts as one that has jobs nobody waits for, after the last of them.
 const REMEMBERED: Nanos = 60_000_000_000;
+/// Jobs counted of a process before the counts are halved.
+const JOBS: u32 = 8192;
+/// At most one hand-back in so many may be another's: the share of jobs nobody waits for, times that of jobs without
+/// calls.
+const MIXED: u64 = 2500;
 
 /// What the jobs of a process are like, as far as it was seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pools {
     /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
     unreturned: Nanos,
-    /// When a job was seen that was waited for and made no call; 0 never.
-    bare: Nanos,
+    /// How many there were of those lately, of jobs that were waited for and made no call, and of all.
+    alone: u32,
+    bare: u32,
+    jobs: u32,
     /// Requests read by threads that run one at a time, and by others, since it was looked at.
     single: u32,
     shared: u32,
 }
 
 impl Pools {
+    /// A job was seen: whether nobody waited for it, whether it made no call.
+    fn job(&mut self, alone: bool, bare: bool) {
+        if self.jobs >= JOBS {
+            (self.alone, self.bare, self.jobs) = (self.alone / 2, self.bare / 2, self.jobs / 2);
+        }
+        self.alone += u32::from(alone);
+        self.bare += u32::from(bare);
+        self.jobs += 1;
+    }
+
+    /// Whether it has both, jobs with calls that nobody waits for and jobs without that somebody does: the one before the
+    /// other on the same thread looks like a job with a call.
+    fn mixed(&self) -> bool {
+        let [alone, bare, jobs] = [self.alone, self.bare, self.jobs].map(u64::from);
+        alone * bare * MIXED > jobs * jobs
+    }
+
     /// A request was read, by a thread that runs several at once or not.
     pub(super) fn read(&mut self, shared: bool) {
         let count = if shared { &mut self.shared } else { &mut self.single };
@@ -128,11 +152,9 @@ impl Engine {
         let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
         let Some(last) = errands.calls.last().copied() else {
             // It gave the work, then slept until it was done.
-            if wake.given_by == wake.wakee && wake.given_at > errands.settled && wake.slept_at > wake.given_at {
-                let now = self.now;
-                if let Some(pools) = self.pools.get_mut(&tgid) {
-                    pools.bare = now;
-                }
+            let bare = wake.given_by == wake.wakee && wake.given_at > errands.settled && wake.slept_at > wake.given_at;
+            if bare && let Some(pools) = self.pools.get_mut(&tgid) {
+                pools.job(false, true);
             }
             return;
         };
@@ -190,6 +212,7 @@ impl Engine {
         let now = self.now;
         if let Some(pools) = self.pools.get_mut(&tgid) {
             pools.unreturned = now;
+            pools.job(true, false);
         }
     }
 
@@ -244,7 +267,11 @@ impl Engine {
             None if doubted => Some("something of its thread was not seen"),
             doubt => doubt,
         };
-        let pools = self.pools.get(&tgid).copied().unwrap_or_default();
+        let mut pools = Pools::default();
+        if let Some(known) = self.pools.get_mut(&tgid) {
+            known.job(false, false);
+            pools = *known;
+        }
         let unreturned = pools.unreturned != 0 && now.saturating_sub(pools.unreturned) < REMEMBERED;
         let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
             calls.iter().copied().partition(|call| self.units.get(*call).is_some_and(|live| live.start >= back.since));
@@ -335,14 +362,8 @@ impl Engine {
         if self.shares_threads(tgid) {
             return Some("requests of its process move between threads");
         }
-        (!paired && self.mixes_jobs(tgid)).then_some("its process has jobs nobody waits for, and some without calls")
-    }
-
-    /// Whether the process has both: jobs with calls that nobody waits for, and jobs without that somebody does. The one
-    /// before the other on the same thread looks like a job with a call.
-    fn mixes_jobs(&self, tgid: u32) -> bool {
-        let recent = |at: Nanos| at != 0 && self.now.saturating_sub(at) < REMEMBERED;
-        self.pools.get(&tgid).is_some_and(|pools| recent(pools.unreturned) && recent(pools.bare))
+        let mixed = !paired && self.pools.get(&tgid).is_some_and(Pools::mixed);
+        mixed.then_some("its process has jobs nobody waits for, and some without calls")
     }
 
     /// Whether requests of the process move between its threads (goroutines, tasks): then a thread that is woken, or
