@@ -196,6 +196,8 @@ pub struct Unit {
     pub trace: TraceId,
     /// The unit that caused it, when known.
     pub parent: Option<UnitId>,
+    /// Whoever produced the message that is consumed here, where the message says so.
+    pub link: Option<(TraceId, UnitId)>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.

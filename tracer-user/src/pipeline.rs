@@ -24,9 +24,11 @@ use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
-use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
+use crate::model::{
+    ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, TraceId, Unit, UnitId,
+};
 use crate::profiles::{self, ProfileFills, Profiles};
-use crate::protocols::{Settings, grpc};
+use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
 use crate::store::Store;
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
@@ -381,10 +383,16 @@ impl Pipeline {
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
+        let link = live.request.traceparent.filter(|_| {
+            live.side == Side::Server
+                && *live.request.method == *messaging::DELIVER
+                && conventions(live.protocol) == Conventions::Messaging
+        });
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
+            link: link.map(|context| (TraceId(context.trace_id), UnitId(context.parent_id))),
             side: live.side,
             protocol: live.protocol,
             service: live.service,

@@ -454,7 +454,7 @@ impl Framed for Frames {
         })
     }
 
-    fn is_early(&self, bytes: &[u8]) -> bool {
+    fn is_early(&self, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> bool {
         Header::read(bytes).is_some_and(|header| {
             header.kind == HEADERS && header.key % 2 == 1 && header.key > self.highest && self.highest != 0
         })

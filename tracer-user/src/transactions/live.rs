@@ -38,6 +38,15 @@ pub struct Cause {
     pub kept: Option<(UnitId, TraceId, ServiceId, Option<ClassId>)>,
 }
 
+impl Cause {
+    /// Of what the end that accepted the connection sends unasked: a message that was brought to it earlier, by somebody
+    /// whom nothing but the message itself can name.
+    pub(super) fn delivered() -> Self {
+        let evidence = "a delivery: linked by what the message carries";
+        Self { candidate: None, alone: true, vote: Vote::None, evidence, kept: None }
+    }
+}
+
 /// A unit of work in progress or in its grace time.
 #[derive(Debug)]
 pub struct Live {

@@ -2,6 +2,7 @@
 
 use super::{LONGEST, Multiplexed, Open, PATIENCE};
 use crate::model::{Direction, Nanos, Outcome};
+use crate::protocols::framed::Way;
 use crate::protocols::{Closed, Said, Settings, Stamp, Totals, Verdict};
 
 impl Multiplexed {
@@ -33,15 +34,20 @@ impl Multiplexed {
                 }
             }
         }
-        let replies = self.requests.flip();
-        let over = match how {
-            Closed::Local => replies == Direction::Tx,
-            Closed::Remote => replies == Direction::Rx,
-            Closed::Both => true,
-        };
-        if over {
+        for way in [Way::Request, Way::Reply] {
+            let replies = if way == Way::Request { self.requests.flip() } else { self.requests };
+            let over = match how {
+                Closed::Local => replies == Direction::Tx,
+                Closed::Remote => replies == Direction::Rx,
+                Closed::Both => true,
+            };
+            if !over {
+                continue;
+            }
             let lost = self.lane(replies).lost.is_some();
-            while let Some((key, doubtful)) = self.open.first_key_value().map(|(key, open)| (*key, open.doubtful)) {
+            let asked = self.open.iter().filter(|(_, open)| open.way == way);
+            let asked: Vec<(u64, bool)> = asked.map(|(key, open)| (*key, open.doubtful)).collect();
+            for (key, doubtful) in asked {
                 // Its end may have been in what was not seen.
                 let outcome = if lost || doubtful { Outcome::Unfinished } else { Outcome::Aborted };
                 self.done(key, outcome, at, out);
