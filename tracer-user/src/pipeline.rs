@@ -29,7 +29,7 @@ use crate::model::{
 };
 use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
-use crate::store::Store;
+use crate::store::{Store, UnitView};
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
@@ -115,6 +115,7 @@ impl Pipeline {
         let settings = Settings {
             headers: config.classes.header_names(),
             request_id: config.transactions.request_id,
+            baggage: config.transactions.baggage.clone(),
             host: config.classes.wants_host(),
             ..Settings::default()
         };
@@ -182,6 +183,11 @@ impl Pipeline {
     /// Time of the newest record.
     pub fn now(&self) -> Nanos {
         self.engine.now
+    }
+
+    /// The next transaction that is to be saved; see [`Store::settled`].
+    pub fn settled(&mut self, over: bool) -> Option<Vec<UnitView>> {
+        self.store.settled(&self.names, over)
     }
 
     /// What handlers may look at.
@@ -383,16 +389,23 @@ impl Pipeline {
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
-        let link = live.request.traceparent.filter(|_| {
-            live.side == Side::Server
-                && *live.request.method == *messaging::DELIVER
-                && conventions(live.protocol) == Conventions::Messaging
-        });
+        // A message's context is its producer's: a link, no parent.
+        let messaging = conventions(live.protocol) == Conventions::Messaging;
+        let named = live.request.traceparent.filter(|_| live.side == Side::Server);
+        let link = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
+        let context = named.filter(|_| !messaging);
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
             link: link.map(|context| (TraceId(context.trace_id), UnitId(context.parent_id))),
+            carrier: match (context, verdicts.parent, live.side) {
+                (Some(context), ..) => context.carrier.name(),
+                (None, Some(_), Side::Server) => "connection",
+                _ => "",
+            },
+            sampled: context.map(|context| context.flags & 1 == 1),
+            carried: live.request.carried,
             side: live.side,
             protocol: live.protocol,
             service: live.service,

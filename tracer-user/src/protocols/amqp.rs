@@ -16,7 +16,7 @@ use self::fields::Reader;
 use self::methods::{Method, Role};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, request};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, http1};
+use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
 
 /// What a client sends first.
 const HEADER: &[u8] = b"AMQP\0\0\x09\x01";
@@ -188,7 +188,7 @@ impl Frames {
                 let silent = key == Of::Unacknowledged.key(header.channel, 0);
                 let asked = Asked { silent, ..Asked::default() };
                 let mut request = request(DELIVER, &destination, asked, settings);
-                request.traceparent = content.and_then(|content| content.traceparent).and_then(http1::traceparent);
+                request.traceparent = content.and_then(|content| content.traceparent).and_then(context::traceparent);
                 (key, Says::Begun { request, protocol, length })
             }
             (60, 71) => {

@@ -43,6 +43,7 @@ pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, setting
         host: None,
         version: "",
         traceparent: None,
+        carried: None,
         request_id: None,
         headers: Vec::new(),
         asked,

@@ -9,6 +9,7 @@ mod bodies;
 mod cgi;
 mod changes;
 pub mod closing;
+pub mod context;
 mod conversation;
 mod elements;
 pub mod fastcgi;
@@ -41,7 +42,8 @@ use tracer_common::limits::HEAD_COLLECTED;
 pub use conversation::Conversation;
 pub use elements::Elements;
 
-use crate::model::{Direction, Nanos, Outcome, Side};
+use crate::model::{Carried, Direction, Nanos, Outcome, Side};
+use context::TraceParent;
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
 pub static PROTOCOLS: &[&dyn Protocol] = &[
@@ -310,17 +312,6 @@ pub struct Reply {
     pub interim: bool,
 }
 
-/// W3C `traceparent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceParent {
-    /// 16 bytes, not zero.
-    pub trace_id: u128,
-    /// 8 bytes, not zero.
-    pub parent_id: u64,
-    /// Flags; bit 0 = sampled.
-    pub flags: u8,
-}
-
 /// A request's head. Nothing of it but what naming, rules and linking need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -334,6 +325,8 @@ pub struct Request {
     pub version: &'static str,
     /// Trace context, if a valid one came with it.
     pub traceparent: Option<TraceParent>,
+    /// What came with it.
+    pub carried: Option<Box<Carried>>,
     /// `X-Request-ID`, bounded, where asked for.
     pub request_id: Option<Arc<str>>,
     /// Values of the headers in [`Settings::headers`] by their index there, bounded.
@@ -356,6 +349,7 @@ impl Request {
             host: None,
             version: "",
             traceparent: None,
+            carried: None,
             request_id: None,
             headers: Vec::new(),
             asked: Asked::default(),
@@ -374,6 +368,8 @@ pub struct Settings {
     pub headers: Vec<Box<str>>,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
+    /// Members of baggage that are kept.
+    pub baggage: Arc<[Arc<str>]>,
     /// Keep `Host`.
     pub host: bool,
     /// Longest head put together from pieces, bytes.
@@ -385,7 +381,14 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let methods = http1::METHODS.iter().chain(messaging::OPERATIONS).map(|name| Arc::from(*name)).collect();
-        Self { headers: Vec::new(), request_id: false, host: false, head_limit: HEAD_COLLECTED, methods }
+        Self {
+            headers: Vec::new(),
+            request_id: false,
+            baggage: Arc::from([]),
+            host: false,
+            head_limit: HEAD_COLLECTED,
+            methods,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ mod reasons;
 use self::packets::{Packet, Publish, kind};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
-use super::{Asked, Conventions, Detected, Protocol, Request, Settings, UNNAMED, http1};
+use super::{Asked, Conventions, Detected, Protocol, Request, Settings, UNNAMED, context};
 
 /// Bytes of properties that are waited for.
 const PROPERTIES: usize = 4096;
@@ -93,7 +93,7 @@ impl Packets {
             Some(topic) => request(operation, topic, asked, settings),
             None => Box::new(Request { asked, ..*Request::unnamed() }),
         };
-        request.traceparent = publish.traceparent.and_then(http1::traceparent);
+        request.traceparent = publish.traceparent.and_then(context::traceparent);
         debug_assert!(*request.method != *UNNAMED || request.path.is_empty(), "what is unnamed has no destination");
         (key, Says::Begun { request, protocol: Mqtt.name(), length: None })
     }

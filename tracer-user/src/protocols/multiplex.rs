@@ -505,9 +505,12 @@ impl Multiplexed {
                     self.done(key, Outcome::Unfinished, at, out);
                 }
                 if self.open.len() >= LIMIT
-                    && let Some(oldest) = self.open.keys().next().copied()
+                    && let Some((oldest, optional)) = self.oldest()
                 {
-                    out.push(Said::Crowded);
+                    // Nothing is missed of what need not be answered.
+                    if !optional {
+                        out.push(Said::Crowded);
+                    }
                     self.done(oldest, Outcome::Unfinished, at, out);
                 }
                 self.begin(dir, key, (request, protocol, length), (first, arrived, pos), at, out);
@@ -614,6 +617,17 @@ impl Multiplexed {
             out.push(Said::Unnamed);
         }
         out.push(Said::Begun { exchange, request, first, arrived, head_at: at, pos, side, protocol });
+    }
+
+    /// The request that is open longest, and whether it need not be answered.
+    fn oldest(&self) -> Option<(u64, bool)> {
+        // Keys count up, but where either end makes them.
+        let oldest = if self.framed.is_mutual() {
+            self.open.iter().min_by_key(|(_, open)| open.exchange)
+        } else {
+            self.open.first_key_value()
+        };
+        oldest.map(|(key, open)| (*key, open.asked.optional))
     }
 
     fn touch(&mut self, key: u64) {

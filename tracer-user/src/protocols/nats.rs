@@ -15,12 +15,14 @@ use self::inboxes::Inboxes;
 use self::lines::{Line, Sent, header, status};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, REQUEST, request};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, http1};
+use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
 
 /// Longest header of a message that is waited for, bytes.
 const HEADER: usize = 4096;
 /// Operations that wait for their `+OK`.
 const VERBOSE: usize = 1024;
+/// Where JetStream is asked for messages: these come under their own subjects, as deliveries.
+const PULL: &[u8] = b"$JS.API.CONSUMER.MSG.NEXT.";
 /// Subject an answer goes to that acknowledges a message of JetStream.
 const ACK: &[u8] = b"$JS.ACK.";
 
@@ -127,7 +129,14 @@ impl Lines {
             }
             return (to, Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None });
         }
-        let awaited = sent.reply.filter(|reply| way == Way::Reply || self.inboxes.take(reply));
+        if way == Way::Reply && sent.header == sent.total && lines::is_status(head) {
+            // The server's word on what was asked for, to nobody in particular.
+            return (0, Says::Nothing);
+        }
+        let awaited = sent.reply.filter(|reply| match way {
+            Way::Request => !sent.subject.starts_with(PULL) && self.inboxes.take(reply),
+            Way::Reply => true,
+        });
         // Two subscriptions of a connection get the same message.
         let key = awaited.map(|reply| answered.of(reply)).filter(|key| asked(*key).is_none());
         let confirmed = way == Way::Request && self.verbose;
@@ -150,7 +159,7 @@ impl Lines {
         let plain = key == plain.key(0);
         let asked = Asked { silent: plain, optional: way == Way::Reply && !plain, ..Asked::default() };
         let mut request = request(operation, sent.subject, asked, settings);
-        request.traceparent = header(head, b"traceparent").and_then(http1::traceparent);
+        request.traceparent = header(head, b"traceparent").and_then(context::traceparent);
         (key, Says::Begun { request, protocol: Nats.name(), length: None })
     }
 
@@ -238,14 +247,14 @@ impl Framed for Lines {
     }
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
-        // An answer by a message; which way it goes, its first word says.
+        // An answer to a client, by a message.
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return false };
-        let line = bytes.get(..=end).unwrap_or_default();
-        if let Some(Line::Sent(sent)) = Line::read(line, Way::Reply) {
-            return sent.subject.starts_with(inboxes::USUAL) && !open(Kind::Request.of(sent.subject));
-        }
-        match Line::read(line, Way::Request) {
-            Some(Line::Sent(sent)) => sent.subject.starts_with(ACK) && !open(Kind::Answered.of(sent.subject)),
+        match Line::read(bytes.get(..=end).unwrap_or_default(), Way::Reply) {
+            Some(Line::Sent(sent)) => {
+                sent.subject.starts_with(inboxes::USUAL)
+                    && self.inboxes.take(sent.subject)
+                    && !open(Kind::Request.of(sent.subject))
+            }
             _ => false,
         }
     }

@@ -28,6 +28,8 @@ pub struct Summary {
     pub error: bool,
     /// Units kept of the transaction.
     pub units: usize,
+    /// How many of them failed: also of a transaction that ended well.
+    pub failed_units: usize,
 }
 
 /// A unit of work as the API shows it.
@@ -42,6 +44,10 @@ pub struct UnitView {
     /// Producer of the message that is consumed here, where the message says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+    /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen); a call's parent
+    /// has a grade and evidence.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub parent_from: &'static str,
     /// Service.
     pub service_name: String,
     /// Class.
@@ -107,6 +113,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         unit_id: unit.id.to_string(),
         parent_id: unit.parent.map(|parent| parent.to_string()),
         link: unit.link.map(|(trace, id)| Link { trace_id: trace.to_string(), span_id: id.to_string() }),
+        parent_from: unit.carrier,
         service_name: names.service(unit.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
         protocol: unit.protocol,
@@ -212,6 +219,9 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         if unit.side == Side::Client {
             set("server.address", json!(&*unit.peer));
         }
+    }
+    for (name, value) in unit.carried.iter().flat_map(|carried| &carried.baggage) {
+        set(&format!("baggage.{name}"), json!(value));
     }
     if let Some(id) = &unit.request_id {
         set("http.request.header.x-request-id", json!(&**id));

@@ -212,6 +212,10 @@ impl Engine {
                 Some(slot) => (Some(slot), false, "sent in its group"),
                 None => return none("several requests on one thread, no read before the call"),
             }
+        } else if let Some(slot) =
+            group.and_then(|entity| self.request_of(entity)).filter(|slot| self.is_unanswered(*slot))
+        {
+            (Some(slot), false, "sent in the group of a message that nothing answers")
         } else {
             return none("no request held");
         };
@@ -221,6 +225,11 @@ impl Engine {
             return none("the request was over");
         }
         Cause { candidate, alone, vote: Vote::None, evidence, kept }
+    }
+
+    /// Whether nothing answers a request, so that its thread does not hold it although it works for it.
+    fn is_unanswered(&self, slot: Slot) -> bool {
+        self.units.get(slot).is_some_and(|live| live.request.asked.silent)
     }
 
     /// The first byte of a final reply moved.

@@ -483,3 +483,6 @@ mod found {
 
 #[path = "streams_tests.rs"]
 mod streams;
+
+#[path = "messages_tests.rs"]
+mod messages;

@@ -224,7 +224,7 @@ fn bodies_need_not_be_captured() {
     let long = [method(1, 60, 40, &fields), message(1, 20_000, 4088, &[])].concat();
     check(
         &[
-            cap(rx(&[long.clone()]), 300),
+            cap(rx(std::slice::from_ref(&long)), 300),
             rx(&[publish(1, "e", "after", 3)]),
             cap(rx(&[long, publish(1, "e", "hidden", 3)]), 300),
             rx(&[publish(1, "e", "last", 3)]),

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::huffman;
 use crate::protocols::Settings;
+use crate::protocols::context::Which;
 
 /// Most that is kept of a table, counted as the protocol does (names, values and 32 bytes each). Older entries are as
 /// unknown as those from before the connection was joined.
@@ -118,7 +119,8 @@ pub(super) enum Name {
     ContentLength,
     ContentType,
     GrpcStatus,
-    TraceParent,
+    /// One that says which transaction it is.
+    Context(Which),
     RequestId,
     /// One that a rule asks for, by its index in [`Settings::headers`].
     Wanted(u16),
@@ -139,12 +141,14 @@ impl Name {
             b"content-length" => Self::ContentLength,
             b"content-type" => Self::ContentType,
             b"grpc-status" => Self::GrpcStatus,
-            b"traceparent" => Self::TraceParent,
             b"x-request-id" if settings.request_id => Self::RequestId,
             _ => Self::Other,
         };
         if known != Self::Other {
             return known;
+        }
+        if let Some(which) = Which::of(name, settings) {
+            return Self::Context(which);
         }
         let wanted = settings.headers.iter().position(|wanted| wanted.as_bytes() == name);
         wanted.map_or(Self::Other, |index| Self::Wanted(index as u16))

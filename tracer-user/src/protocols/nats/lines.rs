@@ -185,6 +185,11 @@ pub(super) fn header<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
+/// Whether a header begins with a status, which only servers say.
+pub(super) fn is_status(head: &[u8]) -> bool {
+    matches!(head.strip_prefix(b"NATS/1.0 "), Some([b'1'..=b'5', ..]))
+}
+
 /// What an answer says went wrong.
 pub(super) fn status(head: &[u8]) -> Option<&'static str> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();

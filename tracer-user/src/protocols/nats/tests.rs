@@ -95,6 +95,22 @@ fn a_delivery_is_answered_where_it_asks_for_it() {
 }
 
 #[test]
+fn pulled_messages_are_deliveries() {
+    check(
+        &[
+            rx(LISTEN),
+            rx(b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d _INBOX.abc.1 0\r\n\r\n"),
+            tx(b"MSG jobs.1 1 $JS.ACK.S.d.1.1.1.9.0 2\r\nhi\r\nHMSG _INBOX.abc.1 1 32 32\r\nNATS/1.0 408 Request Timeout\r\n\r\n\r\n"),
+            rx(b"PUB $JS.ACK.S.d.1.1.1.9.0 0\r\n\r\n"),
+        ],
+        &[
+            "publish $JS.API.CONSUMER.MSG.NEXT.S.d @5 complete 52/0/0 @5",
+            "deliver jobs.1 @6 -> ok @7 complete 42/31/2 @7",
+        ],
+    );
+}
+
+#[test]
 fn verbose_servers_confirm() {
     let found = lines_of(
         Conversation::new(false),
