@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
-use crate::protocols::{Closed, Conversation, Said, Stamp};
+use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
 
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let size = (payload.len() as u32).to_be_bytes();
@@ -295,5 +295,31 @@ proptest! {
             }
         }
         prop_assert_eq!(of(&pieces), of(&ops));
+    }
+
+    #[test]
+    fn any_bytes(
+        pieces in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                Just(HEADER.to_vec()),
+                Just(method(0, 10, 41, &[0])),
+                Just(method(1, 85, 10, &[0])),
+                Just(publish(1, "e", "k", 2500)),
+                Just(publish(1, "", "q", 0)),
+                Just(deliver(1, "c", 1, "e", "k", 30)),
+                Just(consume(1, "q", "c", 2)),
+                Just(ack(1, 80, 1, 1)),
+                Just(ack(1, 120, 1, 0)),
+                Just(method(1, 60, 21, &text("c"))),
+                Just(method(1, 20, 40, &[1, 148])),
+                Just(method(1, 20, 41, &[])),
+            ], 0usize..120),
+            0..30,
+        ),
+        midstream: bool,
+    ) {
+        let (conversation, begun, done) = survive(pieces, midstream);
+        prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
+use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
 use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
 
 fn packet(first: u8, payload: &[u8]) -> Vec<u8> {
@@ -226,5 +226,31 @@ proptest! {
             }
         }
         prop_assert_eq!(of(&pieces), of(&ops));
+    }
+
+    #[test]
+    fn any_bytes(
+        pieces in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                Just(connect(4)),
+                Just(connect(5)),
+                Just(packet(0x20, &[0, 0])),
+                Just(publish("a/b", 0, 0, None, 3)),
+                Just(publish("a/b", 1, 1, None, 200)),
+                Just(publish("", 1, 2, Some(&[0x23, 0, 1]), 3)),
+                Just(publish("a", 2, 1, Some(&[0x23, 0, 1]), 3)),
+                Just(ack(0x40, 1, &[])),
+                Just(ack(0x50, 1, &[0x87])),
+                Just(ack(0x62, 1, &[])),
+                Just(ack(0x70, 1, &[])),
+                Just(vec![0xc0, 0]),
+            ], 0usize..120),
+            0..30,
+        ),
+        midstream: bool,
+    ) {
+        let (conversation, begun, done) = survive(pieces, midstream);
+        prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }

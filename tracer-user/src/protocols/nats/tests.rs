@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
-use crate::protocols::{Closed, Conversation, Said, Stamp};
+use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
 
 const INFO: &[u8] = b"INFO {\"server_id\":\"NA\",\"version\":\"2.9.10\",\"headers\":true} \r\n";
 const QUIET: &[u8] = b"CONNECT {\"verbose\": false,\"user\":\"planted\",\"pass\":\"planted\"}\r\nPING\r\n";
@@ -143,7 +143,7 @@ fn what_follows_a_secure_greeting_is_left_alone() {
     let mut conversation = Conversation::new(false);
     let said = play(&mut conversation, &[tx(INFO), rx(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"), tx(&[7; 300])]);
     assert_eq!(summary(&said), Vec::<String>::new());
-    assert_eq!(conversation.want().verdict, crate::protocols::Verdict::Ignore);
+    assert_eq!(conversation.want().verdict, Verdict::Ignore);
 }
 
 #[test]
@@ -238,5 +238,29 @@ proptest! {
             }
         }
         prop_assert_eq!(of(&pieces), of(&ops));
+    }
+
+    #[test]
+    fn any_bytes(
+        pieces in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                Just(INFO.to_vec()),
+                Just(QUIET.to_vec()),
+                Just(b"CONNECT {}\r\n".to_vec()),
+                Just(LISTEN.to_vec()),
+                Just(b"PUB a _INBOX.abc.1 1\r\nx\r\n".to_vec()),
+                Just(b"PUB $JS.ACK.1 4\r\n-NAK\r\n".to_vec()),
+                Just(b"MSG a 1 $JS.ACK.1 1\r\nx\r\n".to_vec()),
+                Just(b"HMSG _INBOX.abc.1 1 12 13\r\nNATS/1.0\r\n\r\nx\r\n".to_vec()),
+                Just(b"+OK\r\n".to_vec()),
+                Just(b"-ERR 'x'\r\n".to_vec()),
+            ], 0usize..120),
+            0..30,
+        ),
+        midstream: bool,
+    ) {
+        let (conversation, begun, done) = survive(pieces, midstream);
+        prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }
