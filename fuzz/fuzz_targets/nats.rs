@@ -4,4 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use tracer_user::model::Direction::{Rx, Tx};
 
-fuzz_target!(|data: &[u8]| tracer_fuzz::converse(&[(Tx, b"INFO {}\r\n"), (Rx, b"CONNECT {}\r\nSUB _INBOX.* 1\r\n")], data));
+fuzz_target!(|data: &[u8]| tracer_fuzz::converse(
+    &[(Tx, b"INFO {}\r\n"), (Rx, b"CONNECT {}\r\nSUB _INBOX.* 1\r\n")],
+    data
+));

@@ -125,13 +125,14 @@ struct Frames {
 }
 
 impl Frames {
-    /// What is known of a channel; `None` when there are too many.
-    fn channel(&mut self, id: u16) -> Option<&mut Channel> {
+    /// What is known of a channel. Of too many one is forgotten, and from then on those that are new may be old.
+    fn channel(&mut self, id: u16) -> &mut Channel {
         if self.channels.len() >= CHANNELS && !self.channels.contains_key(&id) {
-            return None;
+            self.channels.pop_first();
+            self.joined = true;
         }
         let joined = self.joined;
-        Some(self.channels.entry(id).or_insert_with(|| Channel::new(id, !joined)))
+        self.channels.entry(id).or_insert_with(|| Channel::new(id, !joined))
     }
 
     /// A method that message content follows: what stands behind it of that. `Err`: more bytes are needed.
@@ -167,7 +168,10 @@ impl Frames {
             Role::Server => way == Way::Request,
             Role::Either => false,
         };
-        let Some(channel) = self.channel(header.channel).filter(|_| !wrong_way) else { return (0, Says::Nothing) };
+        if wrong_way {
+            return (0, Says::Nothing);
+        }
+        let channel = self.channel(header.channel);
         match (method.class, method.id) {
             (60, 40) => {
                 fields.short();

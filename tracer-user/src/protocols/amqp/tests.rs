@@ -265,6 +265,15 @@ fn a_connection_is_joined_in_its_middle() {
 }
 
 #[test]
+fn channels_are_bounded() {
+    let mut frames = Frames { channels: BTreeMap::new(), joined: false, usual: 1 };
+    for id in 1..=1000 {
+        frames.channel(id);
+    }
+    assert!(frames.channels.len() <= CHANNELS && frames.kept_bytes() < 128 * 1024, "{}", frames.kept_bytes());
+}
+
+#[test]
 fn fields_of_tables_are_passed_over() {
     let table =
         [&text("a")[..], b"t\x01", &text("b"), b"F\0\0\0\x02xx", &text("traceparent"), b"S\0\0\0\x02ok"].concat();
