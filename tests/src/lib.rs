@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod mosquitto;
 pub mod nats;
 pub mod nginx;
+pub mod peers;
 pub mod php;
 pub mod postgresql;
 pub mod process;

@@ -61,7 +61,8 @@ pub trait UnitWriter {
 
 /// How long a process whose first thread ended is remembered, nanoseconds.
 const FORGET: Nanos = 5_000_000_000;
-/// Most such processes; beyond it they are forgotten earlier.
+/// Most such processes; beyond it they are forgotten earlier. The same for those that were forked and run no other
+/// program.
 const LEAVING: usize = 65_536;
 
 /// Everything between records and answers.
@@ -75,6 +76,10 @@ pub struct Pipeline {
     leaving: VecDeque<(Nanos, u32)>,
     /// Those that were forgotten since last asked.
     gone: Vec<u32>,
+    /// Processes that were forked and run no other program yet, with their parent's service: some end before anybody can
+    /// ask who they are.
+    forked: HashMap<u32, ServiceId>,
+    forked_refused: u64,
     /// Numeric metrics, for `/metrics`.
     pub metrics: Metrics,
     /// Rolling figures per class.
@@ -129,6 +134,8 @@ impl Pipeline {
             services: HashMap::new(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
+            forked: HashMap::new(),
+            forked_refused: 0,
             metrics: Metrics::new().for_memory(memory),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
@@ -248,6 +255,7 @@ impl Pipeline {
             Record::Exec(_) => {
                 // Another program: whoever it was is no longer known.
                 self.engine.forget_process(tgid);
+                self.forked.remove(&tgid);
                 self.profiles.process_gone(tgid);
                 return;
             }
@@ -255,6 +263,7 @@ impl Pipeline {
                 if fork.child_tgid != tgid {
                     // The id may have been another's; events of its end may have been lost.
                     self.engine.forget_process(fork.child_tgid);
+                    self.forked(tgid, fork.child_tgid);
                 }
                 return;
             }
@@ -266,8 +275,7 @@ impl Pipeline {
                 if !self.engine.knows(tgid) {
                     if dead {
                         // Gone already: a short life has a name, and that is enough to book it.
-                        let service = self.service(&decode::comm(&tick.comm));
-                        self.engine.process(tgid, service);
+                        self.stand_in(tgid, Some(&decode::comm(&tick.comm)));
                     } else {
                         self.introduce(tgid, Some(&decode::comm(&tick.comm)), who);
                     }
@@ -284,11 +292,35 @@ impl Pipeline {
 
     fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
         if let Some(facts) = who.introduce(tgid) {
+            self.forked.remove(&tgid);
             self.process(tgid, &facts);
         } else {
-            let service = self.service(comm.unwrap_or("unknown"));
-            self.engine.process(tgid, service);
+            self.stand_in(tgid, comm);
         }
+    }
+
+    /// The service of a process nobody can be asked about any more: that of whoever forked it, if it ran no other program;
+    /// else what its thread was called.
+    fn stand_in(&mut self, tgid: u32, comm: Option<&str>) {
+        let service = match self.forked.get(&tgid) {
+            Some(service) => *service,
+            None => self.service(comm.unwrap_or("unknown")),
+        };
+        self.engine.process(tgid, service);
+    }
+
+    /// A process was forked.
+    fn forked(&mut self, parent: u32, child: u32) {
+        self.forked.remove(&child);
+        let Some(service) = self.engine.service_of(parent).or_else(|| self.forked.get(&parent).copied()) else {
+            return;
+        };
+        if self.forked.len() >= LEAVING {
+            // Most of them were introduced long ago, or their ends were not seen.
+            self.forked_refused += 1;
+            self.forked.clear();
+        }
+        self.forked.insert(child, service);
     }
 
     /// Forgets the processes whose time has come. One that still runs is introduced again by its next record.
@@ -299,6 +331,7 @@ impl Pipeline {
             self.leaving.pop_front();
             self.left_early += u64::from(due > now);
             self.engine.forget_process(tgid);
+            self.forked.remove(&tgid);
             self.profiles.process_gone(tgid);
             self.gone.push(tgid);
         }
@@ -464,6 +497,7 @@ impl Pipeline {
         outputs.give_back();
         self.leaving.give_back();
         self.gone.give_back();
+        self.forked.give_back();
         self.outputs = outputs;
         let (classes, overhead) = self.engine.take_costs();
         for (class, cost) in classes {
@@ -512,6 +546,7 @@ impl Pipeline {
             ("heads_given_up", counters.heads_given_up),
             ("requests_unnamed", counters.unnamed),
             ("streams_given_up", counters.streams_given_up),
+            ("statements_refused", counters.statements_refused),
         ] {
             self.metrics.set_lost(reason, count);
         }
@@ -538,6 +573,7 @@ impl Pipeline {
             head_bytes,
             processes,
             processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),
+            processes_forked: Fill::new(self.forked.len(), LEAVING, self.forked_refused),
             services: Fill::new(self.names.services.len(), SERVICES, self.services_refused),
             classes,
             path_positions: positions,
@@ -598,3 +634,7 @@ fn classify(classifier: &mut Classifier, names: &mut Names, live: &Live, status:
     };
     classifier.classify(names, &facts)
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

@@ -397,6 +397,11 @@ impl Framed for Frames {
         true
     }
 
+    fn wants(&self) -> u16 {
+        // Many messages lie in one.
+        tracer_common::limits::HEAD_REQUEST
+    }
+
     fn overhead(&self) -> u64 {
         FRONT as u64 + 1
     }

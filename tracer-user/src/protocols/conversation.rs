@@ -103,6 +103,11 @@ impl Conversation {
         self.multiplexed.is_some()
     }
 
+    /// Whether a server works on several requests of it at a time.
+    pub fn interleaves(&self) -> bool {
+        self.multiplexed.as_ref().is_some_and(|multiplexed| multiplexed.interleaves())
+    }
+
     /// Exchanges the last operation had bytes of, where those can be several.
     pub fn touched(&self) -> &[u64] {
         self.multiplexed.as_ref().map_or(&[], |multiplexed| multiplexed.touched())
@@ -417,6 +422,9 @@ impl Conversation {
             let ended = self.pair.len() != waiting;
             stalls = if taken == 0 && !ended { stalls + 1 } else { 0 };
             at += taken;
+        }
+        if let Some(names) = self.parser.as_mut().map(|parser| parser.take_refused()).filter(|names| *names > 0) {
+            out.push(Said::Forgotten { names });
         }
         let stream = self.stream(chunk.dir);
         stream.pos = chunk.end();

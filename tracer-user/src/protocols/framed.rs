@@ -47,16 +47,29 @@ pub trait Framed: Send + fmt::Debug {
     fn is_mutual(&self) -> bool {
         false
     }
-    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it.
-    fn overhead(&self) -> u64;
     /// Body bytes of the frames of a long body, where none was seen that tells.
     fn usual(&self) -> u64 {
         16_384
+    }
+    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it, where bodies come in
+    /// many frames.
+    fn overhead(&self) -> u64 {
+        0
+    }
+    /// Whether a server works on several requests of one connection at a time.
+    fn interleaves(&self) -> bool {
+        true
+    }
+    /// Bytes wanted from the front of every operation; 0: as many as of other protocols.
+    fn wants(&self) -> u16 {
+        0
     }
     /// The request `key` was made in another way, before the protocol began.
     fn adopt(&mut self, key: u64) {
         let _ = key;
     }
+    /// Nothing moves for a while: what it keeps is to take as little room as it can.
+    fn rest(&mut self) {}
     /// Bytes it keeps.
     fn kept_bytes(&self) -> usize {
         0

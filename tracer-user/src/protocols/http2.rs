@@ -7,6 +7,7 @@
 mod fields;
 mod hpack;
 mod huffman;
+mod pack;
 
 use self::fields::Fields;
 use self::hpack::{Ended, Table};
@@ -464,8 +465,18 @@ impl Framed for Frames {
         HEADER as u64
     }
 
+    fn wants(&self) -> u16 {
+        // Many frames lie in one.
+        tracer_common::limits::HEAD_REQUEST
+    }
+
     fn adopt(&mut self, key: u64) {
         self.highest = self.highest.max(key);
+    }
+
+    fn rest(&mut self) {
+        self.requests.rest();
+        self.replies.rest();
     }
 
     fn kept_bytes(&self) -> usize {

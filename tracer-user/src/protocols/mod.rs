@@ -20,6 +20,7 @@ pub mod http2;
 pub mod memcached;
 pub mod messaging;
 mod missing;
+pub mod mongodb;
 pub mod mqtt;
 mod multiplex;
 pub mod mysql;
@@ -29,18 +30,20 @@ mod parts;
 pub mod postgresql;
 mod proxy;
 pub mod redis;
+mod rest;
 mod session;
 pub mod sql;
 mod stream;
 pub mod websocket;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tracer_common::limits::HEAD_COLLECTED;
 
 pub use conversation::Conversation;
 pub use elements::Elements;
+pub use rest::Talk;
 
 use crate::model::{Carried, Direction, Nanos, Outcome, Side};
 use context::TraceParent;
@@ -58,6 +61,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &nats::Nats,
     &mqtt::Mqtt,
     &amqp::Amqp,
+    &mongodb::MongoDb,
     &websocket::WebSocket,
 ];
 
@@ -205,12 +209,18 @@ pub trait Parser: Send + fmt::Debug {
     fn broken(&mut self, requests: bool) {
         let _ = requests;
     }
+    /// Nothing moves for a while: what is kept is to take as little room as it can.
+    fn rest(&mut self) {}
     /// Bytes kept for the messages to come.
     fn kept_bytes(&self) -> usize {
         0
     }
     /// Gives those up.
     fn forget(&mut self) {}
+    /// Names for later messages that were not kept, because there are too many, since last asked.
+    fn take_refused(&mut self) -> u64 {
+        0
+    }
 }
 
 /// What a parser made of the bytes at a message's beginning.
@@ -341,20 +351,29 @@ pub struct Request {
 pub const UNNAMED: &str = "_UNNAMED";
 
 impl Request {
-    /// A request that must have been there, of which nothing was captured that names it.
-    pub fn unnamed() -> Box<Self> {
+    /// A request of which nothing is known but what it is called.
+    pub fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Self> {
         Box::new(Self {
-            method: Arc::from(UNNAMED),
-            path: Arc::from(""),
+            method,
+            path,
             host: None,
             version: "",
             traceparent: None,
             carried: None,
             request_id: None,
             headers: Vec::new(),
-            asked: Asked::default(),
-            cut: true,
+            asked,
+            cut: false,
         })
+    }
+
+    /// A request that must have been there, of which nothing was captured that names it.
+    pub fn unnamed() -> Box<Self> {
+        static NAMES: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [Arc::from(UNNAMED), Arc::from("")]);
+        let [method, path] = &*NAMES;
+        let mut made = Self::named(Arc::clone(method), Arc::clone(path), Asked::default());
+        made.cut = true;
+        made
     }
 }
 
@@ -526,6 +545,11 @@ pub enum Said {
     Unnamed,
     /// Too many requests of the connection were open: the oldest was given up.
     Crowded,
+    /// What later messages refer to was not kept, because the connection has too much of it: statements it prepared.
+    Forgotten {
+        /// How many.
+        names: u64,
+    },
     /// Bytes that a parser needed were not captured, or were not understood.
     Lost {
         /// Which way.

@@ -200,8 +200,9 @@ impl Framed for Packets {
         true
     }
 
-    fn overhead(&self) -> u64 {
-        0
+    fn wants(&self) -> u16 {
+        // Many messages lie in one.
+        tracer_common::limits::HEAD_REQUEST
     }
 
     fn kept_bytes(&self) -> usize {

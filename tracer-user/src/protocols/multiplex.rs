@@ -9,9 +9,11 @@
 mod ending;
 mod order;
 mod reckon;
+mod rest;
 
 use std::collections::BTreeMap;
 
+pub(super) use self::rest::RestingLanes;
 use super::conversation::{HEAD_MAX, Held};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::{Asked, Chunk, Request, Said, Settings, Stamp, Touched, UNNAMED, Verdict, Want};
@@ -23,10 +25,10 @@ pub(super) const LIMIT: usize = 1024;
 const PARKED: usize = 16;
 const PARKED_BYTES: usize = 64 * 1024;
 const PATIENCE: Nanos = 20_000_000;
-/// Bytes wanted of operations from the beginning: many frames lie in one.
-const HEAD_FIRST: u16 = 4096;
 /// [`Lane::need`] of a line.
 const LINE: usize = usize::MAX;
+/// A frame of which at least this much is to come need not be reported till its end.
+const LONG: u64 = 64 * 1024;
 /// Operations in which no frame was found before a connection is left alone.
 const MISSES: u8 = 64;
 /// Most exchanges told for one operation.
@@ -125,7 +127,8 @@ impl Multiplexed {
     /// A connection whose requests go `requests`; the next bytes are at these positions (received, sent), `lost` says in
     /// which directions frames went by before.
     pub(super) fn new(framed: Box<dyn Framed>, requests: Direction, pos: (u64, u64), lost: (bool, bool)) -> Self {
-        let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted: HEAD_FIRST, ..Lane::default() };
+        let head_wanted = framed.wants();
+        let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted, ..Lane::default() };
         let (rx, tx) = (lane(pos.0, lost.0), lane(pos.1, lost.1));
         let mut made = Self {
             framed,
@@ -173,7 +176,13 @@ impl Multiplexed {
 
     pub(super) fn want(&self) -> Want {
         let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
-        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: 0, tx_skip: 0 }
+        let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
+        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx) }
+    }
+
+    /// Whether a server works on several requests at a time.
+    pub(super) fn interleaves(&self) -> bool {
+        self.framed.interleaves()
     }
 
     /// Exchanges the last operation had bytes of.
@@ -289,6 +298,7 @@ impl Multiplexed {
                 if self.reckon(dir) {
                     continue;
                 }
+                self.lane(dir).head_wanted = HEAD_MAX;
                 self.lose(dir, left, out);
                 break;
             }
@@ -426,7 +436,8 @@ impl Multiplexed {
         lane.start = None;
         lane.left = 0;
         lane.end = false;
-        lane.head_wanted = HEAD_MAX;
+        // Where frames are short, others lay beyond what was captured.
+        lane.head_wanted = if lane.head_wanted > 0 { HEAD_MAX } else { 0 };
         lane.reckoned = None;
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {
@@ -545,17 +556,7 @@ impl Multiplexed {
             Says::Settled { keys, status, failure } => {
                 lane.key = 0;
                 lane.end = false;
-                let settled: Vec<u64> = self.open.range(keys).map(|(key, _)| *key).collect();
-                let each = len / (settled.len().max(1) as u64);
-                for key in settled {
-                    self.touch(key);
-                    if let Some(open) = self.open.get_mut(&key) {
-                        open.replied = true;
-                        open.reply_bytes += each;
-                        out.push(Said::Replied { exchange: open.exchange, status, failure, first, sure: true });
-                    }
-                    self.done(key, Outcome::Complete, at, out);
-                }
+                self.settle(keys, (status, failure), len, (first, at), out);
                 return;
             }
             Says::Reset(verdict) => {
@@ -617,17 +618,6 @@ impl Multiplexed {
             out.push(Said::Unnamed);
         }
         out.push(Said::Begun { exchange, request, first, arrived, head_at: at, pos, side, protocol });
-    }
-
-    /// The request that is open longest, and whether it need not be answered.
-    fn oldest(&self) -> Option<(u64, bool)> {
-        // Keys count up, but where either end makes them.
-        let oldest = if self.framed.is_mutual() {
-            self.open.iter().min_by_key(|(_, open)| open.exchange)
-        } else {
-            self.open.first_key_value()
-        };
-        oldest.map(|(key, open)| (*key, open.asked.optional))
     }
 
     fn touch(&mut self, key: u64) {

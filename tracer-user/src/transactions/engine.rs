@@ -58,6 +58,8 @@ pub struct Counters {
     pub unnamed: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
+    /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
+    pub statements_refused: u64,
 }
 
 /// What comes out.
@@ -90,7 +92,7 @@ pub struct Engine {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) seed: u64,
-    pub(super) connections: FxHashMap<u64, Connection>,
+    pub(super) connections: FxHashMap<u64, Box<Connection>>,
     pub(super) threads: FxHashMap<u32, Thread>,
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
@@ -114,7 +116,7 @@ pub struct Engine {
     pub(super) serving: FxHashSet<u32>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
-    empty: Arc<str>,
+    pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
     /// What could not be done.
@@ -166,6 +168,11 @@ impl Engine {
     /// Whether the service of the process is known.
     pub fn knows(&self, tgid: u32) -> bool {
         self.services.contains_key(&tgid)
+    }
+
+    /// The service of a process, where that is known.
+    pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
+        self.services.get(&tgid).copied()
     }
 
     /// The process is gone.
@@ -228,15 +235,13 @@ impl Engine {
             // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
             self.end_units(open.cookie, open.header.nanos);
         }
-        let empty = Arc::clone(&self.empty);
-        self.connection(open.cookie, out).opened(open, &empty);
+        self.connection(open.cookie, out).opened(open);
     }
 
     /// The connection, made when it is not known.
     fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
-        let empty = &self.empty;
-        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false, empty))
+        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
     }
 
     /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
@@ -259,7 +264,7 @@ impl Engine {
     }
 
     fn end_units(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some((_, slot)) = self.connections.get_mut(&cookie).and_then(|c| c.units.pop_front()) {
+        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
@@ -296,8 +301,7 @@ impl Engine {
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
-        let empty = &self.empty;
-        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true));
         connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
@@ -311,11 +315,11 @@ impl Engine {
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
-            connection.conversation.closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
+            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
+            connection.talk.awake().bytes(&chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
@@ -328,7 +332,7 @@ impl Engine {
         // An exchange that ends with this operation is looked up before, one that begins with it after.
         let before = if header.flags & OP_EOF != 0 {
             // What was read last ends here, and what follows is its consequence.
-            self.connections.get(&cookie).and_then(|connection| connection.newest)
+            self.connections.get(&cookie).and_then(|connection| connection.newest())
         } else {
             self.unit_of(cookie, touched)
         };
@@ -365,7 +369,7 @@ impl Engine {
 
     /// A message that nothing answers, which began and ended with one operation.
     fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        let newest = self.connections.get(&cookie)?.newest?;
+        let newest = self.connections.get(&cookie)?.newest()?;
         let live = self.units.get(newest)?;
         let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
         is_it.then_some(newest)
@@ -374,7 +378,7 @@ impl Engine {
     /// Tells the kernel what is wanted of the connection when that changed.
     fn wish(&mut self, cookie: u64) {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let want = connection.conversation.want();
+        let want = connection.talk.awake().want();
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
@@ -384,7 +388,7 @@ impl Engine {
         let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
         let (rx, tx, head_rx, head_tx, before) = connection.asked;
         // Of a connection that is used again it is worth a word that it needs no more than others do.
-        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.conversation.is_used_again();
+        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
             || (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
             || want.rx_skip > rx
@@ -398,7 +402,7 @@ impl Engine {
                 head_rx: heads.0,
                 head_tx: heads.1,
                 verdict,
-                role: match connection.conversation.side() {
+                role: match connection.talk.side() {
                     Some(Side::Client) => ROLE_ACTIVE,
                     Some(Side::Server) => ROLE_PASSIVE,
                     None => ROLE_UNKNOWN,
@@ -424,7 +428,7 @@ impl Engine {
                 });
                 let connection = self.connection(state.cookie, out);
                 connection.announced = connection.last == 0;
-                connection.opener = opener;
+                connection.opener = opener.map(Box::new);
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }
@@ -485,7 +489,7 @@ impl Engine {
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
-        connection.conversation.closed(how, at, totals, &self.settings, &mut said);
+        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
         }
@@ -525,20 +529,19 @@ impl Engine {
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
             Said::Unnamed => self.counters.unnamed += 1,
+            Said::Forgotten { names } => self.counters.statements_refused += names,
             Said::Crowded => self.counters.streams_given_up += 1,
         }
     }
 
     /// The operation, unless what it said is of another one, that was kept until this one came.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
-        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.conversation.is_multiplexed());
+        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
     fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {
-        let connection = self.connections.get_mut(&cookie)?;
-        let index = connection.units.iter().position(|(number, _)| *number == exchange)?;
-        connection.units.remove(index).map(|(_, slot)| slot)
+        self.connections.get_mut(&cookie)?.take_unit(exchange)
     }
 
     /// A unit is over; it waits for its report.
@@ -594,7 +597,7 @@ impl Engine {
         let old: Vec<u64> = self
             .connections
             .iter()
-            .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
+            .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
                 let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
                 finish || now.saturating_sub(connection.last) > longest
@@ -604,10 +607,11 @@ impl Engine {
         self.head_bytes = head_bytes;
         self.trim_heads();
         self.report_long(out);
+        self.let_rest();
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.conversation.expire(now, idle, &mut said);
+                connection.talk.awake().expire(now, idle, &mut said);
             }
             for word in said.drain(..) {
                 self.heard(cookie, word, None, out);
@@ -642,9 +646,11 @@ impl Engine {
         let mut said = std::mem::take(&mut self.said);
         let mut words = Vec::new();
         let settings = &self.settings;
-        let several = self.connections.iter_mut().filter(|(_, connection)| connection.conversation.is_multiplexed());
-        for (cookie, connection) in several {
-            connection.conversation.overdue(now, idle, settings, &mut said);
+        for (cookie, connection) in &mut self.connections {
+            let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
+                continue;
+            };
+            conversation.overdue(now, idle, settings, &mut said);
             words.extend(said.drain(..).map(|word| (*cookie, word)));
         }
         self.said = said;

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use super::huffman;
+use super::pack::{pack, unpack};
 use crate::protocols::Settings;
 use crate::protocols::context::Which;
 
@@ -156,12 +157,13 @@ impl Name {
 }
 
 /// An entry of the dynamic table.
-#[derive(Clone, Debug)]
-struct Entry {
-    name: Name,
-    value: Box<[u8]>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: Name,
+    /// At most [`VALUE_LIMIT`] bytes of it.
+    pub(super) value: Box<[u8]>,
     /// As the protocol counts it.
-    size: u32,
+    pub(super) size: u32,
 }
 
 /// How the reading of a block ended.
@@ -177,6 +179,8 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Table {
     entries: VecDeque<Entry>,
+    /// The same while it rests; the list is empty then.
+    packed: Box<[u8]>,
     size: usize,
     limit: usize,
 }
@@ -235,20 +239,33 @@ impl<'a> Reader<'a> {
 impl Table {
     /// A table as it is when a connection begins; `joined`: as it is when one is found in its middle.
     pub(super) fn new(joined: bool) -> Self {
-        Self { entries: VecDeque::new(), size: 0, limit: if joined { KEPT } else { DEFAULT_SIZE } }
+        Self {
+            entries: VecDeque::new(),
+            packed: Box::default(),
+            size: 0,
+            limit: if joined { KEPT } else { DEFAULT_SIZE },
+        }
     }
 
     /// What was added last is not known: nothing that is in it can be found any more.
     pub(super) fn poison(&mut self) {
         self.entries = VecDeque::new();
+        self.packed = Box::default();
         self.size = 0;
         self.limit = KEPT;
+    }
+
+    /// It is not used for a while.
+    pub(super) fn rest(&mut self) {
+        if !self.entries.is_empty() {
+            self.packed = pack(&std::mem::take(&mut self.entries));
+        }
     }
 
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
         let values: usize = self.entries.iter().map(|entry| entry.value.len()).sum();
-        self.entries.capacity() * size_of::<Entry>() + values
+        self.entries.capacity() * size_of::<Entry>() + values + self.packed.len()
     }
 
     /// Reads a header block; `field` takes each field: its name and, unless the entry is unknown, its value, of which
@@ -260,6 +277,9 @@ impl Table {
         settings: &Settings,
         mut field: impl FnMut(Name, &[u8]),
     ) -> Ended {
+        if !self.packed.is_empty() {
+            self.entries = unpack(&std::mem::take(&mut self.packed));
+        }
         let mut reader = Reader { bytes: block };
         let mut text = Vec::new();
         while !reader.bytes.is_empty() {
