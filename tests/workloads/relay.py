@@ -30,13 +30,19 @@ def relay(client):
             break
         for key, _ in ready:
             word, other = key.data
-            data = key.fileobj.recv(1 << 16)
+            try:
+                data = key.fileobj.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
             if data:
                 lines.append(f"{word} {data.hex()}\n")
                 other.sendall(data)
             else:
                 waiting.unregister(key.fileobj)
-                other.shutdown(socket.SHUT_WR)
+                try:
+                    other.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass  # It was reset.
                 open_ends -= 1
     client.close()
     upstream.close()

@@ -206,6 +206,8 @@ pub struct Unit {
     pub trace: TraceId,
     /// The unit that caused it, when known.
     pub parent: Option<UnitId>,
+    /// Whoever produced the message that is consumed here, where the message says so.
+    pub link: Option<(TraceId, UnitId)>,
     /// What named `parent`: a header (`traceparent`, `b3`), or `connection`: the call at its other end. Empty where its grade
     /// and evidence say it.
     pub carrier: &'static str,

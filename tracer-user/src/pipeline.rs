@@ -24,9 +24,11 @@ use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
-use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
+use crate::model::{
+    ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, TraceId, Unit, UnitId,
+};
 use crate::profiles::{self, ProfileFills, Profiles};
-use crate::protocols::{Settings, grpc};
+use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
 use crate::store::{Store, UnitView};
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
@@ -430,11 +432,16 @@ impl Pipeline {
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
-        let context = live.request.traceparent.filter(|_| live.side == Side::Server);
+        // A message's context is its producer's: a link, no parent.
+        let messaging = conventions(live.protocol) == Conventions::Messaging;
+        let named = live.request.traceparent.filter(|_| live.side == Side::Server);
+        let link = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
+        let context = named.filter(|_| !messaging);
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
+            link: link.map(|context| (TraceId(context.trace_id), UnitId(context.parent_id))),
             carrier: match (context, verdicts.parent, live.side) {
                 (Some(context), ..) => context.carrier.name(),
                 (None, Some(_), Side::Server) => "connection",

@@ -88,6 +88,11 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("mariadb-client-core", "mariadb", Need::Programs, "its client"),
     package("python3-pymysql", "", Need::Programs, "a client library that sends text"),
     package("libdbd-mariadb-perl", "", Need::Programs, "a client library that prepares statements"),
+    package("nats-server", "nats-server", Need::Programs, "a broker that counts messages"),
+    package("mosquitto", "mosquitto", Need::Programs, "a broker that counts messages"),
+    package("python3-paho-mqtt", "", Need::Programs, "a client library as applications use it"),
+    package("rabbitmq-server", "rabbitmq-server", Need::Programs, "a broker that counts messages by queue"),
+    package("python3-pika", "", Need::Programs, "a client library as applications use it"),
     package(
         "python3-pymongo",
         "",

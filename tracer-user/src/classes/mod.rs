@@ -271,7 +271,13 @@ impl Classifier {
             let name = if facts.path.is_empty() { facts.method } else { facts.path };
             return self.id(names, facts, Arc::from(name), Arc::from(""), false);
         }
-        let method: Arc<str> = if template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
+        let messaging = conventions == Conventions::Messaging;
+        if messaging && facts.path.is_empty() {
+            return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
+        }
+        // A messaging protocol's operations are of a list.
+        let method: Arc<str> =
+            if messaging || template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
         let learn_after = self.config.learn_after;
         let service = self.services.entry(facts.service).or_default();
         let room = service.trees.len() < METHODS;
@@ -283,7 +289,11 @@ impl Classifier {
             self.reached[1] += u64::from(left == 0);
             // Where nothing new may begin, nothing new is learned either.
             let most = if self.folding { 0 } else { before + left };
-            let found = tree.insert(facts.path, learn_after, most);
+            let found = if messaging {
+                template::destination(tree, facts.protocol, facts.path, learn_after, most)
+            } else {
+                tree.insert(facts.path, learn_after, most)
+            };
             self.positions = (self.positions + tree.len()).saturating_sub(before);
             if found.collapsed {
                 // Paths under it have another class from now on.
@@ -401,6 +411,38 @@ mod tests {
             let id = classifier.classify(&mut names, &facts);
             assert_eq!(&*names.class(id).unwrap().name, expected);
         }
+    }
+
+    #[test]
+    fn destinations_become_templates() {
+        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
+        let mut class = |protocol, method: &str, path: &str| {
+            let facts = Facts {
+                service: ServiceId(0),
+                protocol,
+                side: Side::Server,
+                method,
+                path,
+                host: None,
+                headers: &[],
+                port: 4222,
+                status: None,
+            };
+            let id = classifier.classify(&mut names, &facts);
+            let info = names.class(id).unwrap();
+            (info.name.to_string(), info.route.to_string())
+        };
+        for (protocol, method, path, name, route) in [
+            ("nats", "publish", "orders.17.created", "publish orders.{id}.created", "orders.{id}.created"),
+            ("nats", "publish", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "publish _INBOX.{inbox}", "_INBOX.{inbox}"),
+            ("nats", "connect", "", "connect", ""),
+        ] {
+            assert_eq!(class(protocol, method, path), (name.to_owned(), route.to_owned()));
+        }
+        for i in 0..500 {
+            class("nats", "publish", &format!("users.{}.seen", word(i)));
+        }
+        assert_eq!(class("nats", "publish", "users.anybody.seen").1, "users.{param}.seen");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What single segments of a path are: a word of the application, or a value that changes from request to request.
 
+use super::tree::{Found, Tree};
+use crate::protocols::messaging;
+
 /// Most segments of a path that are looked at; the rest is one.
 pub const DEPTH: usize = 12;
 /// A literal segment is at most this long.
@@ -103,6 +106,20 @@ pub fn segments(path: &str) -> Vec<String> {
         out.push(segment(word));
     }
     out
+}
+
+/// The template of a messaging destination, learned in `tree` as paths are.
+pub fn destination(tree: &mut Tree, protocol: &str, path: &str, learn_after: usize, most: usize) -> Found {
+    let mut words: Vec<String> = Vec::new();
+    for word in messaging::words(protocol, path) {
+        if words.len() == DEPTH {
+            words.push("{…}".into());
+            break;
+        }
+        words.push(placeholder(word).unwrap_or(word).to_owned());
+    }
+    let (keys, collapsed) = tree.follow(&words, learn_after, most);
+    Found { route: messaging::template(protocol, path, &keys), collapsed }
 }
 
 fn segment(word: &str) -> String {

@@ -57,12 +57,27 @@ impl Tree {
             return Found { route: "{authority}".into(), collapsed: false };
         }
         let segments = super::template::segments(path);
+        let (keys, collapsed) = self.follow(&segments, learn_after, most);
         let mut route = String::new();
+        for key in &keys {
+            route.push('/');
+            route.push_str(key);
+        }
+        if route.is_empty() {
+            route.push('/');
+        }
+        Found { route, collapsed }
+    }
+
+    /// Follows segments, in which plain values are placeholders, as [`Tree::insert`] does; gives what stands for each, and
+    /// whether a position was collapsed on the way.
+    pub fn follow(&mut self, segments: &[String], learn_after: usize, most: usize) -> (Vec<String>, bool) {
+        let mut keys = Vec::with_capacity(segments.len());
         let mut collapsed = false;
         let mut nodes = self.nodes;
         let mut node = &mut self.root;
         node.hits += 1;
-        for segment in &segments {
+        for segment in segments {
             let is_value = segment.starts_with('{');
             let known = node.children.contains_key(segment.as_str());
             let literals = node.children.keys().filter(|key| !key.starts_with('{')).count();
@@ -75,16 +90,12 @@ impl Tree {
             if !node.children.contains_key(key) {
                 nodes += 1;
             }
-            route.push('/');
-            route.push_str(key);
+            keys.push(key.to_owned());
             node = node.children.entry(key.into()).or_default();
             node.hits += 1;
         }
         self.nodes = nodes;
-        if route.is_empty() {
-            route.push('/');
-        }
-        Found { route, collapsed }
+        (keys, collapsed)
     }
 }
 

@@ -17,6 +17,7 @@ use tracer_common::lost::Lost;
 
 use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, Went};
+use super::messages::{self, Messages};
 use super::operations::{self, Operations};
 use super::own::Own;
 use super::process::Process;
@@ -45,6 +46,9 @@ pub struct Metrics {
     rpc_client: HistogramVec,
     db_server: HistogramVec,
     db_client: HistogramVec,
+    messaging_client: HistogramVec,
+    messaging_process: HistogramVec,
+    messaging_server: HistogramVec,
     work: IntCounterVec,
     work_time: [CounterVec; 5],
     service_cpu: CounterVec,
@@ -111,6 +115,7 @@ fn raise(counter: &Counter, total: f64) {
 struct Class {
     durations: Durations,
     operations: Operations,
+    messages: Messages,
     calls: Calls,
     folded: bool,
     work: Option<Work>,
@@ -219,6 +224,30 @@ impl Metrics {
                     "db_server_operation_duration_seconds",
                     "Duration of database operations served: first byte read to last byte sent.",
                     &operations::SERVER_LABELS,
+                ),
+            ),
+            messaging_client: vec(
+                r,
+                operations(
+                    "messaging_client_operation_duration_seconds",
+                    "Duration of messaging operations of producers and consumers: sent to confirmed or answered, where it is.",
+                    &messages::CLIENT_LABELS,
+                ),
+            ),
+            messaging_process: vec(
+                r,
+                operations(
+                    "messaging_process_duration_seconds",
+                    "Duration of a consumer's work on a message: read to acknowledged or answered, where it is.",
+                    &messages::LABELS,
+                ),
+            ),
+            messaging_server: vec(
+                r,
+                operations(
+                    "messaging_server_operation_duration_seconds",
+                    "Duration of messaging operations as the broker saw them.",
+                    &messages::LABELS,
                 ),
             ),
             db_client: vec(
@@ -343,6 +372,7 @@ impl Metrics {
             let made = Class {
                 durations: Durations::default(),
                 operations: Operations::default(),
+                messages: Messages::default(),
                 calls: Calls::default(),
                 folded,
                 // A class of calls has no work of its own; its series appear only if something is charged to it.
@@ -507,6 +537,16 @@ impl Sink for Metrics {
             Conventions::Database => {
                 let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
                 if class.operations.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
+                }
+            }
+            Conventions::Messaging => {
+                let family = match messages::Family::of(unit) {
+                    messages::Family::Client => &self.messaging_client,
+                    messages::Family::Process => &self.messaging_process,
+                    messages::Family::Server => &self.messaging_server,
+                };
+                if class.messages.observe(family, class_labels(info, class.folded), info, unit) {
                     self.folded_series.inc();
                 }
             }

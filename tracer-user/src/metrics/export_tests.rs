@@ -172,6 +172,58 @@ fn operations_of_databases_have_families_of_their_own() {
 }
 
 #[test]
+fn messages_are_counted_by_who_handles_them() {
+    let class = |name: &str, route: &str, side| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "nats",
+        side,
+        name: Arc::from(name),
+        route: Arc::from(route),
+    };
+    let of = |method: &str, route: &str, side| class(&format!("{method} {route}"), route, side);
+    let classes = vec![
+        of("publish", "a.{id}", Side::Client),
+        of("publish", "a.{id}", Side::Server),
+        of("deliver", "a.{id}", Side::Client),
+        of("deliver", "a.{id}", Side::Server),
+        class("connect", "", Side::Client),
+    ];
+    let names = Names { services: vec![Arc::from("shop")], classes };
+    let mut metrics = Metrics::new();
+    for (id, class) in names.classes.iter().enumerate() {
+        let operation = class.name.split(' ').next().unwrap();
+        let one = Unit { protocol: "nats", status: None, peer_port: 4222, ..unit(1, 0, 200_000, false) };
+        let one = Unit { method: Arc::from(operation), side: class.side, class: ClassId(id as u32), ..one };
+        metrics.unit(&names, &one);
+        let failed = Unit { failure: Some("NAK"), error: true, ..one };
+        metrics.unit(&names, &failed);
+    }
+    let text = scrape(&metrics);
+    for (family, operation, kind, destination, port) in [
+        ("client_operation", "publish", "send", "a.{id}", ",server_port=\"4222\""),
+        ("server_operation", "publish", "send", "a.{id}", ""),
+        ("server_operation", "deliver", "process", "a.{id}", ""),
+        ("process", "deliver", "process", "a.{id}", ""),
+        ("client_operation", "connect", "", "", ",server_port=\"4222\""),
+    ] {
+        for failure in ["", "NAK"] {
+            let class = format!("{operation} {destination}");
+            has(
+                &text,
+                &format!(
+                    "messaging_{family}_duration_seconds_count{{error_type=\"{failure}\",\
+                     messaging_destination_name=\"{destination}\",messaging_operation_name=\"{operation}\",\
+                     messaging_operation_type=\"{kind}\",messaging_system=\"nats\",request_class=\"{}\"{port},\
+                     service_name=\"shop\"}} 1",
+                    class.trim_end(),
+                ),
+            );
+        }
+    }
+}
+
+#[test]
 fn queries_name_their_table() {
     let class = |name: &str| ClassInfo {
         service: ServiceId(0),

@@ -3,6 +3,7 @@
 mod calls;
 mod durations;
 mod export;
+mod messages;
 mod operations;
 mod own;
 mod process;

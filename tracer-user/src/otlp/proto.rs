@@ -83,11 +83,22 @@ pub(super) struct Span {
     pub(super) end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "13")]
+    pub(super) links: Vec<Link>,
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
     /// W3C's flags in the lowest byte; [`REMOTE_KNOWN`] and [`REMOTE`] above.
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
+}
+
+/// `Span.Link`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Link {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) span_id: Vec<u8>,
 }
 
 /// `SpanFlags`: whether the parent is another process's is known, and it is.
@@ -105,6 +116,10 @@ pub(super) enum Kind {
     Server = 2,
     /// A request as its client saw it.
     Client = 3,
+    /// A message as it was sent.
+    Producer = 4,
+    /// A message as it was consumed.
+    Consumer = 5,
 }
 
 /// How a span ended.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::proto::{
-    Code, KeyValue, Kind, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span, Status,
-    Value,
+    Code, KeyValue, Kind, Link, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span,
+    Status, Value,
 };
-use crate::model::{ClassInfo, Side, TraceId, Unit};
+use crate::model::{ClassInfo, Side, TraceId, Unit, UnitId};
+use crate::protocols::{Conventions, conventions, messaging};
 use crate::store::attributes;
 
 /// Version of the semantic conventions that attributes follow.
@@ -98,15 +99,31 @@ fn span(finished: &Finished) -> Span {
         trace_state: unit.carried.as_ref().map(|carried| carried.state.to_string()).unwrap_or_default(),
         parent_span_id: unit.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
         name,
-        kind: if unit.side == Side::Server { Kind::Server } else { Kind::Client } as i32,
+        kind: kind(unit) as i32,
         start_time_unix_nano: wall(unit.start),
         end_time_unix_nano: wall(unit.end.max(unit.start)),
         attributes: all,
+        links: unit.link.iter().map(link).collect(),
         status: unit
             .error
             .then(|| Status { message: unit.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
         flags: flags(unit),
     }
+}
+
+fn kind(unit: &Unit) -> Kind {
+    if conventions(unit.protocol) == Conventions::Messaging && messaging::is_of_client(unit) {
+        match messaging::operation_type(&unit.method) {
+            "send" => return Kind::Producer,
+            "process" => return Kind::Consumer,
+            _ => {}
+        }
+    }
+    if unit.side == Side::Server { Kind::Server } else { Kind::Client }
+}
+
+fn link((trace, unit): &(TraceId, UnitId)) -> Link {
+    Link { trace_id: trace.0.to_be_bytes().to_vec(), span_id: unit.0.to_be_bytes().to_vec() }
 }
 
 /// What is sent is sampled, whoever says otherwise: `tracer.parent.sampled` keeps that.
@@ -139,13 +156,14 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId, UnitId};
+    use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
         let unit = Unit {
             id: UnitId(id),
             trace: TraceId(0x1122 << 64 | u128::from(id)),
             parent: (id > 1).then_some(UnitId(id - 1)),
+            link: None,
             carrier: "",
             sampled: None,
             carried: None,
@@ -232,6 +250,33 @@ pub(super) mod tests {
             ("tracer.queue.time", "Double(1e-7)"),
         ] {
             assert_eq!(text(span, key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_linked_to_whoever_produced_it() {
+        let mut one = finished("a", 1);
+        one.unit = Unit { protocol: "nats", method: "deliver".into(), path: "a.17".into(), ..one.unit };
+        one.unit.link = Some((TraceId(5), UnitId(6)));
+        let mut other = finished("a", 2);
+        other.unit = Unit { protocol: "nats", method: "publish".into(), path: "a.17".into(), ..other.unit };
+        let request = request(&[one, other], "host1", &[]);
+        let spans = &request.resource_spans[0].scope_spans[0].spans;
+        assert_eq!(spans[0].links.len(), 1);
+        let link = &spans[0].links[0];
+        assert_eq!(
+            (link.trace_id.as_slice(), link.span_id.as_slice()),
+            (&5u128.to_be_bytes()[..], &6u64.to_be_bytes()[..])
+        );
+        assert_eq!((spans[0].kind, spans[1].kind), (Kind::Consumer as i32, Kind::Producer as i32));
+        assert!(spans[1].links.is_empty());
+        for (key, expected) in [
+            ("messaging.system", "nats"),
+            ("messaging.operation.name", "deliver"),
+            ("messaging.operation.type", "process"),
+            ("messaging.destination.name", "a.17"),
+        ] {
+            assert_eq!(text(&spans[0], key), expected, "{key}");
         }
     }
 

@@ -248,13 +248,17 @@ impl Conversation {
             gathered = [&stream.buffer, chunk.head].concat();
             &gathered
         };
-        let mut more = false;
+        let (mut more, mut either) = (false, false);
         for protocol in PROTOCOLS {
             let requests = match protocol.detect(bytes) {
                 Detected::Request => chunk.dir,
                 Detected::Reply => chunk.dir.flip(),
                 Detected::NeedMore => {
                     more = true;
+                    continue;
+                }
+                Detected::Either => {
+                    either = true;
                     continue;
                 }
                 Detected::No => continue,
@@ -296,7 +300,7 @@ impl Conversation {
         }
         stream.buffer = Vec::new();
         stream.start = None;
-        self.misses += 1;
+        self.misses += u8::from(!either);
         if self.misses >= limit {
             self.verdict = Verdict::Ignore;
         }

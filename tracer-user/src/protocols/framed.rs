@@ -2,6 +2,7 @@
 //! What is done with it stands once, in `multiplex.rs`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::{Asked, Reply, Request, Settings};
 
@@ -11,7 +12,7 @@ pub const NO_STATUS: u16 = u16::MAX;
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From whoever asks.
+    /// From whoever asks: the end that opened the connection.
     Request,
     /// From whoever answers.
     Reply,
@@ -34,11 +35,21 @@ pub trait Framed: Send + fmt::Debug {
     /// Where in `bytes` a frame begins, after some that were not seen; certain enough to go on with. `open` tells the
     /// keys of open requests.
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize>;
-    /// Whether `bytes`, a frame from the server, answer a request that was not seen yet. `open` tells the keys of open
-    /// requests.
+    /// Whether `bytes`, a frame from the other end, answer a request that was not seen yet; `open` tells the keys of open
+    /// ones.
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
         let _ = (bytes, open);
         false
+    }
+    /// Whether either end may begin exchanges. A request then is what goes [`Way::Request`] from the end that opened the
+    /// connection, or [`Way::Reply`] from the one that accepted it, and its reply goes the other way; keys tell the two
+    /// apart.
+    fn is_mutual(&self) -> bool {
+        false
+    }
+    /// Body bytes of the frames of a long body, where none was seen that tells.
+    fn usual(&self) -> u64 {
+        16_384
     }
     /// Bytes of a frame before its body: what a frame of a body is expected to take beside it, where bodies come in
     /// many frames.
@@ -72,8 +83,12 @@ pub enum Front {
     Frame(Frame),
     /// This many bytes are needed from its beginning on.
     Need(usize),
+    /// The rest of a line is needed.
+    Line,
     /// No frame.
     Invalid,
+    /// The connection goes on in a way that cannot be read (TLS).
+    Leave,
 }
 
 /// One frame, or several that belong together.
@@ -96,8 +111,10 @@ pub struct Frame {
 pub enum Says {
     /// Nothing that matters here.
     Nothing,
-    /// Part of a message.
+    /// Part of a message. Where either end may ask it is over when all of its body has come, if it said how long that is.
     Part,
+    /// The same, and says how long the message's body is.
+    Sized(u64),
     /// A request begins.
     Begun {
         /// Its head.
@@ -117,6 +134,15 @@ pub enum Says {
     /// What the reply came to, said after its body.
     Judged {
         /// Its status.
+        status: u16,
+        /// The kind of failure.
+        failure: Option<&'static str>,
+    },
+    /// All requests that are open with these keys are answered.
+    Settled {
+        /// Their keys.
+        keys: RangeInclusive<u64>,
+        /// Their status.
         status: u16,
         /// The kind of failure.
         failure: Option<&'static str>,

@@ -4,6 +4,7 @@
 //! every protocol needs stands once: positions, gaps and resynchronisation in `stream.rs`, matching replies to
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
+pub mod amqp;
 mod bodies;
 mod cgi;
 mod changes;
@@ -18,10 +19,13 @@ pub mod http1;
 pub mod http2;
 pub mod kafka;
 pub mod memcached;
+pub mod messaging;
 mod missing;
 pub mod mongodb;
+pub mod mqtt;
 mod multiplex;
 pub mod mysql;
+pub mod nats;
 mod pair;
 mod parts;
 pub mod postgresql;
@@ -55,6 +59,9 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &mysql::MariaDb,
     &fastcgi::FastCgi,
     &memcached::Memcached,
+    &nats::Nats,
+    &mqtt::Mqtt,
+    &amqp::Amqp,
     &mongodb::MongoDb,
     &kafka::Kafka,
     &websocket::WebSocket,
@@ -69,6 +76,8 @@ pub enum Conventions {
     Rpc,
     /// Databases: an operation, a kind of failure.
     Database,
+    /// Messaging: an operation, a destination, a kind of failure.
+    Messaging,
     /// None: named like HTTP's requests, and counted as work only.
     Session,
 }
@@ -148,6 +157,8 @@ pub enum Detected {
     NeedMore,
     /// Something else.
     No,
+    /// Of this protocol, from either end: which one asks is not known yet.
+    Either,
     /// Certainly something else, for good: the whole connection.
     Never,
 }
@@ -390,7 +401,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let methods = http1::METHODS.iter().map(|name| Arc::from(*name)).collect();
+        let methods = http1::METHODS.iter().chain(messaging::OPERATIONS).map(|name| Arc::from(*name)).collect();
         Self {
             headers: Vec::new(),
             request_id: false,

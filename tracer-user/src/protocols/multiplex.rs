@@ -7,6 +7,7 @@
 //! names of all later requests where heads are compressed.
 
 mod ending;
+mod order;
 mod reckon;
 mod rest;
 
@@ -24,6 +25,8 @@ pub(super) const LIMIT: usize = 1024;
 const PARKED: usize = 16;
 const PARKED_BYTES: usize = 64 * 1024;
 const PATIENCE: Nanos = 20_000_000;
+/// [`Lane::need`] of a line.
+const LINE: usize = usize::MAX;
 /// A frame of which at least this much is to come need not be reported till its end.
 const LONG: u64 = 64 * 1024;
 /// Operations in which no frame was found before a connection is left alone.
@@ -37,6 +40,8 @@ pub(super) const LONGEST: Nanos = 600_000_000_000;
 #[derive(Debug)]
 struct Open {
     exchange: u64,
+    /// Which way it was sent: either end may ask where the protocol is mutual.
+    way: Way,
     asked: Asked,
     request_bytes: u64,
     reply_bytes: u64,
@@ -54,8 +59,14 @@ struct Open {
 }
 
 impl Open {
+    /// What a frame that goes `way` is of.
+    fn part(&self, way: Way) -> Way {
+        if way == self.way { Way::Request } else { Way::Reply }
+    }
+
     /// Counts a frame.
     fn count(&mut self, way: Way, len: u64, body: u64) {
+        let way = self.part(way);
         match way {
             Way::Request => self.request_bytes += len,
             Way::Reply => {
@@ -146,6 +157,7 @@ impl Multiplexed {
         self.next = exchange + 1;
         let open = Open {
             exchange,
+            way: Way::Request,
             // Its note was for the protocol before.
             asked: Asked { note: 0, ..asked },
             request_bytes: bytes,
@@ -160,10 +172,6 @@ impl Multiplexed {
             last: at,
         };
         self.open.insert(key, open);
-    }
-
-    pub(super) fn side(&self) -> Side {
-        if self.requests == Direction::Rx { Side::Server } else { Side::Client }
     }
 
     pub(super) fn want(&self) -> Want {
@@ -251,61 +259,6 @@ impl Multiplexed {
         Touched { exchange: if let [one] = self.touched[..] { Some(one) } else { None } }
     }
 
-    /// Whether an operation before this one has not come yet, or the request it answers has not.
-    fn must_wait(&mut self, chunk: &Chunk<'_>) -> bool {
-        let dir = chunk.dir;
-        let lane = self.lane(dir);
-        if lane.lost.is_none() && chunk.pos.saturating_sub(lane.pos) > lane.left {
-            return true;
-        }
-        // In order behind one that waits.
-        if self.parked.iter().any(|held| held.dir == dir && held.pos < chunk.pos) {
-            return true;
-        }
-        let lane = self.lane(dir);
-        let fresh = lane.left == 0 && lane.buffer.is_empty() && lane.lost.is_none() && lane.pos == chunk.pos;
-        dir != self.requests && self.requests == Direction::Tx && fresh && self.is_early(chunk.head)
-    }
-
-    fn is_early(&self, head: &[u8]) -> bool {
-        self.framed.is_early(head, &|key| self.open.contains_key(&key))
-    }
-
-    fn is_next(&self, held: &Held) -> bool {
-        let lane = if held.dir == Direction::Rx { &self.rx } else { &self.tx };
-        let first = !self.parked.iter().any(|other| other.dir == held.dir && other.pos < held.pos);
-        let follows = held.pos.saturating_sub(lane.pos) <= lane.left || lane.lost.is_some();
-        let early = held.dir != self.requests && self.requests == Direction::Tx && self.is_early(&held.head);
-        first && follows && !early
-    }
-
-    fn park(&mut self, chunk: &Chunk<'_>) {
-        self.parked.push(Held {
-            dir: chunk.dir,
-            pos: chunk.pos,
-            len: chunk.len,
-            head: chunk.head.to_vec(),
-            tail: chunk.tail.to_vec(),
-            at: chunk.at,
-            arrived: chunk.arrived,
-        });
-    }
-
-    /// Takes what has waited longest, and what has to come before it, with the gap before it.
-    fn release_one(&mut self, settings: &Settings, out: &mut Vec<Said>) {
-        let Some(dir) = self.parked.first().map(|held| held.dir) else { return };
-        let first = self.parked.iter().enumerate().filter(|(_, held)| held.dir == dir).min_by_key(|(_, held)| held.pos);
-        let Some(at) = first.map(|(at, _)| at) else { return };
-        let held = self.parked.remove(at);
-        self.take_held(&held, settings, out);
-    }
-
-    fn take_held(&mut self, held: &Held, settings: &Settings, out: &mut Vec<Said>) {
-        let Held { dir, pos, len, head, tail, at, arrived } = held;
-        let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, at: *at, arrived: *arrived };
-        self.take(&chunk, settings, out);
-    }
-
     /// Takes an operation in its turn.
     fn take(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) {
         let dir = chunk.dir;
@@ -382,9 +335,16 @@ impl Multiplexed {
             captured
         } else {
             // As much as the frame needs, not all that is there: it may be copied again and again.
-            let missing = lane.need.saturating_sub(had).min(captured.len());
+            let missing = match lane.need {
+                LINE => captured.iter().position(|byte| *byte == b'\n').map_or(captured.len(), |at| at + 1),
+                need => need.saturating_sub(had).min(captured.len()),
+            };
             lane.buffer.extend_from_slice(captured.get(..missing).unwrap_or_default());
-            if lane.buffer.len() < lane.need && !cut && lane.buffer.len() < settings.head_limit {
+            let enough = match lane.need {
+                LINE => lane.buffer.ends_with(b"\n"),
+                need => lane.buffer.len() >= need,
+            };
+            if !enough && !cut && lane.buffer.len() < settings.head_limit {
                 return left;
             }
             gathered = std::mem::take(&mut lane.buffer);
@@ -410,7 +370,19 @@ impl Multiplexed {
                 lane.buffer = bytes.to_vec();
                 used
             }
-            Front::Need(_) => {
+            Front::Line if !(limited || cut && all) => {
+                let used = (bytes.len() - had) as u64;
+                let kept = bytes.to_vec();
+                let lane = self.lane(dir);
+                lane.need = LINE;
+                lane.buffer = kept;
+                used
+            }
+            Front::Leave => {
+                self.verdict = Verdict::Ignore;
+                left
+            }
+            Front::Need(_) | Front::Line => {
                 // Its beginning was captured and not enough of it.
                 self.lose(dir, left, out);
                 left
@@ -471,13 +443,11 @@ impl Multiplexed {
         if bytes > 0 {
             out.push(Said::Lost { dir, bytes });
         }
-        if way == Way::Reply {
-            for open in self.open.values_mut() {
-                (open.holes, open.doubtful) = (true, true);
-            }
+        for open in self.open.values_mut().filter(|open| open.way != way) {
+            (open.holes, open.doubtful) = (true, true);
         }
         // Where nobody waits for a reply, none can have been in it.
-        if way == Way::Request || !self.open.is_empty() {
+        if way == Way::Request || !self.open.is_empty() || self.framed.is_mutual() {
             self.framed.lost(way);
         }
     }
@@ -497,7 +467,7 @@ impl Multiplexed {
                     let used = (piece.len() as u64).min(frame.len);
                     self.frame(dir, frame, used, before, out);
                 }
-                Front::Need(_) | Front::Invalid => return self.lose(dir, bytes, out),
+                _ => return self.lose(dir, bytes, out),
             }
         }
         let mut rest = bytes;
@@ -521,7 +491,6 @@ impl Multiplexed {
     /// A frame begins, of which `used` bytes are read.
     fn frame(&mut self, dir: Direction, frame: Frame, used: u64, at: Stamp, out: &mut Vec<Said>) {
         let Frame { len, key, body, says, end } = frame;
-        let side = self.side();
         let way = self.way(dir);
         let lane = self.lane(dir);
         lane.misses = 0;
@@ -547,19 +516,27 @@ impl Multiplexed {
                     self.done(key, Outcome::Unfinished, at, out);
                 }
                 if self.open.len() >= LIMIT
-                    && let Some(oldest) = self.open.keys().next().copied()
+                    && let Some((oldest, optional)) = self.oldest()
                 {
-                    out.push(Said::Crowded);
+                    // Nothing is missed of what need not be answered.
+                    if !optional {
+                        out.push(Said::Crowded);
+                    }
                     self.done(oldest, Outcome::Unfinished, at, out);
                 }
-                self.begin(key, (request, protocol, length), (first, arrived, pos), at, side, out);
+                self.begin(dir, key, (request, protocol, length), (first, arrived, pos), at, out);
             }
             Says::Part => {}
+            Says::Sized(length) => {
+                if let Some(open) = self.open.get_mut(&key) {
+                    open.to_come[open.part(way) as usize] = Some(length);
+                }
+            }
             Says::Replied { reply, length } => {
                 let Some(open) = self.open.get_mut(&key) else {
                     // To one that was broken off before, it is none.
                     let known = self.seen.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&key));
-                    if !reply.interim && way == Way::Reply && !known {
+                    if !reply.interim && (way == Way::Reply || self.framed.is_mutual()) && !known {
                         out.push(Said::Unpaired { status: reply.status });
                     }
                     return self.moved(dir, at, out);
@@ -575,6 +552,12 @@ impl Multiplexed {
                 if let Some(open) = self.open.get(&key) {
                     out.push(Said::Judged { exchange: open.exchange, status, failure });
                 }
+            }
+            Says::Settled { keys, status, failure } => {
+                lane.key = 0;
+                lane.end = false;
+                self.settle(keys, (status, failure), len, (first, at), out);
+                return;
             }
             Says::Reset(verdict) => {
                 lane.key = 0;
@@ -594,23 +577,29 @@ impl Multiplexed {
         if let Some(open) = self.open.get_mut(&key) {
             open.last = at;
             open.count(way, len, body);
+            if self.framed.is_mutual() && open.to_come[open.part(way) as usize] == Some(0) {
+                self.lane(dir).end = true;
+            }
         }
         self.moved(dir, at, out);
     }
 
     fn begin(
         &mut self,
+        dir: Direction,
         key: u64,
         (request, protocol, length): (Box<Request>, &'static str, Option<u64>),
         (first, arrived, pos): (Stamp, Nanos, u64),
         at: Stamp,
-        side: Side,
         out: &mut Vec<Said>,
     ) {
+        let way = self.way(dir);
+        let side = if dir == Direction::Rx { Side::Server } else { Side::Client };
         let exchange = self.next;
         self.next += 1;
         let open = Open {
             exchange,
+            way,
             asked: request.asked,
             request_bytes: 0,
             reply_bytes: 0,
@@ -658,7 +647,7 @@ impl Multiplexed {
         if !(over && end) {
             return;
         }
-        match way {
+        match open.part(way) {
             Way::Request if !open.request_done => {
                 open.request_done = true;
                 out.push(Said::RequestDone { exchange: open.exchange, at });
@@ -673,6 +662,9 @@ impl Multiplexed {
 
     fn done(&mut self, key: u64, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
         let Some(open) = self.open.remove(&key) else { return };
+        // None was to come: what was sent is all there is.
+        let unasked = open.asked.optional && !open.replied;
+        let (outcome, at) = if unasked && open.request_done { (Outcome::Complete, open.last) } else { (outcome, at) };
         out.push(Said::Done {
             exchange: open.exchange,
             outcome,

@@ -26,6 +26,7 @@ fn play_resting(ops: &[Op], midstream: bool) -> (Vec<Said>, usize) {
         talk.rest();
         assert_eq!((talk.side(), talk.is_multiplexed()), (side, several));
     }
+    rested += usize::from(talk.resting.is_some());
     talk.awake().closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
     (said, rested)
 }

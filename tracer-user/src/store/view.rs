@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
-use crate::protocols::{Conventions, conventions, grpc};
+use crate::protocols::{Conventions, conventions, grpc, messaging};
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -41,6 +41,9 @@ pub struct UnitView {
     pub unit_id: String,
     /// Its parent.
     pub parent_id: Option<String>,
+    /// Producer of the message that is consumed here, where the message says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen); a call's parent
     /// has a grade and evidence.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -88,6 +91,15 @@ pub struct UnitView {
     pub attributes: Map<String, Value>,
 }
 
+/// A unit of another transaction that this one came of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Link {
+    /// Its transaction.
+    pub trace_id: String,
+    /// Its id.
+    pub span_id: String,
+}
+
 /// Seconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
@@ -100,6 +112,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         trace_id: unit.trace.to_string(),
         unit_id: unit.id.to_string(),
         parent_id: unit.parent.map(|parent| parent.to_string()),
+        link: unit.link.map(|(trace, id)| Link { trace_id: trace.to_string(), span_id: id.to_string() }),
         parent_from: unit.carrier,
         service_name: names.service(unit.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
@@ -143,6 +156,21 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         if let Some(failure) = unit.failure {
             set("db.response.status_code", json!(failure));
         }
+    } else if conventions == Conventions::Messaging {
+        set("messaging.system", json!(messaging::system(unit.protocol)));
+        set("messaging.operation.name", json!(&*unit.method));
+        let kind = messaging::operation_type(&unit.method);
+        if !kind.is_empty() {
+            set("messaging.operation.type", json!(kind));
+        }
+        if !unit.path.is_empty() {
+            set("messaging.destination.name", json!(&*unit.path));
+        }
+        if let Some(class) = class.filter(|class| !class.route.is_empty()) {
+            set("messaging.destination.template", json!(&*class.route));
+        }
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
     } else if conventions == Conventions::Rpc {
         set("rpc.system.name", json!(grpc::NAME));
         set("rpc.method", json!(grpc::method(&unit.path)));
@@ -164,7 +192,8 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
     set("network.protocol.name", json!(unit.protocol));
     set("thread.id", json!(unit.tid));
     set("tracer.outcome", json!(unit.outcome.name()));
-    if let Some(class) = class.filter(|class| !class.route.is_empty()) {
+    let is_http = matches!(conventions, Conventions::Http | Conventions::Session);
+    if let Some(class) = class.filter(|class| is_http && !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
     if let Some(status) = unit.status.filter(|_| unit.protocol != grpc::NAME) {

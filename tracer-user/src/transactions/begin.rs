@@ -10,7 +10,7 @@ use super::live::{Cause, Live, Slot, Vote};
 use super::thread::{Entity, Thread};
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
-use crate::protocols::{NOWHERE, Request, Stamp};
+use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
 
 /// The operation that said something, and what its thread was at before it.
 #[derive(Clone, Copy)]
@@ -45,7 +45,10 @@ impl Engine {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
         let multiplexed = connection.talk.interleaves();
         let (trace, remote_parent) = match request.traceparent {
-            Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
+            // A message's context is its producer's: a link, no parent.
+            Some(context) if side == Side::Server && conventions(protocol) != Conventions::Messaging => {
+                (TraceId(context.trace_id), Some(context.parent_id))
+            }
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
         let mut live = Box::new(Live {
@@ -92,19 +95,21 @@ impl Engine {
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
+        let role = connection.side();
         let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
             None => {
                 let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
-                // The accepting end is the server's, except for protocols that call back, of which there are none.
-                let accepting = if side == Side::Client { connection.isn.1 } else { connection.isn.0 };
+                // The accepting end is the server's, whichever end of the connection asks.
+                let accepting = if role.unwrap_or(side) == Side::Client { connection.isn.1 } else { connection.isn.0 };
                 connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
             }
         };
         if side == Side::Client {
-            live.cause = self.cause(opener, op);
+            let delivers = role == Some(Side::Server);
+            live.cause = if delivers { Cause::delivered() } else { self.cause(opener, op) };
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
@@ -241,6 +246,10 @@ impl Engine {
                 Some(slot) => (Some(slot), false, "sent in its group"),
                 None => return none("several requests on one thread, no read before the call"),
             }
+        } else if let Some(slot) =
+            group.and_then(|entity| self.request_of(entity)).filter(|slot| self.is_unanswered(*slot))
+        {
+            (Some(slot), false, "sent in the group of a message that nothing answers")
         } else {
             return none("no request held");
         };
@@ -249,6 +258,11 @@ impl Engine {
             return none("the request was over");
         }
         Cause { candidate, alone, kept, ..none(evidence) }
+    }
+
+    /// Whether nothing answers a request, so that its thread does not hold it although it works for it.
+    fn is_unanswered(&self, slot: Slot) -> bool {
+        self.units.get(slot).is_some_and(|live| live.request.asked.silent)
     }
 
     /// The first byte of a final reply moved.

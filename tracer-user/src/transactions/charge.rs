@@ -21,7 +21,9 @@ impl Engine {
     /// Charges the stretch that ends with a socket operation on `unit`'s connection.
     pub(super) fn charge_op(&mut self, op: &Op, dir: Direction, unit: Option<Slot>, out: &mut Vec<Output>) {
         let header = &op.header;
-        let side = self.connections.get(&op.cookie).and_then(|known| known.side());
+        let of_connection = self.connections.get(&op.cookie).and_then(|known| known.side());
+        // Where either end asks, it is the exchange that says which side this is.
+        let side = unit.and_then(|slot| self.units.get(slot)).map(|live| live.side).or(of_connection);
         // A call works for the request it was made for.
         let owner = unit.map_or(Target::Nobody, |slot| match self.units.get(slot) {
             Some(live) if live.side == Side::Client => match live.cause.candidate {
@@ -88,10 +90,16 @@ impl Engine {
     pub(super) fn together(&self, cookie: u64) -> Vec<Slot> {
         let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
         let touched = connection.talk.touched();
-        if touched.len() < 2 || connection.side() != Some(Side::Server) {
+        if touched.len() < 2 {
             return Vec::new();
         }
-        touched.iter().filter_map(|exchange| connection.unit(*exchange)).collect()
+        let units = touched.iter().filter_map(|exchange| connection.unit(*exchange));
+        let mut served: Vec<Slot> =
+            units.filter(|slot| self.units.get(*slot).is_some_and(|live| live.side == Side::Server)).collect();
+        if served.len() < 2 {
+            served.clear();
+        }
+        served
     }
 
     /// Divides evenly what an operation cost that was charged to the first of these, which had `had` before it.

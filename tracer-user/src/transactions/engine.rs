@@ -351,7 +351,8 @@ impl Engine {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
-        let unit = before.or_else(|| self.unit_of(cookie, touched)).or(together.first().copied());
+        let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
+        let unit = unit.or(together.first().copied());
         let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
         self.charge_op(op, dir, unit, out);
         self.spread(&together, had);
@@ -379,6 +380,14 @@ impl Engine {
 
     fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
         self.connections.get(&cookie)?.unit(exchange?)
+    }
+
+    /// A message that nothing answers, which began and ended with one operation.
+    fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
+        let newest = self.connections.get(&cookie)?.newest()?;
+        let live = self.units.get(newest)?;
+        let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
+        is_it.then_some(newest)
     }
 
     /// Tells the kernel what is wanted of the connection when that changed.

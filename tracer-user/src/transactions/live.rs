@@ -65,6 +65,14 @@ pub struct Handed {
     pub paired: bool,
 }
 
+impl Cause {
+    /// Of what the end that accepted the connection sends unasked: a message that was brought to it earlier, by somebody
+    /// whom nothing but the message itself can name.
+    pub(super) fn delivered() -> Self {
+        Self { alone: true, ..Self::none("a delivery: linked by what the message carries") }
+    }
+}
+
 /// A unit of work in progress or in its grace time.
 #[derive(Debug)]
 pub struct Live {

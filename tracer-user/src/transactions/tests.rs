@@ -506,6 +506,9 @@ mod handover;
 #[path = "streams_tests.rs"]
 mod streams;
 
+#[path = "messages_tests.rs"]
+mod messages;
+
 /// There are a hundred thousand of them: what is added to one is added to each.
 #[test]
 fn a_connection_is_small() {

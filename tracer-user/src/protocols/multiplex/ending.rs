@@ -1,10 +1,46 @@
 //! How connections end, and requests that do not.
 
+use std::ops::RangeInclusive;
+
 use super::{LONGEST, Multiplexed, Open, PATIENCE};
 use crate::model::{Direction, Nanos, Outcome};
+use crate::protocols::framed::Way;
 use crate::protocols::{Closed, Said, Settings, Stamp, Totals, Verdict};
 
 impl Multiplexed {
+    /// The request that is open longest, and whether it need not be answered.
+    pub(super) fn oldest(&self) -> Option<(u64, bool)> {
+        // Keys count up, but where either end makes them.
+        let oldest = if self.framed.is_mutual() {
+            self.open.iter().min_by_key(|(_, open)| open.exchange)
+        } else {
+            self.open.first_key_value()
+        };
+        oldest.map(|(key, open)| (*key, open.asked.optional))
+    }
+
+    /// A frame of `len` bytes answers all open requests with these keys.
+    pub(super) fn settle(
+        &mut self,
+        keys: RangeInclusive<u64>,
+        (status, failure): (u16, Option<&'static str>),
+        len: u64,
+        (first, at): (Stamp, Stamp),
+        out: &mut Vec<Said>,
+    ) {
+        let settled: Vec<u64> = self.open.range(keys).map(|(key, _)| *key).collect();
+        let each = len / (settled.len().max(1) as u64);
+        for key in settled {
+            self.touch(key);
+            if let Some(open) = self.open.get_mut(&key) {
+                open.replied = true;
+                open.reply_bytes += each;
+                out.push(Said::Replied { exchange: open.exchange, status, failure, first, sure: true });
+            }
+            self.done(key, Outcome::Complete, at, out);
+        }
+    }
+
     /// The connection ended, one way or both.
     pub(in crate::protocols) fn closed(
         &mut self,
@@ -33,15 +69,20 @@ impl Multiplexed {
                 }
             }
         }
-        let replies = self.requests.flip();
-        let over = match how {
-            Closed::Local => replies == Direction::Tx,
-            Closed::Remote => replies == Direction::Rx,
-            Closed::Both => true,
-        };
-        if over {
+        for way in [Way::Request, Way::Reply] {
+            let replies = if way == Way::Request { self.requests.flip() } else { self.requests };
+            let over = match how {
+                Closed::Local => replies == Direction::Tx,
+                Closed::Remote => replies == Direction::Rx,
+                Closed::Both => true,
+            };
+            if !over {
+                continue;
+            }
             let lost = self.lane(replies).lost.is_some();
-            while let Some((key, doubtful)) = self.open.first_key_value().map(|(key, open)| (*key, open.doubtful)) {
+            let asked = self.open.iter().filter(|(_, open)| open.way == way);
+            let asked: Vec<(u64, bool)> = asked.map(|(key, open)| (*key, open.doubtful)).collect();
+            for (key, doubtful) in asked {
                 // Its end may have been in what was not seen.
                 let outcome = if lost || doubtful { Outcome::Unfinished } else { Outcome::Aborted };
                 self.done(key, outcome, at, out);

@@ -7,22 +7,25 @@ use crate::model::Direction;
 use crate::protocols::Said;
 use crate::protocols::framed::Way;
 
-/// Body bytes of a frame where none was seen that tells: the most HTTP/2 allows without asking.
-const USUAL: u64 = 16_384;
-
 impl Multiplexed {
     /// Takes the next frame, none of which was captured, for the next part of the only message under way; `false` when
     /// there is more than one, or none whose length is known.
     pub(super) fn reckon(&mut self, dir: Direction) -> bool {
         let way = self.way(dir);
         let overhead = self.framed.overhead();
-        let mut running = self.open.iter_mut().filter(|(_, open)| way == Way::Reply || !open.request_done);
+        let mutual = self.framed.is_mutual();
+        let mut running = self.open.iter_mut().filter(|(_, open)| {
+            let part = open.part(way);
+            // Where either end asks, a message without a body to come is none that goes on.
+            let over = mutual && open.to_come[part as usize].is_none_or(|to_come| to_come == 0);
+            (part == Way::Reply || !open.request_done) && !over
+        });
         let (Some((key, open)), None) = (running.next(), running.next()) else { return false };
-        let Some(to_come) = open.to_come[way as usize].filter(|to_come| *to_come > 0) else { return false };
+        let Some(to_come) = open.to_come[open.part(way) as usize].filter(|to_come| *to_come > 0) else { return false };
         let key = *key;
         let usual = if dir == Direction::Rx { self.rx.usual } else { self.tx.usual };
         // The last of a body is shorter, and tells nothing of the next one's.
-        let usual = if usual < 256 { USUAL } else { usual };
+        let usual = if usual < 256 { self.framed.usual() } else { usual };
         let body = to_come.min(usual);
         open.count(way, overhead + body, body);
         let lane = self.lane(dir);

@@ -1,0 +1,215 @@
+//! MQTT 3.1, 3.1.1 and 5.
+//!
+//! A publication of quality 0 is complete when it was sent; of quality 1 PUBACK answers it, of quality 2 PUBCOMP (or a
+//! PUBREC that refuses). The same goes the other way for what a broker delivers: packet identifiers of the two directions
+//! are told apart. Beside them, connecting, subscribing and unsubscribing are units with an answer; keep-alives are none.
+
+mod packets;
+mod reasons;
+
+use self::packets::{Packet, Publish, kind};
+use super::framed::{Frame, Framed, Front, Says, Way};
+use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
+use super::{Asked, Conventions, Detected, Protocol, Request, Settings, UNNAMED, context};
+
+/// Bytes of properties that are waited for.
+const PROPERTIES: usize = 4096;
+/// Topics remembered by their alias, in each direction, and bytes of one.
+const ALIASES: usize = 32;
+const TOPIC: usize = 256;
+
+/// What a key is of; the packet's identifier is the rest of it.
+#[derive(Clone, Copy)]
+enum Of {
+    Unanswered = 1,
+    Delivered,
+    Connect,
+    Publish,
+    Deliver,
+    Subscribe,
+    Unsubscribe,
+}
+
+impl Of {
+    fn key(self, id: u16) -> u64 {
+        (self as u64) << 60 | u64::from(id)
+    }
+}
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Mqtt;
+
+impl Protocol for Mqtt {
+    fn name(&self) -> &'static str {
+        "mqtt"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Messaging
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        packets::detect(bytes)
+    }
+
+    fn framed(&self, _: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Packets { version: None, aliases: [Vec::new(), Vec::new()] }))
+    }
+}
+
+/// Both directions of one connection.
+#[derive(Debug)]
+struct Packets {
+    /// Protocol level the client asked for, once seen.
+    version: Option<u8>,
+    /// Topics by alias, of what goes to the server and from it.
+    aliases: [Vec<(u16, Box<[u8]>)>; 2],
+}
+
+impl Packets {
+    /// The topic of a message: its own, or the one its alias was given with.
+    fn topic<'a>(&'a mut self, way: Way, publish: &Publish<'a>) -> Option<&'a [u8]> {
+        let aliases = &mut self.aliases[way as usize];
+        let Some(alias) = publish.alias else { return Some(publish.topic).filter(|topic| !topic.is_empty()) };
+        if publish.topic.is_empty() {
+            return aliases.iter().find(|(known, _)| *known == alias).map(|(_, topic)| &**topic);
+        }
+        aliases.retain(|(known, _)| *known != alias);
+        if aliases.len() < ALIASES && publish.topic.len() <= TOPIC {
+            aliases.push((alias, publish.topic.into()));
+        }
+        Some(publish.topic)
+    }
+
+    fn publish(&mut self, way: Way, publish: &Publish<'_>, settings: &Settings) -> (u64, Says) {
+        let (operation, silent, answered) = match way {
+            Way::Request => (PUBLISH, Of::Unanswered, Of::Publish),
+            Way::Reply => (DELIVER, Of::Delivered, Of::Deliver),
+        };
+        let key = publish.id.map_or(silent.key(0), |id| answered.key(id));
+        let asked = Asked { silent: publish.id.is_none(), ..Asked::default() };
+        let mut request = match self.topic(way, publish) {
+            Some(topic) => request(operation, topic, asked, settings),
+            None => Box::new(Request { asked, ..*Request::unnamed() }),
+        };
+        request.traceparent = publish.traceparent.and_then(context::traceparent);
+        debug_assert!(*request.method != *UNNAMED || request.path.is_empty(), "what is unnamed has no destination");
+        (key, Says::Begun { request, protocol: Mqtt.name(), length: None })
+    }
+}
+
+/// What answers the packet `id` that went the other way.
+fn settled(of: Of, id: u16, failure: Option<&'static str>) -> Says {
+    Says::Settled { keys: of.key(id)..=of.key(id), status: 0, failure }
+}
+
+/// A request with an answer of its own.
+fn begun(operation: &str, destination: &[u8], settings: &Settings) -> Says {
+    let request = request(operation, destination, Asked::default(), settings);
+    Says::Begun { request, protocol: Mqtt.name(), length: None }
+}
+
+impl Framed for Packets {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        _: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> Front {
+        if way == Way::Request && matches!(bytes, [0x16, 3, ..]) && self.version.is_none() {
+            return Front::Leave;
+        }
+        let packet = match Packet::read(bytes, way) {
+            Ok(packet) => packet,
+            Err(Some(need)) => return Front::Need(need),
+            Err(None) => return Front::Invalid,
+        };
+        let len = packet.len();
+        let wanted = match packet.kind {
+            kind::CONNECT => 9,
+            kind::PUBLISH => match packet.publish_needs(self.version, PROPERTIES) {
+                Some(wanted) => wanted,
+                None => return Front::Invalid,
+            },
+            kind::PINGREQ | kind::PINGRESP | kind::DISCONNECT | kind::AUTH => 0,
+            _ => packet.remaining.min(PROPERTIES),
+        };
+        if packet.payload.len() < wanted.min(packet.remaining) && !cut {
+            return Front::Need(packet.header + wanted.min(packet.remaining));
+        }
+        let other = if way == Way::Request { Of::Deliver } else { Of::Publish };
+        let own = if way == Way::Request { Of::Publish } else { Of::Deliver };
+        let (key, says) = match packet.kind {
+            kind::CONNECT => {
+                self.version = packet.version();
+                self.aliases = [Vec::new(), Vec::new()];
+                (Of::Connect.key(0), begun(CONNECT, b"", settings))
+            }
+            kind::CONNACK => (0, settled(Of::Connect, 0, reasons::connection(packet.byte(1), self.version))),
+            kind::PUBLISH => {
+                let Some(publish) = packet.publish(self.version) else { return Front::Invalid };
+                self.publish(way, &publish, settings)
+            }
+            kind::PUBACK | kind::PUBCOMP => (0, settled(other, packet.id(), reasons::word(packet.byte(2)))),
+            kind::PUBREC => match reasons::word(packet.byte(2)) {
+                // It is refused, and nothing more comes.
+                failure @ Some(_) => (0, settled(other, packet.id(), failure)),
+                None => (other.key(packet.id()), Says::Part),
+            },
+            kind::PUBREL => (own.key(packet.id()), Says::Part),
+            kind::SUBSCRIBE | kind::UNSUBSCRIBE => {
+                let of = if packet.kind == kind::SUBSCRIBE { Of::Subscribe } else { Of::Unsubscribe };
+                let operation = if packet.kind == kind::SUBSCRIBE { SUBSCRIBE } else { UNSUBSCRIBE };
+                let filter = packet.filter(self.version).unwrap_or_default();
+                (of.key(packet.id()), begun(operation, filter, settings))
+            }
+            kind::SUBACK => (0, settled(Of::Subscribe, packet.id(), packet.refusal(self.version))),
+            kind::UNSUBACK => (0, settled(Of::Unsubscribe, packet.id(), packet.refusal(self.version))),
+            _ => (0, Says::Nothing),
+        };
+        let end = matches!(says, Says::Begun { .. });
+        let body = if packet.kind == kind::PUBLISH { packet.remaining as u64 } else { 0 };
+        Front::Frame(Frame { len, key, body, says, end })
+    }
+
+    fn lost(&mut self, way: Way) {
+        // What an alias stands for may have changed.
+        self.aliases[way as usize] = Vec::new();
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> Option<usize> {
+        packets::find(way, bytes)
+    }
+
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        // Either end reads these: whose they are follows from what was sent.
+        let Ok(packet) = Packet::read(bytes, Way::Reply) else { return false };
+        let of: &[Of] = match packet.kind {
+            kind::PUBACK | kind::PUBREC | kind::PUBCOMP => &[Of::Publish, Of::Deliver],
+            kind::SUBACK => &[Of::Subscribe],
+            kind::UNSUBACK => &[Of::Unsubscribe],
+            _ => return false,
+        };
+        packet.payload.len() >= 2 && !of.iter().any(|of| open(of.key(packet.id())))
+    }
+
+    fn is_mutual(&self) -> bool {
+        true
+    }
+
+    fn wants(&self) -> u16 {
+        // Many messages lie in one.
+        tracer_common::limits::HEAD_REQUEST
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.aliases.iter().flatten().map(|(_, topic)| topic.len() + 32).sum()
+    }
+}
+
+#[cfg(test)]
+#[path = "mqtt/tests.rs"]
+mod tests;

@@ -1,0 +1,278 @@
+//! NATS (client protocol): lines, and messages after some of them.
+//!
+//! A publication is answered in verbose mode only (`+OK`), else it is complete when it was sent. One with a reply subject
+//! this connection listens to is a request: the message that comes to that subject answers it. A message that is delivered
+//! with a reply subject is answered by what is published there, as JetStream's acknowledgements are; if nothing is, it
+//! is complete as it came. What carries an answer is no unit of its own.
+
+mod inboxes;
+mod lines;
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use self::inboxes::Inboxes;
+use self::lines::{Line, Sent, header, status};
+use super::framed::{Frame, Framed, Front, Says, Way};
+use super::messaging::{CONNECT, DELIVER, PUBLISH, REQUEST, request};
+use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
+
+/// Longest header of a message that is waited for, bytes.
+const HEADER: usize = 4096;
+/// Operations that wait for their `+OK`.
+const VERBOSE: usize = 1024;
+/// Where JetStream is asked for messages: these come under their own subjects, as deliveries.
+const PULL: &[u8] = b"$JS.API.CONSUMER.MSG.NEXT.";
+/// Subject an answer goes to that acknowledges a message of JetStream.
+const ACK: &[u8] = b"$JS.ACK.";
+
+/// What a key is of.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Unanswered publication.
+    Publish = 1,
+    /// Unanswered delivery.
+    Deliver,
+    /// The client's introduction.
+    Connect,
+    /// A publication that waits for `+OK`.
+    Verbose,
+    /// A publication that is answered by a message, by its subject.
+    Request,
+    /// A delivery that is answered so.
+    Answered,
+}
+
+impl Kind {
+    fn key(self, rest: u64) -> u64 {
+        (self as u64) << 60 | rest & ((1 << 60) - 1)
+    }
+
+    fn of(self, subject: &[u8]) -> u64 {
+        self.key(hash(subject))
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Nats;
+
+impl Protocol for Nats {
+    fn name(&self) -> &'static str {
+        "nats"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Messaging
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        lines::detect(bytes)
+    }
+
+    fn framed(&self, joined: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Lines { verbose: !joined, inboxes: Inboxes::new(joined), pending: VecDeque::new(), next: 0 }))
+    }
+}
+
+/// Both directions of one connection.
+#[derive(Debug)]
+struct Lines {
+    /// Whether the server confirms what the client sends: as long as the client has not said otherwise.
+    verbose: bool,
+    inboxes: Inboxes,
+    /// Keys of what waits for a confirmation, oldest first; 0 for what is no unit.
+    pending: VecDeque<u64>,
+    next: u64,
+}
+
+impl Lines {
+    /// The client sent something that is confirmed in verbose mode.
+    fn expect(&mut self, key: u64) {
+        if self.verbose && self.pending.len() < VERBOSE {
+            self.pending.push_back(key);
+        } else if self.verbose {
+            // Which of them is confirmed next is not known any more.
+            self.verbose = false;
+            self.pending = VecDeque::new();
+        }
+    }
+
+    /// A message goes to the server, or from it to a client.
+    fn message(
+        &mut self,
+        way: Way,
+        sent: &Sent<'_>,
+        payload: &[u8],
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> (u64, Says) {
+        let head = payload.get(..payload.len().min(sent.header)).unwrap_or_default();
+        let (answered, answers, plain) = match way {
+            Way::Request => (Kind::Request, Kind::Answered, Kind::Publish),
+            Way::Reply => (Kind::Answered, Kind::Request, Kind::Deliver),
+        };
+        let to = answers.of(sent.subject);
+        if asked(to).is_some() {
+            let failure = match way {
+                Way::Request if sent.subject.starts_with(ACK) => lines::refusal(payload),
+                _ => status(head),
+            };
+            if way == Way::Request {
+                self.expect(0);
+            }
+            return (to, Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None });
+        }
+        if way == Way::Reply && sent.header == sent.total && lines::is_status(head) {
+            // The server's word on what was asked for, to nobody in particular.
+            return (0, Says::Nothing);
+        }
+        let awaited = sent.reply.filter(|reply| match way {
+            Way::Request => !sent.subject.starts_with(PULL) && self.inboxes.take(reply),
+            Way::Reply => true,
+        });
+        // Two subscriptions of a connection get the same message.
+        let key = awaited.map(|reply| answered.of(reply)).filter(|key| asked(*key).is_none());
+        let confirmed = way == Way::Request && self.verbose;
+        let key = match key {
+            None if confirmed => {
+                self.next += 1;
+                Kind::Verbose.key(self.next)
+            }
+            None => plain.key(0),
+            Some(key) => key,
+        };
+        if way == Way::Request {
+            self.expect(if key >> 60 == Kind::Verbose as u64 { key } else { 0 });
+        }
+        let operation = match way {
+            Way::Reply => DELIVER,
+            Way::Request if awaited.is_some() => REQUEST,
+            Way::Request => PUBLISH,
+        };
+        let plain = key == plain.key(0);
+        let asked = Asked { silent: plain, optional: way == Way::Reply && !plain, ..Asked::default() };
+        let mut request = request(operation, sent.subject, asked, settings);
+        request.traceparent = header(head, b"traceparent").and_then(context::traceparent);
+        (key, Says::Begun { request, protocol: Nats.name(), length: None })
+    }
+
+    /// The server refuses something.
+    fn refused(&mut self, text: &[u8], asked: &dyn Fn(u64) -> Option<Asked>) -> Says {
+        let connect = Kind::Connect.key(0);
+        let key = if asked(connect).is_some() { connect } else { self.pending.pop_front().unwrap_or(0) };
+        settled(key, Some(lines::error(text)))
+    }
+}
+
+fn settled(key: u64, failure: Option<&'static str>) -> Says {
+    if key == 0 { Says::Nothing } else { Says::Settled { keys: key..=key, status: 0, failure } }
+}
+
+impl Framed for Lines {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        settings: &Settings,
+    ) -> Front {
+        if way == Way::Request && matches!(bytes, [0x16, 3, ..]) {
+            return Front::Leave;
+        }
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return if lines::may_begin(way, bytes) { Front::Line } else { Front::Invalid };
+        };
+        let (front, payload) = bytes.split_at(end + 1);
+        let Some(line) = Line::read(front, way) else { return Front::Invalid };
+        let mut len = front.len() as u64;
+        let (key, says) = match line {
+            Line::Sent(sent) => {
+                // What is read of it: its header, and whether JetStream is told to deliver again.
+                let acks = way == Way::Request && sent.subject.starts_with(ACK);
+                let wanted = if acks { sent.total.min(8) } else { sent.header.min(HEADER) };
+                if payload.len() < wanted && !cut {
+                    return Front::Need(front.len() + wanted);
+                }
+                len += sent.total as u64 + 2;
+                let payload = payload.get(..payload.len().min(sent.total)).unwrap_or_default();
+                self.message(way, &sent, payload, asked, settings)
+            }
+            Line::Connect(options) => {
+                self.verbose = lines::is_verbose(options);
+                let key = Kind::Connect.key(0);
+                self.pending = VecDeque::new();
+                self.expect(key);
+                // Who does not ask for more than this hears nothing.
+                let asked = Asked { optional: true, ..Asked::default() };
+                let request = request(CONNECT, b"", asked, settings);
+                (key, Says::Begun { request, protocol: Nats.name(), length: None })
+            }
+            Line::Subscribe(subject) => {
+                self.inboxes.listen(subject);
+                self.expect(0);
+                (0, Says::Nothing)
+            }
+            Line::Unsubscribe => {
+                self.expect(0);
+                (0, Says::Nothing)
+            }
+            Line::Pong if way == Way::Reply => (0, settled(Kind::Connect.key(0), None)),
+            Line::Confirmed => (0, settled(self.pending.pop_front().unwrap_or(0), None)),
+            Line::Refused(text) => (0, self.refused(text, asked)),
+            Line::Other | Line::Pong => (0, Says::Nothing),
+        };
+        let end = matches!(says, Says::Begun { .. } | Says::Replied { .. });
+        Front::Frame(Frame { len, key, body: len - front.len() as u64, says, end })
+    }
+
+    fn lost(&mut self, way: Way) {
+        // Which of them the next confirmation is for is not known, nor what is listened to.
+        self.verbose = false;
+        self.pending = VecDeque::new();
+        if way == Way::Request {
+            self.inboxes.miss();
+        }
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> Option<usize> {
+        lines::find(way, bytes)
+    }
+
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        // An answer to a client, by a message.
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return false };
+        match Line::read(bytes.get(..=end).unwrap_or_default(), Way::Reply) {
+            Some(Line::Sent(sent)) => {
+                sent.subject.starts_with(inboxes::USUAL)
+                    && self.inboxes.take(sent.subject)
+                    && !open(Kind::Request.of(sent.subject))
+            }
+            _ => false,
+        }
+    }
+
+    fn is_mutual(&self) -> bool {
+        true
+    }
+
+    fn wants(&self) -> u16 {
+        // Many messages lie in one.
+        tracer_common::limits::HEAD_REQUEST
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.inboxes.bytes() + self.pending.capacity() * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+#[path = "nats/tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+//! Which subjects a connection listens to: a publication that names one of them for its reply is a request.
+
+use super::hash;
+
+/// Subscriptions remembered; beyond it the oldest is forgotten and the usual name decides.
+const LIMIT: usize = 24;
+/// What client libraries call theirs.
+pub(super) const USUAL: &[u8] = b"_INBOX.";
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Inboxes {
+    /// Hash of a subject, or of what stands before its first wildcard.
+    known: Vec<(u64, bool)>,
+    /// Some were not seen, or forgotten.
+    partial: bool,
+}
+
+impl Inboxes {
+    pub(super) fn new(joined: bool) -> Self {
+        Self { known: Vec::new(), partial: joined }
+    }
+
+    /// The connection listens to `subject`.
+    pub(super) fn listen(&mut self, subject: &[u8]) {
+        let wild = subject.iter().position(|byte| matches!(byte, b'*' | b'>'));
+        // Who listens to everything waits for nothing by it.
+        if wild == Some(0) {
+            return;
+        }
+        let entry = (hash(subject.get(..wild.unwrap_or(subject.len())).unwrap_or_default()), wild.is_some());
+        if self.known.contains(&entry) {
+            return;
+        }
+        if self.known.len() >= LIMIT {
+            self.known.remove(0);
+            self.partial = true;
+        }
+        self.known.push(entry);
+    }
+
+    /// Whether an answer to `reply` comes to this connection.
+    pub(super) fn take(&self, reply: &[u8]) -> bool {
+        if self.partial && reply.starts_with(USUAL) {
+            return true;
+        }
+        if self.known.is_empty() {
+            return false;
+        }
+        let prefixes = reply.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at + 1);
+        self.known.contains(&(hash(reply), false))
+            || prefixes.take(16).any(|end| self.known.contains(&(hash(reply.get(..end).unwrap_or_default()), true)))
+    }
+
+    /// Subscriptions may have been in what was not seen.
+    pub(super) fn miss(&mut self) {
+        self.partial = true;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.known.capacity() * size_of::<(u64, bool)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_where_somebody_listens() {
+        let mut inboxes = Inboxes::new(false);
+        for subject in [&b"_INBOX.abc.*"[..], b"exact.one", b">", b"deep.>"] {
+            inboxes.listen(subject);
+        }
+        for (reply, taken) in [
+            (&b"_INBOX.abc.1"[..], true),
+            (b"_INBOX.other.1", false),
+            (b"exact.one", true),
+            (b"exact.one.more", false),
+            (b"deep.er.still", true),
+            (b"nobody", false),
+        ] {
+            assert_eq!(inboxes.take(reply), taken, "{}", String::from_utf8_lossy(reply));
+        }
+        for i in 0..LIMIT {
+            inboxes.listen(format!("a{i}").as_bytes());
+        }
+        assert!(!inboxes.take(b"exact.one") && inboxes.take(b"_INBOX.other.1"));
+    }
+}
