@@ -5,6 +5,7 @@
 //! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
 
 mod bodies;
+pub mod cassandra;
 mod cgi;
 mod changes;
 pub mod closing;
@@ -57,6 +58,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &memcached::Memcached,
     &mongodb::MongoDb,
     &kafka::Kafka,
+    &cassandra::Cassandra,
     &websocket::WebSocket,
 ];
 
