@@ -125,7 +125,9 @@ fn flags_put_something_before_the_body() {
     let mut answer = envelope(0x84, 1, ERROR, &[&[7; 16][..], &[0, 1], &text("planted"), &[0, 0, 0x20, 0]].concat());
     answer[1] = TRACING | WARNING;
     let mut packed = [query(2, "planted"), fine(2), query(3, "planted"), failed(3, 0x2000)];
-    packed.iter_mut().for_each(|envelope| envelope[1] = PACKED);
+    for envelope in &mut packed {
+        envelope[1] = PACKED;
+    }
     let [second, second_answer, third, third_answer] = packed;
     assert_eq!(
         words(&[rx(&[asked, second, third]), tx(&[answer, second_answer, third_answer])]),
