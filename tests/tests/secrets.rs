@@ -85,7 +85,7 @@ fn collector() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
             let all = Arc::clone(&all);
             std::thread::spawn(move || {
                 let mut stream = stream;
-                let (mut request, mut piece) = (Vec::new(), [0; 65536]);
+                let (mut request, mut piece) = (Vec::new(), vec![0; 65536]);
                 while let Ok(count @ 1..) = stream.read(&mut piece) {
                     all.lock().expect("a list").extend_from_slice(&piece[..count]);
                     request.extend_from_slice(&piece[..count]);
@@ -119,7 +119,9 @@ fn nothing_that_was_planted_shows_anywhere() {
         assert!(!planted(&bytes).is_empty(), "nothing is planted in what is captured of {name}");
     }
     for (_, operations) in &all {
-        operations.iter().for_each(|(_, bytes)| words.extend(planted(bytes)));
+        for (_, bytes) in operations {
+            words.extend(planted(bytes));
+        }
     }
     let (address, taken) = collector();
     let saved = dir.path().join("agent-saved");
@@ -135,11 +137,11 @@ fn nothing_that_was_planted_shows_anywhere() {
     }
     let protocols: BTreeSet<&str> =
         all.iter().map(|(name, _)| if name == "http2" { "http" } else { name.as_str() }).collect();
-    wait("every protocol in the metrics", Duration::from_secs(30), || {
-        let metrics = agent.metrics();
-        let found = |protocol: &&&str| metrics.sum("tracer_work_total", &[("protocol", protocol)]) > 0.0;
-        (protocols.iter().filter(found).count() == protocols.len()).then_some(())
-    });
+    for protocol in &protocols {
+        wait(&format!("{protocol} in the metrics"), Duration::from_secs(30), || {
+            (agent.metrics().sum("tracer_work_total", &[("protocol", protocol)]) > 0.0).then_some(())
+        });
+    }
     wait("its spans", Duration::from_secs(30), || {
         let text = String::from_utf8_lossy(&taken.lock().expect("a list")).into_owned();
         text.contains("pgbench_tellers").then_some(())

@@ -6,6 +6,7 @@ use tracer_common::event::{
     Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
 };
 
+use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::live::Live;
 use crate::decode::Record;
@@ -504,3 +505,9 @@ mod found {
 mod handover;
 #[path = "streams_tests.rs"]
 mod streams;
+
+/// There are a hundred thousand of them: what is added to one is added to each.
+#[test]
+fn a_connection_is_small() {
+    assert!(size_of::<Connection>() <= 144, "{}", size_of::<Connection>());
+}
