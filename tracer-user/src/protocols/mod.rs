@@ -6,6 +6,7 @@
 
 pub mod amqp;
 mod bodies;
+pub mod cassandra;
 mod cgi;
 mod changes;
 pub mod closing;
@@ -64,6 +65,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &amqp::Amqp,
     &mongodb::MongoDb,
     &kafka::Kafka,
+    &cassandra::Cassandra,
     &websocket::WebSocket,
 ];
 

@@ -1,0 +1,82 @@
+//! Cassandra: statements and errors against what a scripted node was asked by the Python driver in versions 4 and 5 of the
+//! protocol, durations against both's own clocks, and no secret anywhere.
+
+use tracer_tests::agent::Agent;
+use tracer_tests::peers::{self, Peer};
+use tracer_tests::{begin, scratch, secrets};
+
+const SECRETS: [&str; 5] = ["planted-user", "planted-password", "planted-value", "planted-message", "planted_keyspace"];
+
+/// Sessions of the driver: statements as text, prepared and in batches, long ones both ways (in version 5 in several
+/// segments), many at once that are answered out of turn, errors.
+const PYTHON: &str = r#"
+import json, sys, threading, time
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import Cluster
+from cassandra.query import BatchStatement, SimpleStatement
+port, scale = int(sys.argv[1]), float(sys.argv[2])
+told = {}
+def timed(name, run):
+    begin = time.monotonic()
+    run()
+    told.setdefault(name, []).append(time.monotonic() - begin)
+def attempt(run):
+    try:
+        run()
+    except Exception as error:
+        if "planted-message" not in str(error):
+            raise
+for version in (4, 5):
+    cluster = Cluster(["127.0.0.1"], port=port, protocol_version=version, schema_metadata_enabled=False, token_metadata_enabled=False,
+        compression=False, auth_provider=PlainTextAuthProvider("planted-user", "planted-password"), connect_timeout=30, control_connection_timeout=30)
+    session = cluster.connect()
+    session.default_timeout = 30
+    for i in range(int(100 * scale)):
+        timed("SELECT orders", lambda: list(session.execute("SELECT name FROM orders WHERE owner = 'planted-value'")))
+        timed("INSERT orders", lambda: session.execute("INSERT INTO orders (a, b) VALUES (%s, %s)", ("planted-value", i)))
+    read = session.prepare("SELECT name FROM items WHERE id = ?")
+    write = session.prepare("UPDATE items SET name = ? WHERE id = ?")
+    for i in range(int(100 * scale)):
+        timed("SELECT items", lambda: list(session.execute(read, ("planted-value",))))
+        session.execute(write, ("planted-value", "planted-value"))
+    for i in range(20):
+        list(session.execute("SELECT name FROM long WHERE a = 'planted-value'"))
+        session.execute("INSERT INTO blobs (a) VALUES (%s)", ("planted-value" * 30000,))
+    # Many at once, some of which are answered late.
+    pending = []
+    for i in range(int(300 * scale)):
+        pending.append(session.execute_async("SELECT name FROM slow" if i % 10 == 0 else "SELECT name FROM fast"))
+    for one in pending:
+        one.result()
+    for i in range(7):
+        attempt(lambda: session.execute("SELECT name FROM missing WHERE a = 'planted-value'"))
+        attempt(lambda: session.execute("DELETE FROM denied WHERE a = 'planted-value'"))
+    for i in range(15):
+        batch = BatchStatement()
+        for _ in range(3):
+            batch.add(write, ("planted-value", "planted-value"))
+        session.execute(batch)
+    mixed = BatchStatement()
+    mixed.add(SimpleStatement("INSERT INTO orders (a) VALUES ('planted-value')"))
+    mixed.add(SimpleStatement("DELETE FROM orders WHERE a = 'planted-value'"))
+    session.execute(mixed)
+    cluster.shutdown()
+print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+"#;
+
+#[test]
+fn statements_errors_and_durations_are_what_the_node_says() {
+    let Some(_turn) = begin("cassandra", &["python3"]) else { return };
+    let dir = scratch();
+    let peer = Peer::start("cassandra_node", dir.path());
+    let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
+    let told = peer.client(PYTHON);
+    let truth = peer.truth();
+    let told = serde_json::from_str(&told).expect("what the client says");
+    let lost = peers::settled(&agent).lost();
+    let units = agent.transactions.clone();
+    secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
+    peers::compare("cassandra", &units, &truth, &peers::classes(&told), &lost);
+    let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(failed.len(), 2, "{failed:?}");
+}

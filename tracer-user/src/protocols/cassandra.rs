@@ -1,0 +1,407 @@
+//! CQL's native protocol (Apache Cassandra's `native_protocol_v3.spec` to `v5.spec`), as Cassandra and ScyllaDB speak it.
+//!
+//! A unit of work is a request with its reply, paired by the number of the stream. Of statements only summaries are kept
+//! ([`super::sql`]; CQL's forms are those of SQL), of errors the number; values and passwords are passed over unread, and so
+//! is what is compressed.
+
+mod envelope;
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use self::envelope::{BEFORE, BEHIND, Envelope, HEADER, PACKED, PAYLOAD, Segment, TRACING, WARNING};
+use super::framed::{Frame, Framed, Front, Says, Way};
+use super::sql::{Dialect, OTHER, SQL_LIMIT, Summary, shared, summarize};
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+
+/// What envelopes are.
+const ERROR: u8 = 0x00;
+const STARTUP: u8 = 0x01;
+const OPTIONS: u8 = 0x05;
+const QUERY: u8 = 0x07;
+const RESULT: u8 = 0x08;
+const PREPARE: u8 = 0x09;
+const EXECUTE: u8 = 0x0a;
+const REGISTER: u8 = 0x0b;
+const BATCH: u8 = 0x0d;
+
+/// RESULT of PREPARE.
+const PREPARED: i32 = 4;
+/// Bytes of an envelope that are looked at.
+const LOOK: usize = SQL_LIMIT + 64;
+/// What a statement of which nothing is read is called.
+const PACKED_NAME: &str = "_COMPRESSED";
+/// Most prepared statements of one connection that are remembered, and most that wait for their number.
+const STATEMENTS: usize = 1024;
+const PREPARING: usize = 64;
+/// About what one takes, bytes.
+const EACH: usize = 112;
+/// Longest number of a prepared statement that is remembered, bytes; servers' have 16.
+const NUMBER: usize = 32;
+/// Most statements of a batch that are looked at.
+const IN_BATCH: usize = 64;
+
+/// Errors by their numbers (§9, "Error codes"), as the specification writes them.
+const ERRORS: &[(i32, &str)] = &[
+    (0x0000, "0x0000"),
+    (0x000a, "0x000A"),
+    (0x0100, "0x0100"),
+    (0x1000, "0x1000"),
+    (0x1001, "0x1001"),
+    (0x1002, "0x1002"),
+    (0x1003, "0x1003"),
+    (0x1100, "0x1100"),
+    (0x1200, "0x1200"),
+    (0x1300, "0x1300"),
+    (0x1400, "0x1400"),
+    (0x1500, "0x1500"),
+    (0x1600, "0x1600"),
+    (0x1700, "0x1700"),
+    (0x2000, "0x2000"),
+    (0x2100, "0x2100"),
+    (0x2200, "0x2200"),
+    (0x2300, "0x2300"),
+    (0x2400, "0x2400"),
+    (0x2500, "0x2500"),
+];
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Cassandra;
+
+impl Protocol for Cassandra {
+    fn name(&self) -> &'static str {
+        "cassandra"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        let found = match Segment::read(bytes) {
+            Some(Segment::Plain { whole: true, .. }) => {
+                let inner = bytes.get(BEFORE..).unwrap_or_default();
+                if inner.len() < HEADER {
+                    return Detected::NeedMore;
+                }
+                Envelope::read(inner).filter(|envelope| envelope.version == 5)
+            }
+            _ => Envelope::read(bytes),
+        };
+        match found {
+            Some(envelope) if envelope.is_reply => Detected::Reply,
+            Some(_) => Detected::Request,
+            None if bytes.len() >= HEADER + BEFORE => Detected::No,
+            None if bytes.len() >= HEADER && !matches!(Segment::read(bytes), Some(Segment::Plain { .. })) => {
+                Detected::No
+            }
+            None => Detected::NeedMore,
+        }
+    }
+
+    fn framed(&self, _: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Streams::default()))
+    }
+}
+
+/// Reads values one after the other; `None` where one is cut.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn short(&mut self) -> Option<usize> {
+        self.take(2)?.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes)))
+    }
+
+    fn long(&mut self) -> Option<i32> {
+        self.take(4)?.first_chunk().map(|bytes| i32::from_be_bytes(*bytes))
+    }
+
+    /// Bytes, or text, with a length of 16 bits.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let len = self.short()?;
+        self.take(len)
+    }
+
+    /// A value: null is as good as none.
+    fn value(&mut self) -> Option<()> {
+        let len = usize::try_from(self.long()?).unwrap_or_default();
+        self.take(len).map(|_| ())
+    }
+
+    /// A statement, which may be cut; whether it is.
+    fn statement(&mut self) -> Option<(&'a [u8], bool)> {
+        let len = usize::try_from(self.long()?).ok()?;
+        let there = len.min(self.0.len());
+        let text = self.take(there)?;
+        Some((text, there < len))
+    }
+
+    /// What stands before a body, by its envelope's flags.
+    fn preamble(&mut self, envelope: Envelope) -> Option<()> {
+        if envelope.is_reply && envelope.flags & TRACING != 0 {
+            self.take(16)?;
+        }
+        if envelope.is_reply && envelope.flags & WARNING != 0 {
+            for _ in 0..self.short()? {
+                self.text()?;
+            }
+        }
+        if envelope.flags & PAYLOAD != 0 {
+            for _ in 0..self.short()? {
+                self.text()?;
+                self.value()?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// What a connection's envelopes said that later ones depend on.
+#[derive(Debug, Default)]
+struct Streams {
+    statements: FxHashMap<Box<[u8]>, Summary>,
+    /// Statements that wait for their number, by stream.
+    preparing: FxHashMap<u64, Summary>,
+    requests: Lane,
+    replies: Lane,
+}
+
+/// Where a direction stands in its segments.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
+    /// Bytes of the current segment that other envelopes fill.
+    left: u64,
+    /// The envelope that goes on in the next one, and how many bytes of it.
+    goes_on: Option<(u64, u64)>,
+}
+
+fn key(stream: i16) -> u64 {
+    u64::try_from(i32::from(stream) + 1).unwrap_or_default()
+}
+
+fn named(method: Arc<str>, path: Arc<str>) -> Box<Request> {
+    Box::new(Request { method, path, cut: false, ..*Request::unnamed() })
+}
+
+fn plain(name: &str) -> Box<Request> {
+    named(shared(name), shared(name))
+}
+
+fn of(Summary { operation, text }: Summary) -> Box<Request> {
+    named(operation, text)
+}
+
+fn summary((text, cut): (&[u8], bool)) -> Summary {
+    summarize(text, cut, Dialect::PostgreSql)
+}
+
+impl Streams {
+    fn lane(&mut self, way: Way) -> &mut Lane {
+        match way {
+            Way::Request => &mut self.requests,
+            Way::Reply => &mut self.replies,
+        }
+    }
+
+    fn request(&mut self, envelope: Envelope, body: &[u8]) -> Box<Request> {
+        match envelope.kind {
+            STARTUP => return plain("STARTUP"),
+            OPTIONS => return plain("OPTIONS"),
+            REGISTER => return plain("REGISTER"),
+            QUERY | PREPARE | EXECUTE | BATCH if envelope.flags & PACKED != 0 => return plain(PACKED_NAME),
+            QUERY | PREPARE | EXECUTE | BATCH => {}
+            _ => return plain("AUTHENTICATE"),
+        }
+        let mut body = Reader(body);
+        let found = body.preamble(envelope).and_then(|()| match envelope.kind {
+            QUERY => body.statement().map(|statement| of(summary(statement))),
+            PREPARE => {
+                let summary = summary(body.statement()?);
+                let text = Arc::from(format!("PREPARE {}", summary.text));
+                if self.preparing.len() < PREPARING {
+                    self.preparing.insert(key(envelope.stream), summary);
+                }
+                Some(named(shared("PREPARE"), text))
+            }
+            EXECUTE => self.statements.get(body.text()?).cloned().map(of),
+            _ => self.batch(&mut body),
+        });
+        found.unwrap_or_else(|| Box::new(Request { cut: false, ..*Request::unnamed() }))
+    }
+
+    /// Statements that are run at once: called by what all of them do, as far as they were captured.
+    fn batch(&self, body: &mut Reader<'_>) -> Option<Box<Request>> {
+        body.byte()?;
+        let count = body.short()?;
+        let mut first: Option<Summary> = None;
+        let mut same = true;
+        for _ in 0..count.min(IN_BATCH) {
+            let next = match body.byte() {
+                Some(0) => body.statement().map(summary),
+                Some(_) => body.text().and_then(|number| self.statements.get(number)).cloned(),
+                None => break,
+            };
+            match (&first, next) {
+                (None, next) => first = Some(next?),
+                (Some(first), Some(next)) => same &= next.text == first.text,
+                (Some(_), None) => break,
+            }
+            let values = (|| {
+                for _ in 0..body.short()? {
+                    body.value()?;
+                }
+                Some(())
+            })();
+            if values.is_none() {
+                break;
+            }
+        }
+        let first = first?;
+        let text = if same { Arc::from(format!("BATCH {}", first.text)) } else { shared("BATCH") };
+        let operation = if same { shared(&format!("BATCH {}", first.operation)) } else { shared("BATCH") };
+        Some(named(operation, text))
+    }
+
+    /// How a reply says that it failed.
+    fn reply(&mut self, envelope: Envelope, body: &[u8]) -> Option<&'static str> {
+        let preparing = self.preparing.remove(&key(envelope.stream));
+        if envelope.flags & PACKED != 0 {
+            return (envelope.kind == ERROR).then_some(OTHER);
+        }
+        let mut body = Reader(body);
+        let before = body.preamble(envelope);
+        match envelope.kind {
+            ERROR => {
+                let code = before.and_then(|()| body.long());
+                let known = code.and_then(|code| ERRORS.iter().find(|(known, _)| *known == code));
+                Some(known.map_or(OTHER, |(_, name)| name))
+            }
+            RESULT if body.long() == Some(PREPARED) => {
+                if let (Some(number), Some(summary)) = (body.text().filter(|number| number.len() <= NUMBER), preparing)
+                    && self.statements.len() < STATEMENTS
+                {
+                    self.statements.insert(number.into(), summary);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// An envelope, of which what is looked at is in `bytes`: what it says.
+    fn says(&mut self, envelope: Envelope, bytes: &[u8]) -> (u64, Says) {
+        let body = bytes.get(HEADER..).unwrap_or_default();
+        let body = body.get(..body.len().min((envelope.len as usize).min(LOOK) - HEADER)).unwrap_or_default();
+        if !envelope.is_reply {
+            let request = self.request(envelope, body);
+            return (key(envelope.stream), Says::Begun { request, protocol: Cassandra.name(), length: None });
+        }
+        if envelope.stream < 0 {
+            return (0, Says::Nothing);
+        }
+        let failure = self.reply(envelope, body);
+        (key(envelope.stream), Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None })
+    }
+}
+
+fn nothing(len: u64) -> Front {
+    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+}
+
+impl Framed for Streams {
+    fn frame(&mut self, way: Way, bytes: &[u8], cut: bool, _: &dyn Fn(u64) -> Option<Asked>, _: &Settings) -> Front {
+        let lane = *self.lane(way);
+        if bytes.len() < HEADER {
+            return Front::Need(HEADER);
+        }
+        // Where segments begin: bytes before the envelope, and those that are left behind it.
+        let segment = if lane.left == 0 { Segment::read(bytes) } else { None };
+        let (before, payload, whole) = match segment {
+            Some(Segment::Packed(len)) => return nothing(len),
+            Some(Segment::Plain { payload, whole }) => (BEFORE, Some(payload), whole),
+            None => (0, Some(lane.left).filter(|left| *left > 0), true),
+        };
+        if let (Some(payload), false, Some((key, left))) = (payload, whole, lane.goes_on) {
+            let rest = left.saturating_sub(payload);
+            self.lane(way).goes_on = (rest > 0).then_some((key, rest));
+            let len = BEFORE as u64 + payload + BEHIND;
+            return Front::Frame(Frame { len, key, body: payload, says: Says::Part, end: rest == 0 });
+        }
+        if bytes.len() < before + HEADER {
+            return if cut { Front::Invalid } else { Front::Need(before + HEADER) };
+        }
+        let inner = bytes.get(before..).unwrap_or_default();
+        let Some(envelope) = Envelope::read(inner).filter(|envelope| envelope.is_reply == (way == Way::Reply)) else {
+            return Front::Invalid;
+        };
+        // As far as the segment goes.
+        let look = envelope.len.min(LOOK as u64).min(if whole { u64::MAX } else { payload.unwrap_or(u64::MAX) });
+        let need = before + look as usize;
+        if bytes.len() < need && !cut {
+            return Front::Need(need);
+        }
+        let front = inner.get(..inner.len().min(look as usize)).unwrap_or_default();
+        let (key, says) = self.says(envelope, front);
+        let held = payload.map_or(envelope.len, |payload| envelope.len.min(payload));
+        let left = payload.map_or(0, |payload| payload - held);
+        let rest = envelope.len - held;
+        *self.lane(way) = Lane { left, goes_on: (rest > 0).then_some((key, rest)) };
+        let behind = if payload.is_some() && left == 0 { BEHIND } else { 0 };
+        let body = if way == Way::Reply { held.saturating_sub(HEADER as u64) } else { 0 };
+        Front::Frame(Frame { len: before as u64 + held + behind, key, body, says, end: rest == 0 })
+    }
+
+    fn lost(&mut self, way: Way) {
+        *self.lane(way) = Lane::default();
+        if way == Way::Request {
+            // A number may be asked for again, for another one.
+            self.preparing.clear();
+        }
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
+        let fits = |at: usize| -> Option<u64> {
+            let envelope = Envelope::read(bytes.get(at..)?)?;
+            let known = way == Way::Request || envelope.stream < 0 || open(key(envelope.stream));
+            (known && envelope.is_reply == (way == Way::Reply)).then_some(envelope.len)
+        };
+        (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
+            match Segment::read(bytes.get(*at..).unwrap_or_default()) {
+                Some(Segment::Plain { .. }) => return fits(at + BEFORE).is_some(),
+                Some(Segment::Packed(_)) => return true,
+                None => {}
+            }
+            fits(*at).is_some_and(|len| {
+                let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len));
+                *at == 0 || end.is_some_and(|end| end == bytes.len() || fits(end).is_some())
+            })
+        })
+    }
+
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        let before = if Segment::read(bytes).is_some() { BEFORE } else { 0 };
+        let envelope = bytes.get(before..).and_then(Envelope::read);
+        envelope.is_some_and(|envelope| envelope.is_reply && envelope.stream >= 0 && !open(key(envelope.stream)))
+    }
+
+    fn wants(&self) -> u16 {
+        // Clients and servers put many into one operation.
+        tracer_common::limits::HEAD_REQUEST
+    }
+
+    fn kept_bytes(&self) -> usize {
+        (self.statements.len() + self.preparing.len()) * EACH
+    }
+}
+
+#[cfg(test)]
+#[path = "cassandra/tests.rs"]
+mod tests;
