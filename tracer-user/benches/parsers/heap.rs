@@ -62,6 +62,7 @@ unsafe impl GlobalAlloc for Heap {
         block
     }
 
+    // SAFETY: as the trait asks of the caller.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
         let block = unsafe { System.alloc_zeroed(layout) };
@@ -69,12 +70,14 @@ unsafe impl GlobalAlloc for Heap {
         block
     }
 
+    // SAFETY: as the trait asks of the caller.
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         gives(block);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(block, layout) };
     }
 
+    // SAFETY: as the trait asks of the caller.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         gives(block);
         // SAFETY: the caller's promise is passed on.
