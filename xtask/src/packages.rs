@@ -94,6 +94,7 @@ pub(crate) const PACKAGES: &[Package] = &[
         Need::Programs,
         "a client library of MongoDB, and documents for the server's script",
     ),
+    package("python3-kafka", "", Need::Programs, "a client library of Kafka"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

@@ -16,6 +16,7 @@ pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod kafka;
 pub mod memcached;
 mod missing;
 pub mod mongodb;
@@ -55,6 +56,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &fastcgi::FastCgi,
     &memcached::Memcached,
     &mongodb::MongoDb,
+    &kafka::Kafka,
     &websocket::WebSocket,
 ];
 
