@@ -283,7 +283,7 @@ impl Engine {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
             let doubt = doubt.or((!alone).then_some("not the last call of its thread before somebody took a result"));
-            self.hand(call, &back, Handed { doubt, paired: back.paired && count == 1 });
+            self.hand(call, &back, Handed { doubt });
         }
     }
 
@@ -356,13 +356,13 @@ impl Engine {
         }
     }
 
-    /// What of the process puts it in doubt that who took a call's result caused it; `paired`: who took it had given the
-    /// work.
-    pub(super) fn doubt_of(&self, tgid: u32, paired: bool) -> Option<&'static str> {
+    /// What of the process puts it in doubt that who took a call's result caused it. That who took it had also given
+    /// work does not help: a thread that is woken often takes another job first.
+    pub(super) fn doubt_of(&self, tgid: u32) -> Option<&'static str> {
         if self.shares_threads(tgid) {
             return Some("requests of its process move between threads");
         }
-        let mixed = !paired && self.pools.get(&tgid).is_some_and(Pools::mixed);
+        let mixed = self.pools.get(&tgid).is_some_and(Pools::mixed);
         mixed.then_some("its process has jobs nobody waits for, and some without calls")
     }
 

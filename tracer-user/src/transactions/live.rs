@@ -61,8 +61,6 @@ pub type Kept = (UnitId, TraceId, ServiceId, Option<ClassId>);
 pub struct Handed {
     /// Why it may have been somebody else.
     pub doubt: Option<&'static str>,
-    /// Who waited had also given the work.
-    pub paired: bool,
 }
 
 impl Cause {

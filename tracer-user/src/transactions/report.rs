@@ -99,10 +99,10 @@ impl Engine {
         let Some(live) = self.units.get(slot) else { return };
         if let Some(handed) = live.cause.handed
             && handed.doubt.is_none()
-            && let Some(doubt) = self.doubt_of(live.pid, handed.paired)
+            && let Some(doubt) = self.doubt_of(live.pid)
             && let Some(live) = self.units.get_mut(slot)
         {
-            live.cause.handed = Some(Handed { doubt: Some(doubt), ..handed });
+            live.cause.handed = Some(Handed { doubt: Some(doubt) });
         }
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);
