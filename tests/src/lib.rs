@@ -26,6 +26,7 @@ pub mod rabbitmq;
 pub mod redis;
 pub mod secrets;
 pub mod stat;
+pub mod truth;
 pub mod units;
 pub mod vitals;
 pub mod workload;

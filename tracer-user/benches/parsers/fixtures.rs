@@ -67,6 +67,9 @@ pub(crate) fn read() -> Result<Fixtures, String> {
         if by_name == 1 && !connections.is_empty() {
             lacking.retain(|(_, lacked)| *lacked != name);
         }
+        if connections.iter().all(|one| one.messages == 0) {
+            return Err(format!("{}: nothing was understood of what was captured", dir.display()));
+        }
         fixtures.insert(name, connections);
     }
     if lacking.is_empty() {

@@ -17,6 +17,7 @@ pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod kafka;
 pub mod memcached;
 pub mod messaging;
 mod missing;
@@ -62,6 +63,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &mqtt::Mqtt,
     &amqp::Amqp,
     &mongodb::MongoDb,
+    &kafka::Kafka,
     &websocket::WebSocket,
 ];
 

@@ -110,6 +110,14 @@ impl Protocol for MariaDb {
     }
 }
 
+/// Prepared statements; most connections have none.
+#[derive(Debug, Default)]
+struct Statements {
+    known: FxHashMap<u32, Arc<Summary>>,
+    /// Those that wait for their number.
+    preparing: VecDeque<Arc<Summary>>,
+}
+
 /// What a connection's messages said that later ones depend on.
 #[derive(Debug, Default)]
 struct Session {
@@ -117,9 +125,7 @@ struct Session {
     server: Option<u32>,
     /// What was agreed on.
     agreed: u32,
-    statements: Option<Box<FxHashMap<u32, Arc<Summary>>>>,
-    /// Those that wait for their number.
-    preparing: Option<Box<VecDeque<Arc<Summary>>>>,
+    statements: Option<Box<Statements>>,
     last: Option<Arc<Summary>>,
     progress: Progress,
     refused: u32,
@@ -166,7 +172,7 @@ impl Session {
         let statement = |text: &[u8]| summarize(text, (front.len() as u64) < packet.length, Dialect::MySql);
         let prepared = || match long(front, 1) {
             Some(LAST) => self.last.clone(),
-            Some(number) => self.statements.as_ref().and_then(|known| known.get(&number)).cloned(),
+            Some(number) => self.statements.as_ref().and_then(|all| all.known.get(&number)).cloned(),
             None => None,
         };
         let mut message = match command {
@@ -177,7 +183,7 @@ impl Session {
             PREPARE => {
                 let summary = Arc::new(statement(front.get(1..).unwrap_or_default()));
                 let text = Arc::from(format!("PREPARE {}", summary.text));
-                let preparing = self.preparing.get_or_insert_default();
+                let preparing = &mut self.statements.get_or_insert_default().preparing;
                 if preparing.len() < PREPARING {
                     preparing.push_back(Arc::clone(&summary));
                 } else {
@@ -192,7 +198,7 @@ impl Session {
             },
             CLOSE => {
                 if let Some(number) = long(front, 1) {
-                    self.statements.as_mut().and_then(|known| known.remove(&number));
+                    self.statements.as_mut().and_then(|all| all.known.remove(&number));
                 }
                 return Step::Pass { used, rest };
             }
@@ -260,9 +266,9 @@ impl Parser for Session {
         if let Step::Head { message, .. } = &step
             && asked.note == NOTE_PREPARE
         {
-            let summary = self.preparing.as_mut().and_then(|preparing| preparing.pop_front());
+            let summary = self.statements.as_mut().and_then(|all| all.preparing.pop_front());
             if let (Some(number), Some(summary), None) = (self.progress.prepared.take(), summary, message.failure) {
-                let statements = self.statements.get_or_insert_default();
+                let statements = &mut self.statements.get_or_insert_default().known;
                 if statements.len() < STATEMENTS || statements.contains_key(&number) {
                     statements.insert(number, summary);
                 } else {
@@ -295,24 +301,26 @@ impl Parser for Session {
         if !requests {
             self.progress.restart();
             // Which of them a reply that is yet to come answers is not known.
-            self.preparing = None;
+            if let Some(all) = &mut self.statements {
+                all.preparing.clear();
+            }
         }
     }
 
     fn kept_bytes(&self) -> usize {
-        self.statements.as_ref().map_or(0, |known| known.len() * EACH)
+        self.statements.as_ref().map_or(0, |all| all.known.len() * EACH)
     }
 
     fn forget(&mut self) {
         self.statements = None;
-        self.preparing = None;
     }
 
     fn rest(&mut self) {
-        if let Some(statements) = &mut self.statements {
-            statements.shrink_to_fit();
+        self.statements = self.statements.take().filter(|all| !(all.known.is_empty() && all.preparing.is_empty()));
+        if let Some(all) = &mut self.statements {
+            all.known.shrink_to_fit();
+            all.preparing.shrink_to_fit();
         }
-        self.preparing = self.preparing.take().filter(|preparing| !preparing.is_empty());
     }
 
     fn take_refused(&mut self) -> u64 {

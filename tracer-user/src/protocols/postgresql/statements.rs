@@ -13,11 +13,14 @@ pub(super) const NAME: usize = 256;
 /// About what one takes besides its name, bytes.
 const EACH: usize = 96;
 
+/// By name; `None` where what it stands for is not known.
+type Names = FxHashMap<Box<[u8]>, Option<Arc<Summary>>>;
+
 /// What names stand for. The empty name has a place of its own: most clients use no other.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     unnamed: Option<Arc<Summary>>,
-    named: Option<Box<FxHashMap<Box<[u8]>, Option<Arc<Summary>>>>>,
+    named: Option<Box<Names>>,
     refused: u32,
 }
 
