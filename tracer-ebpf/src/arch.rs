@@ -2,6 +2,10 @@
 //! `--cfg bpf_target_arch="…"`. The numbers themselves stand in `tracer_common::arch`.
 
 #[cfg(bpf_target_arch = "aarch64")]
-pub(crate) use tracer_common::arch::{is_splice_aarch64 as is_splice, shape_aarch64 as shape, wait_aarch64 as wait};
+pub(crate) use tracer_common::arch::{
+    is_sendto_aarch64 as is_sendto, is_splice_aarch64 as is_splice, shape_aarch64 as shape, wait_aarch64 as wait,
+};
 #[cfg(not(bpf_target_arch = "aarch64"))]
-pub(crate) use tracer_common::arch::{is_splice_x86_64 as is_splice, shape_x86_64 as shape, wait_x86_64 as wait};
+pub(crate) use tracer_common::arch::{
+    is_sendto_x86_64 as is_sendto, is_splice_x86_64 as is_splice, shape_x86_64 as shape, wait_x86_64 as wait,
+};

@@ -20,6 +20,7 @@ use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, Went};
 use super::operations::{self, Operations};
 use super::own::Own;
 use super::process::Process;
+use super::simple::{LOOKUP_LABELS, Simple, TURN_LABELS};
 use crate::guard::fill::{Fill, scaled};
 use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
@@ -45,6 +46,9 @@ pub struct Metrics {
     rpc_client: HistogramVec,
     db_server: HistogramVec,
     db_client: HistogramVec,
+    /// Lookups of names: served, made; turns: the same.
+    lookups: [HistogramVec; 2],
+    turns: [HistogramVec; 2],
     work: IntCounterVec,
     work_time: [CounterVec; 5],
     service_cpu: CounterVec,
@@ -112,6 +116,7 @@ struct Class {
     durations: Durations,
     operations: Operations,
     calls: Calls,
+    simple: Simple,
     folded: bool,
     work: Option<Work>,
     /// CPU, run queue, blocked, queue, downstream.
@@ -229,6 +234,19 @@ impl Metrics {
                     &operations::CLIENT_LABELS,
                 ),
             ),
+            lookups: [
+                (
+                    "dns_server_lookup_duration_seconds",
+                    "Duration of lookups of names served: question read to answer sent.",
+                ),
+                ("dns_lookup_duration_seconds", "Duration of lookups of names: question first sent to answer read."),
+            ]
+            .map(|(name, help)| vec(r, operations(name, help, &LOOKUP_LABELS))),
+            turns: [
+                ("tracer_server_turn_duration_seconds", "Duration of turns answered on connections that are not read."),
+                ("tracer_client_turn_duration_seconds", "Duration of turns asked on connections that are not read."),
+            ]
+            .map(|(name, help)| vec(r, operations(name, help, &TURN_LABELS))),
             work: vec(
                 r,
                 int(
@@ -344,6 +362,7 @@ impl Metrics {
                 durations: Durations::default(),
                 operations: Operations::default(),
                 calls: Calls::default(),
+                simple: Simple::default(),
                 folded,
                 // A class of calls has no work of its own; its series appear only if something is charged to it.
                 work: (info.side == Side::Server).then(|| Work {
@@ -502,6 +521,13 @@ impl Sink for Metrics {
             Conventions::Database => {
                 let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
                 if class.operations.observe(family, class_labels(info, class.folded), unit) {
+                    self.folded_series.inc();
+                }
+            }
+            simple @ (Conventions::Names | Conventions::Turns) => {
+                let families = if simple == Conventions::Names { &self.lookups } else { &self.turns };
+                let family = &families[usize::from(unit.side == Side::Client)];
+                if class.simple.observe(family, class_labels(info, class.folded), unit, simple) {
                     self.folded_series.inc();
                 }
             }

@@ -9,6 +9,7 @@ mod cgi;
 mod changes;
 pub mod closing;
 mod conversation;
+pub mod dns;
 mod elements;
 pub mod fastcgi;
 pub mod framed;
@@ -23,10 +24,13 @@ mod pair;
 mod parts;
 pub mod postgresql;
 mod proxy;
+pub mod recognised;
 pub mod redis;
 mod session;
 pub mod sql;
 mod stream;
+pub mod tls;
+mod turns;
 pub mod websocket;
 
 use std::fmt;
@@ -50,6 +54,12 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &fastcgi::FastCgi,
     &memcached::Memcached,
     &websocket::WebSocket,
+    &tls::Tls,
+    &dns::Dns,
+    &recognised::Ssh,
+    &recognised::Smtp,
+    &recognised::Ldap,
+    &recognised::Unknown,
 ];
 
 /// Which semantic conventions describe the requests of a protocol.
@@ -63,6 +73,10 @@ pub enum Conventions {
     Database,
     /// None: named like HTTP's requests, and counted as work only.
     Session,
+    /// The resolution of names: a question, a kind of failure.
+    Names,
+    /// None: turns of a connection of which nothing else is known.
+    Turns,
 }
 
 /// The conventions for the protocol of this name.
@@ -104,6 +118,10 @@ pub trait Protocol: Sync + fmt::Debug {
     fn trails(&self) -> bool {
         false
     }
+    /// Whether its connections are only timed, by turns.
+    fn turns(&self) -> bool {
+        false
+    }
     /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
     fn open(&self) -> Box<dyn Parser> {
         Box::new(NotInOrder)
@@ -136,6 +154,8 @@ pub enum Detected {
     Request,
     /// A reply of it.
     Reply,
+    /// One or the other: who asks is who connected. Only of protocols that are timed by turns.
+    Either,
     /// It could become one: more bytes are needed.
     NeedMore,
     /// Something else.
@@ -233,8 +253,10 @@ pub enum Step<T> {
     },
     /// Of replies: where its next part begins was not captured, so that only its end can be found ([`Parser::last`]).
     Trailing,
-    /// The connection goes on in a way that cannot be read (TLS).
+    /// The connection goes on in a way that cannot be read.
     Leave,
+    /// It goes on in TLS.
+    Tls,
     /// More bytes are needed.
     NeedMore,
     /// Not this protocol: the stream resynchronises.
@@ -282,6 +304,8 @@ pub struct Asked {
     pub websocket: bool,
     /// No reply comes.
     pub silent: bool,
+    /// It is a turn, which is told when it is over: nobody holds it.
+    pub timed: bool,
     /// A reply need not come: that it does not shows when something later is answered.
     pub optional: bool,
     /// What the protocol itself notes of the request, for its reply.
@@ -367,6 +391,8 @@ pub struct Settings {
     pub host: bool,
     /// Longest head put together from pieces, bytes.
     pub head_limit: usize,
+    /// Ports whose connections are timed by turns when what they speak is not known.
+    pub timed_ports: Vec<u16>,
     /// Methods that need no new string; the usual ones by default.
     pub methods: Vec<Arc<str>>,
 }
@@ -374,7 +400,14 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let methods = http1::METHODS.iter().map(|name| Arc::from(*name)).collect();
-        Self { headers: Vec::new(), request_id: false, host: false, head_limit: HEAD_COLLECTED, methods }
+        Self {
+            headers: Vec::new(),
+            request_id: false,
+            host: false,
+            head_limit: HEAD_COLLECTED,
+            timed_ports: Vec::new(),
+            methods,
+        }
     }
 }
 
@@ -559,6 +592,8 @@ pub enum Verdict {
     Unknown,
     /// A known protocol.
     Trace,
+    /// Only what turns the direction matters.
+    Turns,
     /// Nothing to see.
     Ignore,
 }

@@ -10,6 +10,7 @@ use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
 use super::thread::{Entity, Thread};
+use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{NOWHERE, Request, Stamp};
@@ -87,8 +88,12 @@ impl Engine {
             batch: false,
             shared: false,
             multiplexed,
+            turns: Vec::new(),
             deferred: 0,
         });
+        let timed = live.request.asked.timed;
+        live.alone &= !timed;
+        let turn = if timed { connection.turn.take() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.filter(|_| first_use && pos == 0);
@@ -104,16 +109,22 @@ impl Engine {
             }
         };
         if side == Side::Client {
-            live.cause = self.cause(opener, op);
+            live.cause = if timed { turn.map_or(UNKNOWN, |cause| *cause) } else { self.cause(opener, op) };
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.units.push_back((exchange, slot));
-            connection.newest = Some(slot);
+            if !timed {
+                connection.newest = Some(slot);
+            }
         }
         match side {
             Side::Server => {
-                self.holds(slot, cookie, head_at);
+                if timed {
+                    self.serves(head_at.pid);
+                } else {
+                    self.holds(slot, cookie, head_at);
+                }
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
                     self.link(call, slot);
                 }
@@ -137,14 +148,19 @@ impl Engine {
         }
     }
 
-    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
-    fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
-        let (tid, tgid) = (at.tid, at.pid);
+    /// The process has read a request.
+    fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
             self.serving.insert(tgid);
         } else {
             self.serving_all = true;
         }
+    }
+
+    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
+    fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
+        let (tid, tgid) = (at.tid, at.pid);
+        self.serves(tgid);
         let units = &self.units;
         let Some(thread) = self.threads.get(&tid) else {
             if let Some(thread) = self.thread(tid, tgid, at.nanos) {
@@ -180,7 +196,7 @@ impl Engine {
     }
 
     /// Who caused a call that is being sent.
-    fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+    pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
         if let Some(during) = op
             && !self.serving_all

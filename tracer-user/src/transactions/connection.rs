@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open};
+use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE};
 
-use super::live::Slot;
+use super::live::{Cause, Slot};
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Conversation;
 
@@ -25,6 +25,8 @@ pub struct Connection {
     pub announced: bool,
     /// It closed, and is forgotten soon.
     pub closing: bool,
+    /// Who caused the turn under way, where this end asks.
+    pub turn: Option<Box<Cause>>,
     /// Whether a call was already made on it.
     pub used: bool,
     /// Process that last used it.
@@ -57,6 +59,7 @@ impl Connection {
             opener: None,
             announced: false,
             closing: false,
+            turn: None,
             used: false,
             tgid: 0,
             last: 0,
@@ -70,17 +73,25 @@ impl Connection {
         }
     }
 
-    /// Takes over what the kernel said at first sight.
-    pub fn opened(&mut self, open: &Open, empty: &Arc<str>) {
+    /// Takes over what the kernel said at first sight; `timed`: turns are wanted whatever is spoken.
+    pub fn opened(&mut self, open: &Open, timed: bool, empty: &Arc<str>) {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
             self.conversation = Conversation::new(true);
         }
+        let side = match open.role {
+            ROLE_PASSIVE => Some(Side::Server),
+            ROLE_ACTIVE => Some(Side::Client),
+            _ => None,
+        };
+        self.conversation.opened(side, timed);
         self.announced = false;
         self.tgid = open.header.tgid;
         self.last = open.header.nanos;
         self.local_port = open.local_port;
         self.peer_port = open.remote_port;
-        self.peer = address(open).map_or_else(|| Arc::clone(empty), Arc::from);
+        // A datagram socket may have no peer of its own.
+        let address = address(open).filter(|_| open.remote_port != 0);
+        self.peer = address.map_or_else(|| Arc::clone(empty), Arc::from);
         self.isn = (open.isn_local, open.isn_remote);
         self.unix = (open.family == FAMILY_UNIX && open.peer != 0).then_some((open.sk, open.peer));
     }

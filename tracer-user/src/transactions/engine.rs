@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    Books, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN,
-    State, TICK_DEAD, Tick, tcp_state,
+    Books, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN,
+    STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
 };
-use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
+use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
 
 use super::begin::{Begun, During};
 use super::connection::Connection;
@@ -26,7 +26,8 @@ use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 const LINGER: Nanos = 20_000_000;
 
 /// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
-/// traced, or never carry anything, and its end is not reported then. Nanoseconds.
+/// traced, or never carry anything, and its end is not reported then. A socket that asked for a name and was answered is
+/// kept as long: nobody tells its end either. Nanoseconds.
 const ANNOUNCED: Nanos = 10_000_000_000;
 
 /// What the engine could not do, by reason; counters since the start.
@@ -229,7 +230,9 @@ impl Engine {
             self.end_units(open.cookie, open.header.nanos);
         }
         let empty = Arc::clone(&self.empty);
-        self.connection(open.cookie, out).opened(open, &empty);
+        let ports = [open.local_port, open.remote_port];
+        let timed = ports.iter().any(|port| *port != 0 && self.settings.timed_ports.contains(port));
+        self.connection(open.cookie, out).opened(open, timed, &empty);
     }
 
     /// The connection, made when it is not known.
@@ -315,7 +318,12 @@ impl Engine {
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            connection.conversation.bytes(&chunk, &self.settings, &mut said).exchange
+            let conversation = &mut connection.conversation;
+            if header.flags & OP_DATAGRAM == 0 {
+                conversation.bytes(&chunk, &self.settings, &mut said).exchange
+            } else {
+                conversation.datagram(&chunk, &mut said).exchange
+            }
         };
         let cookie = op.cookie;
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
@@ -337,6 +345,9 @@ impl Engine {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
+        if self.connections.get(&cookie).is_some_and(|connection| connection.conversation.turn_began()) {
+            self.turn_begins(cookie, during);
+        }
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or(together.first().copied());
         let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
         self.charge_op(op, dir, unit, out);
@@ -369,6 +380,7 @@ impl Engine {
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
+            Verdict::Turns => VERDICT_TURNS,
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
@@ -377,7 +389,7 @@ impl Engine {
         // Of a connection that is used again it is worth a word that it needs no more than others do.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.conversation.is_used_again();
         let changed = settled
-            || (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
+            || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
             || want.rx_skip > rx
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
@@ -539,8 +551,10 @@ impl Engine {
         live.outcome = Some(outcome);
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
         let parent = live.cause.candidate;
+        let turns = std::mem::take(&mut live.turns);
         match side {
             Side::Server => {
+                self.turns_of(slot, &turns);
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
@@ -587,7 +601,8 @@ impl Engine {
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
             .filter(|(_, connection)| {
-                let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
+                let brief = connection.announced || connection.conversation.is_spent();
+                let longest = if brief { ANNOUNCED.min(idle) } else { idle };
                 finish || now.saturating_sub(connection.last) > longest
             })
             .map(|(cookie, _)| *cookie)
