@@ -5,7 +5,8 @@ local mix = {
    { 30, function() return "/users/" .. math.random(1, 5000) end },
    { 10, function() return "/cpu" end },
    { 15, function() return "/sleep" end },
-   { 15, function() return "/quote/" .. math.random(1, 500) end },
+   { 10, function() return "/quote/" .. math.random(1, 500) end },
+   { 5, function() return "/order/" .. math.random(1, 500) end },
    { 6, function() return "/fail" end },
    { 4, function() return "/files/large.bin" end },
 }

@@ -2,13 +2,26 @@
 
 import hashlib
 import os
+import threading
 import time
 import urllib.request
 
+import psycopg2
+import redis
 from flask import Flask, abort, jsonify
 
 app = Flask(__name__)
 PRICING = os.environ["PRICING"]
+# One pool for all threads, one connection to the database for each.
+stock = redis.Redis.from_url(os.environ["REDIS"])
+own = threading.local()
+
+
+def database():
+    if not hasattr(own, "connection"):
+        own.connection = psycopg2.connect(os.environ["DATABASE"])
+        own.connection.autocommit = True
+    return own.connection.cursor()
 
 
 @app.get("/")
@@ -41,6 +54,18 @@ def quote(item):
     """Asks another service: time spent downstream."""
     with urllib.request.urlopen(f"http://{PRICING}/price/{item}", timeout=5) as reply:
         return jsonify(item=item, price=float(reply.read()))
+
+
+@app.get("/order/<int:item>")
+def order(item):
+    """Every tier there is: the stock in Redis, the price from the other service, the order in PostgreSQL."""
+    left = stock.decr(f"stock:{item}")
+    with urllib.request.urlopen(f"http://{PRICING}/price/{item}", timeout=5) as reply:
+        price = float(reply.read())
+    with database() as cursor:
+        cursor.execute("INSERT INTO orders (item, price) VALUES (%s, %s) RETURNING id", (item, price))
+        (number,) = cursor.fetchone()
+    return jsonify(order=number, price=price, left=left)
 
 
 @app.get("/fail")

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tracer_user::protocols::{Asked, PROTOCOLS, Settings, Step, http1};
+use tracer_user::protocols::{Asked, PROTOCOLS, Settings, Step, context};
 
 fuzz_target!(|data: &[u8]| {
     let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-    if let Some(context) = http1::traceparent(data) {
+    if let Some(context) = context::traceparent(data) {
         assert!(context.trace_id != 0 && context.parent_id != 0);
     }
 });

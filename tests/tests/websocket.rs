@@ -21,22 +21,50 @@ fn failure(code: u64) -> &'static str {
 }
 
 #[test]
-fn sessions_and_their_codes() {
+fn sessions_of_pythons_websockets() {
     let Some(_turn) = begin("websocket", &["python3"]) else { return };
     let python = find("python3").expect("python3");
-    let program = workload::source("sockets.py");
     if outcome(Command::new(&python).args(["-c", "import websockets"]), "python3").code != Some(0) {
         say("SKIPPED websocket: needs python3-websockets");
         return;
     }
+    sessions_and_their_codes("python", &|| {
+        let mut command = Command::new(&python);
+        command.arg(workload::source("sockets.py"));
+        command
+    });
+}
+
+#[test]
+fn compressed_sessions_of_nodes_ws() {
+    let Some(_turn) = begin("websocket_node", &["node"]) else { return };
+    let node = || {
+        let mut command = Command::new(find("node").expect("node"));
+        // Where Debian has its modules, for a Node that is not Debian's.
+        command.env("NODE_PATH", "/usr/share/nodejs");
+        command
+    };
+    if outcome(node().args(["-e", "require('ws')"]), "node").code != Some(0) {
+        say("SKIPPED websocket_node: needs node-ws");
+        return;
+    }
+    sessions_and_their_codes("node", &|| {
+        let mut command = node();
+        command.arg(workload::source("sockets.js"));
+        command
+    });
+}
+
+/// `program` serves and calls sessions.
+fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
     let dir = scratch();
-    let server = Server::start("sockets", dir.path(), Command::new(&python).arg(&program).arg("serve"));
+    let server = Server::start("sockets", dir.path(), program().arg("serve"));
     let port = server.address.port().to_string();
     let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10"]);
 
-    let mut call = Command::new(&python);
-    call.arg(&program).args(["call", &port]).env("OTEL_SERVICE_NAME", "caller");
-    let done = outcome(&mut call, "sockets.py call");
+    let mut call = program();
+    call.args(["call", &port]).env("OTEL_SERVICE_NAME", "caller");
+    let done = outcome(&mut call, "the client");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     let wanted: usize = done.out.trim().rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
     let truth: Vec<Value> = wait("the server's last word", Duration::from_secs(20), || {
@@ -72,7 +100,7 @@ fn sessions_and_their_codes() {
         }
     }
     say(&format!("lost: {lost:?}"));
-    figure("websocket sessions", &format!("{} served and {} called of {wanted}", right[1], right[0]));
+    figure(&format!("websocket sessions, {name}"), &format!("{} served and {} called of {wanted}", right[1], right[0]));
     assert!(differ.is_empty(), "{} differ: {:?}; lost: {lost:?}", differ.len(), differ.first());
     let sessions = tail.units.iter().filter(|unit| ours(unit)).count();
     assert_eq!(sessions, wanted * 2, "none is reported twice");

@@ -110,7 +110,10 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     match if known { cpu.runs } else { kind(prev) } {
         RUNS_IDLE => cpu.idle += ran as i64,
         RUNS_KERNEL => {
-            let used = if known { prev.exec().saturating_sub(cpu.exec_in) } else { ran };
+            let exec = prev.exec();
+            let before = if known { cpu.exec_in } else { exec.saturating_sub(ran) };
+            // By what it had when it was seen last: where a switch was not reported, what passed here is not all its.
+            let used = used_since_seen(prev, exec, before);
             cpu.kernel += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
         }
@@ -157,6 +160,22 @@ fn enter(next: Task, exec: u64, now: u64) -> u64 {
     // Zero means that it was not seen.
     thread.exec = if exec == 0 { 1 } else { exec };
     missed
+}
+
+/// What kernel thread `prev` used since it was seen last, nanoseconds; since it had used `before`, if it never was.
+#[inline(always)]
+fn used_since_seen(prev: Task, exec: u64, before: u64) -> u64 {
+    let thread = THREADS.get(prev.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return exec.saturating_sub(before);
+    }
+    // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
+    let thread = unsafe { &mut *thread };
+    let used = exec.saturating_sub(if thread.exec == 0 { before } else { thread.exec });
+    // Zero means that it was not seen.
+    thread.exec = if exec == 0 { 1 } else { exec };
+    used
 }
 
 #[inline(always)]

@@ -78,6 +78,11 @@ pub struct Live {
     /// Write finished units of work to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub transactions: Option<PathBuf>,
+    /// Save the slowest, the failed and a sample of the transactions of every class in this directory, one JSON object a
+    /// line; made when it does not exist. The oldest files go beyond 256 MB and 24 hours (`save_max_size` and
+    /// `save_max_age` in the configuration).
+    #[arg(long, value_name = "DIR")]
+    pub save_transactions: Option<PathBuf>,
     /// Send finished units of work as OpenTelemetry spans to this collector: http://HOST:4318 (OTLP/HTTP) or
     /// http://HOST:4317 (OTLP/gRPC; OTEL_EXPORTER_OTLP_PROTOCOL says which on other ports). Without it,
     /// OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say where; where neither is set nothing is sent.

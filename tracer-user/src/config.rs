@@ -87,6 +87,10 @@ struct TransactionsFile {
     grace: Option<Spanned<String>>,
     keep: Option<Spanned<i64>>,
     request_id: bool,
+    baggage: Vec<Spanned<String>>,
+    save: Option<Spanned<String>>,
+    save_max_size: Option<Spanned<String>>,
+    save_max_age: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -193,8 +197,11 @@ const TIMED_PORTS: usize = 16;
 /// Most ports of UDP sockets that resolve names: the kernel side compares with each.
 const DNS_PORTS: usize = 2;
 
+/// Most members of baggage that can be kept.
+const BAGGAGE: usize = 8;
+
 /// How finished units are treated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transactions {
     /// How long a finished unit waits for later evidence.
     pub grace: Duration,
@@ -202,6 +209,28 @@ pub struct Transactions {
     pub keep: usize,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
+    /// Members of W3C baggage that are kept.
+    pub baggage: Arc<[Arc<str>]>,
+    /// Directory noteworthy ones are saved in; `None` = nowhere.
+    pub save: Option<PathBuf>,
+    /// Most that may lie there, bytes.
+    pub save_max_size: u64,
+    /// How long it may lie there.
+    pub save_max_age: Duration,
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_millis(50),
+            keep: 2000,
+            request_id: false,
+            baggage: Arc::from([]),
+            save: None,
+            save_max_size: 256 << 20,
+            save_max_age: Duration::from_secs(24 * 3600),
+        }
+    }
 }
 
 impl Default for Config {
@@ -216,7 +245,7 @@ impl Default for Config {
             dns_ports: vec![53],
             all_hooks: false,
             hertz: 99,
-            transactions: Transactions { grace: Duration::from_millis(50), keep: 2000, request_id: false },
+            transactions: Transactions::default(),
             classes: ClassConfig::default(),
             services: Vec::new(),
             ceilings: Ceilings { memory: fill::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
@@ -259,6 +288,16 @@ impl Source<'_> {
         Ok(ports.clone())
     }
 
+    /// A path from the root; empty = none.
+    fn absolute(&self, path: Option<Spanned<String>>) -> Result<Option<PathBuf>, ConfigError> {
+        match path.filter(|path| !path.get_ref().is_empty()) {
+            Some(path) if !path.get_ref().starts_with('/') => {
+                Err(self.wrong(&path.span(), "expected an absolute path, such as \"/run/tracer/token\""))
+            }
+            path => Ok(path.map(|path| PathBuf::from(path.into_inner()))),
+        }
+    }
+
     fn time(&self, value: &Spanned<String>, range: RangeInclusive<Duration>) -> Result<Duration, ConfigError> {
         let (least, most) = (range.start().as_secs(), range.end().as_secs());
         crate::span::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
@@ -287,12 +326,7 @@ impl Config {
                 source.wrong(&listen.span(), "expected an address and a port, such as \"127.0.0.1:9464\"")
             })?;
         }
-        if let Some(path) = file.agent.token_file.filter(|path| !path.get_ref().is_empty()) {
-            if !path.get_ref().starts_with('/') {
-                return Err(source.wrong(&path.span(), "expected an absolute path, such as \"/run/tracer/token\""));
-            }
-            config.token_file = Some(PathBuf::from(path.into_inner()));
-        }
+        config.token_file = source.absolute(file.agent.token_file)?;
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;
         config.only_ports = file.agent.ports;
@@ -316,6 +350,20 @@ impl Config {
             config.transactions.keep = source.number(keep, 1..100_001)?;
         }
         config.transactions.request_id = file.transactions.request_id;
+        if let Some(last) = file.transactions.baggage.get(BAGGAGE) {
+            return Err(source.wrong(&last.span(), format!("at most {BAGGAGE} members of baggage can be kept")));
+        }
+        let members = file.transactions.baggage.iter().map(|name| Arc::from(name.get_ref().as_str()));
+        config.transactions.baggage = members.collect();
+        config.transactions.save = source.absolute(file.transactions.save)?;
+        if let Some(size) = &file.transactions.save_max_size {
+            config.transactions.save_max_size =
+                crate::span::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
+        }
+        if let Some(age) = &file.transactions.save_max_age {
+            let year = Duration::from_secs(366 * 24 * 3600);
+            config.transactions.save_max_age = source.time(age, Duration::from_secs(60)..=year)?;
+        }
         if let Some(max) = &file.classes.max_per_service {
             config.classes.max_per_service = source.number(max, 10..10_001)?;
         }
@@ -425,7 +473,7 @@ mod tests {
         assert_eq!(config.listen, default.listen);
         assert_eq!(config.hertz, default.hertz);
         assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
-        assert_eq!(config.transactions.grace, default.transactions.grace);
+        assert_eq!(config.transactions, default.transactions);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
         assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));

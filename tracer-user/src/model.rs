@@ -187,6 +187,16 @@ impl Outcome {
     }
 }
 
+/// What a request carried of the transaction it belongs to, beside its parent's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// W3C `tracestate`, as it was; empty when there was none, or it was too long.
+    pub state: Box<str>,
+    /// Members of W3C `baggage` that the configuration asks for: their names, and their values as they were
+    /// (percent-encoded), bounded.
+    pub baggage: Vec<(Arc<str>, Box<str>)>,
+}
+
 /// A finished unit of work: what one request caused on one service. All times are [`Nanos`], 0 = not seen.
 #[derive(Clone, Debug)]
 pub struct Unit {
@@ -196,6 +206,13 @@ pub struct Unit {
     pub trace: TraceId,
     /// The unit that caused it, when known.
     pub parent: Option<UnitId>,
+    /// What named `parent`: a header (`traceparent`, `b3`), or `connection`: the call at its other end. Empty where its grade
+    /// and evidence say it.
+    pub carrier: &'static str,
+    /// Whether whoever sent it samples the transaction, where it says so.
+    pub sampled: Option<bool>,
+    /// What else it carried.
+    pub carried: Option<Box<Carried>>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.

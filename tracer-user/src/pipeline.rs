@@ -27,7 +27,7 @@ use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::{Settings, grpc};
-use crate::store::Store;
+use crate::store::{Store, UnitView};
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
@@ -59,7 +59,8 @@ pub trait UnitWriter {
 
 /// How long a process whose first thread ended is remembered, nanoseconds.
 const FORGET: Nanos = 5_000_000_000;
-/// Most such processes; beyond it they are forgotten earlier.
+/// Most such processes; beyond it they are forgotten earlier. The same for those that were forked and run no other
+/// program.
 const LEAVING: usize = 65_536;
 
 /// Everything between records and answers.
@@ -73,6 +74,10 @@ pub struct Pipeline {
     leaving: VecDeque<(Nanos, u32)>,
     /// Those that were forgotten since last asked.
     gone: Vec<u32>,
+    /// Processes that were forked and run no other program yet, with their parent's service: some end before anybody can
+    /// ask who they are.
+    forked: HashMap<u32, ServiceId>,
+    forked_refused: u64,
     /// Numeric metrics, for `/metrics`.
     pub metrics: Metrics,
     /// Rolling figures per class.
@@ -114,6 +119,7 @@ impl Pipeline {
             headers: config.classes.header_names(),
             request_id: config.transactions.request_id,
             timed_ports: config.timed_ports.clone(),
+            baggage: config.transactions.baggage.clone(),
             host: config.classes.wants_host(),
             ..Settings::default()
         };
@@ -127,6 +133,8 @@ impl Pipeline {
             services: HashMap::new(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
+            forked: HashMap::new(),
+            forked_refused: 0,
             metrics: Metrics::new().for_memory(memory),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
@@ -181,6 +189,11 @@ impl Pipeline {
     /// Time of the newest record.
     pub fn now(&self) -> Nanos {
         self.engine.now
+    }
+
+    /// The next transaction that is to be saved; see [`Store::settled`].
+    pub fn settled(&mut self, over: bool) -> Option<Vec<UnitView>> {
+        self.store.settled(&self.names, over)
     }
 
     /// What handlers may look at.
@@ -241,6 +254,7 @@ impl Pipeline {
             Record::Exec(_) => {
                 // Another program: whoever it was is no longer known.
                 self.engine.forget_process(tgid);
+                self.forked.remove(&tgid);
                 self.profiles.process_gone(tgid);
                 return;
             }
@@ -248,6 +262,7 @@ impl Pipeline {
                 if fork.child_tgid != tgid {
                     // The id may have been another's; events of its end may have been lost.
                     self.engine.forget_process(fork.child_tgid);
+                    self.forked(tgid, fork.child_tgid);
                 }
                 return;
             }
@@ -259,8 +274,7 @@ impl Pipeline {
                 if !self.engine.knows(tgid) {
                     if dead {
                         // Gone already: a short life has a name, and that is enough to book it.
-                        let service = self.service(&decode::comm(&tick.comm));
-                        self.engine.process(tgid, service);
+                        self.stand_in(tgid, Some(&decode::comm(&tick.comm)));
                     } else {
                         self.introduce(tgid, Some(&decode::comm(&tick.comm)), who);
                     }
@@ -277,11 +291,35 @@ impl Pipeline {
 
     fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
         if let Some(facts) = who.introduce(tgid) {
+            self.forked.remove(&tgid);
             self.process(tgid, &facts);
         } else {
-            let service = self.service(comm.unwrap_or("unknown"));
-            self.engine.process(tgid, service);
+            self.stand_in(tgid, comm);
         }
+    }
+
+    /// The service of a process nobody can be asked about any more: that of whoever forked it, if it ran no other program;
+    /// else what its thread was called.
+    fn stand_in(&mut self, tgid: u32, comm: Option<&str>) {
+        let service = match self.forked.get(&tgid) {
+            Some(service) => *service,
+            None => self.service(comm.unwrap_or("unknown")),
+        };
+        self.engine.process(tgid, service);
+    }
+
+    /// A process was forked.
+    fn forked(&mut self, parent: u32, child: u32) {
+        self.forked.remove(&child);
+        let Some(service) = self.engine.service_of(parent).or_else(|| self.forked.get(&parent).copied()) else {
+            return;
+        };
+        if self.forked.len() >= LEAVING {
+            // Most of them were introduced long ago, or their ends were not seen.
+            self.forked_refused += 1;
+            self.forked.clear();
+        }
+        self.forked.insert(child, service);
     }
 
     /// Forgets the processes whose time has come. One that still runs is introduced again by its next record.
@@ -292,6 +330,7 @@ impl Pipeline {
             self.leaving.pop_front();
             self.left_early += u64::from(due > now);
             self.engine.forget_process(tgid);
+            self.forked.remove(&tgid);
             self.profiles.process_gone(tgid);
             self.gone.push(tgid);
         }
@@ -382,10 +421,18 @@ impl Pipeline {
             (Side::Server, Some(status)) => status >= 500,
             (Side::Client, Some(status)) => status >= 400,
         };
+        let context = live.request.traceparent.filter(|_| live.side == Side::Server);
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
+            carrier: match (context, verdicts.parent, live.side) {
+                (Some(context), ..) => context.carrier.name(),
+                (None, Some(_), Side::Server) => "connection",
+                _ => "",
+            },
+            sampled: context.map(|context| context.flags & 1 == 1),
+            carried: live.request.carried,
             side: live.side,
             protocol: live.protocol,
             service: live.service,
@@ -444,6 +491,7 @@ impl Pipeline {
         outputs.give_back();
         self.leaving.give_back();
         self.gone.give_back();
+        self.forked.give_back();
         self.outputs = outputs;
         let (classes, overhead) = self.engine.take_costs();
         for (class, cost) in classes {
@@ -492,6 +540,7 @@ impl Pipeline {
             ("heads_given_up", counters.heads_given_up),
             ("requests_unnamed", counters.unnamed),
             ("streams_given_up", counters.streams_given_up),
+            ("statements_refused", counters.statements_refused),
         ] {
             self.metrics.set_lost(reason, count);
         }
@@ -518,6 +567,7 @@ impl Pipeline {
             head_bytes,
             processes,
             processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),
+            processes_forked: Fill::new(self.forked.len(), LEAVING, self.forked_refused),
             services: Fill::new(self.names.services.len(), SERVICES, self.services_refused),
             classes,
             path_positions: positions,
@@ -578,3 +628,7 @@ fn classify(classifier: &mut Classifier, names: &mut Names, live: &Live, status:
     };
     classifier.classify(names, &facts)
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

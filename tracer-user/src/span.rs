@@ -21,8 +21,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Least memory the agent may be given, bytes: loading and its two rings take most of it.
 pub const MEMORY_LEAST: u64 = 64 << 20;
 
-/// Reads `256M`, `2G`, with or without `iB`; bytes, at least [`MEMORY_LEAST`].
-pub fn memory(text: &str) -> Result<u64, String> {
+/// Reads `256M`, `2G`, with or without `iB`; bytes.
+pub fn size(text: &str) -> Result<u64, String> {
     let expected = || format!("'{text}' is no amount of memory: expected a number and M or G, such as 256M");
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
     let (number, unit) = text.split_at(at);
@@ -32,7 +32,12 @@ pub fn memory(text: &str) -> Result<u64, String> {
         "G" | "GiB" => 30,
         _ => return Err(expected()),
     };
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= 1 << 44).ok_or_else(expected)?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes <= 1 << 44).ok_or_else(expected)
+}
+
+/// Reads what [`size`] does; at least [`MEMORY_LEAST`].
+pub fn memory(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
     if bytes < MEMORY_LEAST {
         return Err(format!("'{text}' is too little: the agent needs at least {}M", MEMORY_LEAST >> 20));
     }

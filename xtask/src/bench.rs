@@ -14,6 +14,7 @@ mod compare;
 mod floor;
 mod generator;
 mod measure;
+mod parsers;
 mod peers;
 mod results;
 mod sched;
@@ -74,6 +75,10 @@ pub(crate) struct Options {
     /// Measure nothing; load everything for so long (90s, 60m, 2h) and see whether anything grows or goes missing.
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60m", value_parser = soak::duration)]
     soak: Option<std::time::Duration>,
+    /// Trace nothing; play captured connections of every protocol to the parsers: time and allocations a message, bytes an
+    /// idle connection. Results in target/parsers.json when no --output is given.
+    #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "quick"])]
+    parsers: bool,
 }
 
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
@@ -86,6 +91,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     if let Some(time) = options.soak {
         return soak::run(way, time);
+    }
+    if options.parsers {
+        return parsers::run(options.output.as_deref(), options.readme);
     }
     let results = match options.from.as_slice() {
         [] => measure(way, options)?,

@@ -2,6 +2,7 @@
 
 mod report;
 mod shop;
+mod tree;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -46,7 +47,10 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         tempfile::Builder::new().prefix("tracer-demo-").tempdir().context("cannot create a temporary directory")?;
     open_to_all(dir.path())?;
     let shop = shop::start(dir.path())?;
-    shell::progress(format!("the shop answers on http://{}/ (nginx, gunicorn with two services)", shop.front));
+    shell::progress(format!(
+        "the shop answers on http://{}/ (nginx, gunicorn with two services, PostgreSQL, Redis)",
+        shop.front
+    ));
     // Before the agent: connections and processes older than it are traced too.
     let load = shop::load(dir.path(), shop.front)?;
     let (mut agent, console) = start_agent(root, &tracer, dir.path())?;
@@ -72,6 +76,7 @@ fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) 
         thread::sleep(Duration::from_millis(100));
     }
     report::show(console)?;
+    tree::show(console)?;
     if options.once {
         return Ok(());
     }

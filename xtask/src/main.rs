@@ -17,6 +17,7 @@ mod fuzz;
 mod http;
 mod leash;
 mod packages;
+mod postgres;
 mod programs;
 mod readme;
 mod setup;

@@ -2,11 +2,13 @@
 
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
+mod agent;
 mod clock;
 mod descriptors;
 pub mod doctor;
 pub mod replay;
 pub mod run;
+mod save;
 mod summary;
 mod sweep;
 mod units;

@@ -11,38 +11,28 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
-use tracer_common::lost::Lost;
 
+use super::agent::Agent;
+use super::save::Saver;
 use super::sweep::Sweep;
 use super::units::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
 use crate::cli::Live;
 use crate::config::{Config, OOM_SCORE_ADJ};
-use crate::guard::fill::{AgentFills, Fill};
 use crate::guard::own;
-use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::watchdog::{self, Watchdog};
-use crate::host::process::{self, ProcessFacts};
-use crate::host::services::service_name;
-use crate::host::stat::{self, HostCpu};
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
-use crate::kernel::level::RingLevel;
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
-use crate::kernel::probes::Until;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
-use crate::model::HostBooks;
-use crate::otlp::{self, Export};
-use crate::pipeline::{Introduce, Pipeline};
-use crate::record::{Kind, Origin, Writer};
+use crate::otlp;
+use crate::pipeline::Pipeline;
+use crate::record::{Origin, Writer};
 
-/// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
-const BATCH: usize = 16_384;
 /// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
 /// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
 const BUSY_WAIT: i32 = 4;
@@ -52,73 +42,6 @@ const IDLE_WAIT: i32 = 50;
 const FEW: usize = 32;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
-
-/// Reads who a process is, and writes it down when recording.
-struct Introducer<'a> {
-    recorder: Option<&'a mut Writer>,
-    /// Services that are traced, when only some are; and what was found out.
-    only: &'a [String],
-    rules: &'a crate::host::services::NamingRules,
-    allowed: &'a mut Vec<u32>,
-    asked: &'a mut HashSet<u32>,
-}
-
-impl Introduce for Introducer<'_> {
-    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
-        let facts = process::read(tgid)?;
-        if let Some(recorder) = &mut self.recorder
-            && let Ok(bytes) = serde_json::to_vec(&facts)
-        {
-            recorder.frame(Kind::Process, &bytes);
-        }
-        if !self.only.is_empty() && self.asked.insert(tgid) && self.only.contains(&service_name(&facts, self.rules)) {
-            self.allowed.push(tgid);
-        }
-        Some(facts)
-    }
-}
-
-/// Introduces nobody: who ends need not be known.
-struct Nobody;
-
-impl Introduce for Nobody {
-    fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
-        None
-    }
-}
-
-/// Everything but the pipeline.
-struct Agent {
-    config: Config,
-    kernel: Kernel,
-    rings: Rings,
-    recorder: Option<Writer>,
-    health: Health,
-    at_start: Option<HostCpu>,
-    asked: HashSet<u32>,
-    sweep: Sweep,
-    /// Wall clock minus monotonic clock as times are shown, nanoseconds.
-    wall_offset: i64,
-    /// Whether the last drain took all there was.
-    drained: bool,
-    /// Stack samples per second and CPU that are wanted; there are fewer while load is shed.
-    hertz: u32,
-    status: Arc<Status>,
-    /// Gauge of the ring of stacks.
-    level: Option<RingLevel>,
-    console: Arc<http::Console>,
-    jobs: mpsc::Sender<Job>,
-    skips: Skips,
-    export: Option<Export>,
-    /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
-    ticks: u64,
-    asks_waiting: usize,
-}
-
-/// Records between two heartbeats: a full ring takes a while where CPU is short.
-const BEAT_EVERY: u32 = 1024;
-/// Ticks between two counts of what is in the kernel's maps.
-const COUNT_EVERY: u64 = 16;
 
 /// Runs the agent until a signal or `--duration`; records to `record`.
 pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
@@ -150,12 +73,19 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         pipeline.write_units(Box::new(Lines::create(path, wall_offset, &host)?));
     }
     let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
-    let export = spans.map(|settings| {
-        let _inside = runtime.enter();
-        let (exporter, export) = otlp::start(settings, &host, wall_offset);
-        pipeline.write_units(Box::new(exporter));
-        export
-    });
+    let export = match spans {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
+            pipeline.write_units(Box::new(exporter));
+            Some(export)
+        }
+        None => None,
+    };
+    let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
+    if saver.is_some() {
+        pipeline.store.hand_out();
+    }
     let recorder = match record {
         Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
         None => None,
@@ -209,6 +139,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         asks_waiting: 0,
         skips: Skips::default(),
         export,
+        saver,
     };
     agent.open_up()?;
 
@@ -252,9 +183,12 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, .. } = agent;
+    let Agent { kernel, recorder, health, export, saver, .. } = agent;
     drop(kernel);
     pipeline.finish();
+    if let Some(saver) = saver {
+        saver.finish(&mut pipeline);
+    }
     let _ = ended.send(());
     runtime.block_on(async {
         let _ = tokio::time::timeout(Duration::from_millis(500), server).await;
@@ -309,6 +243,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());
     }
+    if let Some(dir) = &options.save_transactions {
+        config.transactions.save = Some(dir.clone());
+    }
     if let Some(memory) = options.max_memory {
         config.ceilings.memory = memory;
     }
@@ -361,264 +298,6 @@ fn announce(listen: SocketAddr, agent: &Agent) {
     eprintln!("tracer: console, metrics and API on http://{listen}/");
     for note in agent.health.not_ready.iter().chain(&agent.health.degraded) {
         eprintln!("tracer: {note}");
-    }
-}
-
-impl Agent {
-    /// Lets the kernel report what the configuration asks for.
-    fn open_up(&mut self) -> Result<(), Failure> {
-        let policy = &mut self.kernel.policy;
-        policy.only_ports(&self.config.only_ports)?;
-        policy.names(&self.config.dns_ports)?;
-        policy.sample_period(self.kernel.sampler.announced_period())?;
-        for pid in &self.config.only_pids {
-            policy.process(*pid, true)?;
-        }
-        if !self.config.only_services.is_empty() {
-            // Those that run now; later ones when they are first heard of.
-            for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                if let Some(facts) = process::read(pid)
-                    && self.config.only_services.contains(&service_name(&facts, &self.config.services))
-                {
-                    policy.process(pid, true)?;
-                }
-            }
-        }
-        let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
-        policy.scope(if listed { Scope::Listed } else { Scope::Everything })?;
-        Ok(())
-    }
-
-    /// Empties the rings into the pipeline; gives the number of records.
-    fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
-        if let Some(level) = &mut self.level {
-            level.look();
-        }
-        let mut allowed = Vec::new();
-        let mut recorder = self.recorder.as_mut();
-        let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
-        let (status, mut records) = (&self.status, 0u32);
-        let mut take = |bytes: &[u8]| {
-            records += 1;
-            if records.is_multiple_of(BEAT_EVERY) {
-                status.beat();
-            }
-            let mut who = Introducer {
-                recorder: recorder.as_deref_mut(),
-                only,
-                rules,
-                allowed: &mut allowed,
-                asked: &mut *asked,
-            };
-            // Facts of a process come before its first record, in the file too.
-            pipeline.record(bytes, &mut who);
-            if let Some(recorder) = recorder.as_deref_mut() {
-                recorder.frame(Kind::Record, bytes);
-            }
-        };
-        // Samples first: what they were taken in is in the other ring by then, or is known from before.
-        let samples = self.rings.samples(BATCH, &mut take);
-        let events = self.rings.events(BATCH, &mut take);
-        self.drained = events < BATCH;
-        let taken = samples + events;
-        for pid in allowed {
-            if let Err(error) = self.kernel.policy.process(pid, true) {
-                log::warn!("{error}");
-            }
-        }
-        for pid in pipeline.take_gone() {
-            // Its id may come back as another's.
-            self.kernel.policy.forget_process(pid);
-            self.asked.remove(&pid);
-        }
-        if pipeline.take_unseen() {
-            self.kernel.attach_deferred(Until::Spliced);
-        }
-        for (cookie, ask) in pipeline.take_asks() {
-            self.kernel.policy.ask(cookie, ask);
-        }
-        taken
-    }
-
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Hertz(hertz, answer) => {
-                self.hertz = hertz;
-                let allowed = hertz.min(self.health.level.diet().hertz_max);
-                // Whoever asked may be gone.
-                let _ = answer.send(self.sample(allowed));
-            }
-        }
-    }
-
-    /// Times follow the wall clock when somebody sets it.
-    fn follow_clock(&mut self, pipeline: &mut Pipeline) {
-        let Some(offset) = clock::moved(self.wall_offset) else { return };
-        self.wall_offset = offset;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Clock, &offset.to_ne_bytes());
-        }
-        pipeline.clock(offset);
-    }
-
-    /// Ends the threads and processes whose own report of it was lost.
-    fn bury(&mut self, pipeline: &mut Pipeline) {
-        if !self.drained {
-            // Their report may yet come.
-            return;
-        }
-        for record in self.sweep.tick(pipeline) {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.frame(Kind::Record, &record);
-            }
-            pipeline.record(&record, &mut Nobody);
-        }
-        pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
-    }
-
-    fn sample(&mut self, hertz: u32) -> Result<(), String> {
-        self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
-        let period = self.kernel.sampler.announced_period();
-        self.kernel.policy.sample_period(period).map_err(|error| error.to_string())
-    }
-
-    /// Gives up as much detail as the watchdog found necessary, or takes it back.
-    fn shed(&mut self, pipeline: &mut Pipeline) {
-        let (before, level) = (self.health.level, self.status.level());
-        if level == before {
-            return;
-        }
-        let (memory, cpu) = self.status.usage();
-        let usage = format!("memory {} MB, CPU {:.0} % of a core", memory >> 20, cpu * 100.0);
-        // Each level once, in order: one may have come and stayed between two ticks with the next.
-        for taken in Level::ALL.into_iter().filter(|taken| *taken > before && *taken <= level) {
-            log::warn!("load is shed ({usage}): {}", taken.what());
-        }
-        if level < before {
-            log::warn!("load is shed less ({usage}): {}", level.what());
-        }
-        self.health.level = level;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Shed, &[level as u8]);
-        }
-        pipeline.shed(level);
-        let diet = level.diet();
-        if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
-            log::warn!("{error}");
-        }
-        if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
-            log::warn!("{error}");
-        }
-        own::release_memory();
-    }
-
-    /// How full everything around the pipeline is.
-    fn fills(&mut self) -> AgentFills {
-        let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
-        let (events, event_bytes) = self.rings.event_level();
-        if self.ticks % COUNT_EVERY == 1 {
-            self.asks_waiting = self.kernel.policy.asks_waiting();
-        }
-        let lost = self.kernel.lost();
-        let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
-        let ring = |entries, bytes, reached| Fill { entries, limit: bytes as u64, reached };
-        AgentFills {
-            ring_event_bytes: ring(
-                events,
-                event_bytes as usize,
-                of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
-            ),
-            ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
-            kernel_asks: Fill::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
-            kernel_processes: Fill::new(
-                self.kernel.policy.listed(),
-                PROCESSES_MAX as usize,
-                self.kernel.policy.processes_refused,
-            ),
-            otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
-            http_jobs: self.console.jobs(&self.jobs),
-            http_connections: self.console.connections(),
-        }
-    }
-
-    /// Once a second: expiry, the host's books, losses, own cost.
-    fn tick(&mut self, pipeline: &mut Pipeline) {
-        let now = monotonic();
-        self.ticks += 1;
-        if self.health.level > Level::Full {
-            // What was freed counts until it is given back.
-            own::release_memory();
-        }
-        self.kernel.forward_log();
-        self.follow_clock(pipeline);
-        self.bury(pipeline);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Tick, &now.to_ne_bytes());
-            recorder.flush();
-            pipeline.metrics.set_lost("records_not_written", recorder.dropped);
-        }
-        pipeline.tick(now);
-        let lost = self.kernel.lost();
-        let mut total = 0;
-        for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {
-            pipeline.metrics.set_lost(reason.name(), *count);
-            if reason.is_event() {
-                total += count;
-            }
-        }
-        pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
-        pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
-        pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
-        pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
-        let usage = self.kernel.usage();
-        let bpf = usage.values().map(|usage| usage.nanos).sum();
-        let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
-        if skipped > 0 {
-            self.kernel.attach_deferred(Until::Skipped);
-        }
-        for (program, usage) in &usage {
-            pipeline.metrics.set_bpf(program, *usage);
-        }
-        pipeline.metrics.set_lost("hook_skipped", skipped);
-        let hertz = self.kernel.sampler.hertz();
-        pipeline.metrics.set_hertz(hertz);
-        self.health.lost = total + skipped;
-        self.health.hertz = hertz;
-        self.health.books = self.books(pipeline);
-        pipeline.host_books(&self.health.books);
-        self.status.set_bpf(bpf);
-        let (cpu, own::Memory { resident: rss, own: memory }) = (own::cpu() as f64 / 1e9, own::memory());
-        self.health.own_cpu_s = cpu;
-        self.health.own_rss = rss;
-        self.health.own_memory = memory;
-        pipeline.metrics.set_own(cpu, rss);
-        let (_, cores) = self.status.usage();
-        self.health.own_cores = cores;
-        pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
-        if let Some(export) = &self.export {
-            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
-        }
-        let fills = self.fills();
-        pipeline.metrics.set_fills(&fills.all());
-    }
-
-    fn books(&self, pipeline: &Pipeline) -> HostBooks {
-        let cpus = self.kernel.cpu_books();
-        let charged = pipeline.charged();
-        let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let system = match (stat::read(), self.at_start) {
-            (Some(now), Some(start)) => now.busy_s - start.busy_s,
-            _ => 0.0,
-        };
-        HostBooks {
-            requests: seconds(charged.requests),
-            overhead: seconds(charged.overhead),
-            kernel: seconds(cpus.kernel),
-            unreported: seconds(cpus.user.saturating_sub(charged.requests + charged.overhead)),
-            idle: seconds(cpus.idle.max(0) as u64),
-            system_busy: system,
-        }
     }
 }
 

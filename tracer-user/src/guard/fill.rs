@@ -67,6 +67,8 @@ fills! {
         processes,
         /// Processes that ended and are remembered for a moment.
         processes_leaving,
+        /// Processes that were forked and run no other program, for whose service their parent's stands.
+        processes_forked,
         /// Services with a name of their own.
         services,
         /// Request classes of all services.

@@ -9,7 +9,7 @@ use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
 use super::api::{ClassView, class_views, service_views, trace_id};
-use super::markup::{Encoded, LEGEND, Safe, Time, bar, lane, page};
+use super::markup::{Encoded, LEGEND, Lane, Safe, Time, bar, page};
 use super::{App, Problem};
 use crate::store::{Filter, Summary, UnitView};
 
@@ -70,6 +70,14 @@ fn status(code: Option<u16>, failure: Option<&str>) -> String {
     code.map(|code| code.to_string()).or(failure.map(str::to_owned)).unwrap_or_else(|| "–".into())
 }
 
+/// How many units of work there are, and how many of them failed: one further down does not show in the first one's status.
+fn units(one: &Summary) -> String {
+    if one.failed_units == 0 {
+        return one.units.to_string();
+    }
+    format!("{} <span class=bad>({} failed)</span>", one.units, one.failed_units)
+}
+
 fn transaction_table(found: &[Summary]) -> String {
     let mut out = String::from(
         "<table><thead><tr><th>service<th>class<th class=n>duration<th class=n>status<th class=n>units<th></thead><tbody>",
@@ -83,7 +91,7 @@ fn transaction_table(found: &[Summary]) -> String {
             Safe(&one.request_class),
             Time(one.duration_s),
             if one.error { " bad" } else { "" },
-            one.units,
+            units(one),
             Encoded(&one.trace_id),
         );
     }
@@ -187,14 +195,15 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
     let units = units.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
     let begin = units.iter().map(|unit| unit.start_ns).min().unwrap_or(0);
     let end = units.iter().map(|unit| unit.start_ns + (unit.duration_s * 1e9) as i64).max().unwrap_or(0);
-    let whole = (end - begin).max(1) as f64;
+    let whole_s = (end - begin).max(1) as f64 / 1e9;
+    let failed = units.iter().filter(|unit| unit.error).count();
     let mut body = format!(
-        "<section><h2>Transaction {}</h2><table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
-        Safe(&id)
+        "<section><h2>Transaction {}</h2><p class=sub>{} · {} units of work, {failed} failed · <a href=\"/api/v1/transactions/{0}\">as JSON</a></p>{LEGEND}<table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
+        Safe(&id),
+        Time(whole_s),
+        units.len(),
     );
     for (unit, depth) in units.iter().zip(depths(&units)) {
-        let left = (unit.start_ns - begin) as f64 / whole * 100.0;
-        let width = (unit.duration_s * 1e9 / whole * 100.0).max(0.3);
         let call = if unit.side == "client" { "<span class=call>→</span> " } else { "" };
         let path = unit.attributes.get("url.path").and_then(|path| path.as_str()).unwrap_or_default();
         let _ = write!(
@@ -210,7 +219,7 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
             status = status(unit.status, unit.failure),
             evidence = Safe(unit.evidence),
             grade = unit.grade,
-            lane = lane(unit.side, left, width),
+            lane = Lane { unit, begin_ns: begin, whole_s },
         );
     }
     body.push_str("</tbody></table></section>");

@@ -7,6 +7,7 @@ use axum::response::Html;
 use super::Health;
 use super::api::ClassView;
 use crate::guard::shed::Level;
+use crate::store::UnitView;
 
 /// Text made safe for HTML, attributes included. Names of classes come from the wire.
 pub(super) struct Safe<'a>(pub(super) &'a str);
@@ -94,38 +95,83 @@ pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &st
 
 /// Where the time of a request goes, as one bar.
 pub(super) fn bar(class: &ClassView) -> String {
-    let whole = (class.mean_s + class.queue_s).max(1e-9);
-    // A thread is blocked while it waits for a call: what is downstream is not counted twice.
-    let blocked = (class.blocked_s - class.downstream_s).max(0.0);
-    let parts = [
-        ("queue", class.queue_s),
-        ("cpu", class.cpu_s),
-        ("runq", class.runqueue_s),
-        ("down", class.downstream_s),
-        ("blocked", blocked),
-    ];
+    let mut all = vec![("queue", class.queue_s)];
+    all.extend(parts([class.cpu_s, class.runqueue_s, class.downstream_s, class.blocked_s]));
     let mut out = String::from("<svg class=bar viewBox=\"0 0 100 10\" preserveAspectRatio=none>");
-    let mut at = 0.0;
-    for (name, seconds) in parts {
-        let share = (seconds / whole * 100.0).clamp(0.0, 100.0 - at);
-        if share >= 0.5 {
-            let _ = write!(
-                out,
-                "<rect class={name} x={at:.1} width={share:.1} height=10><title>{name} {}</title></rect>",
-                Time(seconds)
-            );
-        }
-        at += share;
-    }
+    let _ = shares(&mut out, &all, class.mean_s + class.queue_s, 0.0, 100.0, "height=10");
     out.push_str("</svg>");
     out
 }
 
-/// Where a unit lies in its transaction; `left` and `width` in percent.
-pub(super) fn lane(side: &str, left: f64, width: f64) -> String {
-    format!(
-        "<svg class=lane viewBox=\"0 0 100 10\" preserveAspectRatio=none><rect class={side} x={left:.2} width={width:.2} height=10 /></svg>"
-    )
+/// Where a unit lies in its transaction, and below that where its time went: by shares, not by when.
+pub(super) struct Lane<'a> {
+    pub(super) unit: &'a UnitView,
+    /// When the transaction began, nanoseconds since the epoch, and how long it took, seconds.
+    pub(super) begin_ns: i64,
+    pub(super) whole_s: f64,
+}
+
+impl Display for Lane<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unit, begin_ns, whole_s } = self;
+        let percent = |seconds: f64| seconds / whole_s * 100.0;
+        let left = percent((unit.start_ns - begin_ns) as f64 / 1e9);
+        let width = percent(unit.duration_s).max(0.3);
+        f.write_str("<svg class=lane viewBox=\"0 0 100 10\" preserveAspectRatio=none>")?;
+        if unit.queue_s > 0.0 {
+            let queue = percent(unit.queue_s);
+            write!(
+                f,
+                "<rect class=queue x={:.2} width={queue:.2} height=6><title>in the socket {}</title></rect>",
+                left - queue,
+                Time(unit.queue_s)
+            )?;
+        }
+        write!(
+            f,
+            "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}</title></rect>",
+            unit.side,
+            Time((unit.start_ns - begin_ns) as f64 / 1e9),
+            Time(unit.duration_s)
+        )?;
+        // A call waits for its answer: what it does meanwhile is its request's.
+        if unit.side == "server" {
+            let parts = parts([unit.cpu_s, unit.runqueue_s, unit.downstream_s, unit.blocked_s]);
+            shares(f, &parts, unit.duration_s, left, width, "y=7 height=3")?;
+        }
+        f.write_str("</svg>")
+    }
+}
+
+/// Names of parts of a time: on CPU, waiting for one, downstream and blocked. A thread is blocked while it waits for a call: what
+/// is downstream is not counted twice.
+fn parts([cpu, runq, down, blocked]: [f64; 4]) -> [(&'static str, f64); 4] {
+    [("cpu", cpu), ("runq", runq), ("down", down), ("blocked", (blocked - down).max(0.0))]
+}
+
+/// Parts of `whole`, seconds, side by side between `left` and `left + width`.
+fn shares(
+    out: &mut impl fmt::Write,
+    parts: &[(&str, f64)],
+    whole: f64,
+    left: f64,
+    width: f64,
+    place: &str,
+) -> fmt::Result {
+    let mut at = 0.0;
+    for (name, seconds) in parts {
+        let share = (seconds / whole.max(1e-9) * width).clamp(0.0, width - at);
+        if share >= width * 0.005 {
+            write!(
+                out,
+                "<rect class={name} x={:.2} width={share:.2} {place}><title>{name} {}</title></rect>",
+                left + at,
+                Time(*seconds)
+            )?;
+        }
+        at += share;
+    }
+    Ok(())
 }
 
 /// What the colours of [`bar`] mean.

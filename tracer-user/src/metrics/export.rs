@@ -447,6 +447,11 @@ impl Metrics {
         self.own.export(spans, retries);
     }
 
+    /// What became of noteworthy transactions that were to be saved, by outcome.
+    pub fn set_saved(&self, counts: &[(&str, u64)]) {
+        self.own.saved(counts);
+    }
+
     /// What a BPF program has cost.
     pub fn set_bpf(&self, program: &str, usage: Usage) {
         self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);

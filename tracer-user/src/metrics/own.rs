@@ -21,6 +21,7 @@ pub(super) struct Own {
     usage: GaugeVec,
     detached: GaugeVec,
     spans: Totals,
+    saved: Totals,
     span_retries: Totals,
 }
 
@@ -47,6 +48,10 @@ impl Own {
         let outcomes = "Units of work by what became of them as spans: sent, queue_full, rejected by the collector, or failed \
                         because it could not be reached for long.";
         let spans = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_spans_total", outcomes), &["outcome"])));
+        let outcomes = "Noteworthy transactions by what became of them: written, failed (the disk refused), or missed (gone from \
+                        memory before they stood still).";
+        let saved =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_saved_transactions_total", outcomes), &["outcome"])));
         let again = "Requests with spans that were sent again.";
         let span_retries =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
@@ -87,6 +92,7 @@ impl Own {
             ),
             detached,
             spans,
+            saved,
             span_retries,
         }
     }
@@ -119,6 +125,12 @@ impl Own {
             self.spans.set(outcome, *count);
         }
         self.span_retries.set("traces", retries);
+    }
+
+    pub(super) fn saved(&self, counts: &[(&str, u64)]) {
+        for (outcome, count) in counts {
+            self.saved.set(outcome, *count);
+        }
     }
 
     pub(super) fn detached(&self) -> GaugeVec {

@@ -7,6 +7,7 @@ mod proto;
 mod send;
 mod settings;
 mod spans;
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use settings::{Protocol, Settings, SettingsError, read};
+pub use settings::{Protocol, Settings, SettingsError, Tls, read};
 
 use crate::guard::fill::Fill;
 use crate::model::{Names, Unit};
@@ -97,8 +98,9 @@ impl Export {
     }
 }
 
-/// Begins to send. Call it where tasks can be started.
-pub fn start(settings: Settings, host: &str, wall_offset: i64) -> (Exporter, Export) {
+/// Begins to send. Call it where tasks can be started. Fails when certificates it needs cannot be read.
+pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Exporter, Export), SettingsError> {
+    let sender = Sender::new(settings.clone())?;
     let (queue, waiting) = mpsc::channel(settings.queue);
     let (end, done) = oneshot::channel();
     let counts = Arc::new(Counts::default());
@@ -106,10 +108,10 @@ pub fn start(settings: Settings, host: &str, wall_offset: i64) -> (Exporter, Exp
     let exporter = Exporter { queue, counts: Arc::clone(&counts), ratio: settings.ratio, wall_offset };
     let host = host.to_owned();
     tokio::spawn(async move {
-        work(settings, &host, waiting, &counts).await;
+        work(settings, sender, &host, waiting, &counts).await;
         let _ = end.send(());
     });
-    (exporter, export)
+    Ok((exporter, export))
 }
 
 impl UnitWriter for Exporter {
@@ -141,10 +143,8 @@ impl UnitWriter for Exporter {
 }
 
 /// Sends what comes until nobody can put anything into the queue any more.
-async fn work(settings: Settings, host: &str, mut waiting: mpsc::Receiver<Finished>, counts: &Counts) {
-    let (batch, delay, resource) = (settings.batch, settings.delay, settings.resource.clone());
-    let uri = settings.uri.clone();
-    let sender = Sender::new(settings);
+async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc::Receiver<Finished>, counts: &Counts) {
+    let Settings { uri, batch, delay, resource, .. } = settings;
     let mut reached = true;
     loop {
         let mut units = Vec::new();

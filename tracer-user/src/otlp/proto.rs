@@ -69,6 +69,8 @@ pub(super) struct Span {
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(super) trace_state: String,
     #[prost(bytes = "vec", tag = "4")]
     pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
@@ -83,7 +85,15 @@ pub(super) struct Span {
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
+    /// W3C's flags in the lowest byte; [`REMOTE_KNOWN`] and [`REMOTE`] above.
+    #[prost(fixed32, tag = "16")]
+    pub(super) flags: u32,
 }
+
+/// `SpanFlags`: whether the parent is another process's is known, and it is.
+pub(super) const REMOTE_KNOWN: u32 = 0x100;
+/// See [`REMOTE_KNOWN`].
+pub(super) const REMOTE: u32 = 0x200;
 
 /// `SpanKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]

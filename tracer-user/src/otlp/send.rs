@@ -8,13 +8,15 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER, TE, USER_AGENT};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 
 use super::proto::{Request, Response};
-use super::settings::{Protocol, Settings};
+use super::settings::{Protocol, Settings, SettingsError};
+use super::tls;
 
 /// Longest answer that is read.
 const ANSWER: usize = 64 * 1024;
@@ -34,18 +36,19 @@ pub(super) enum Sent {
 
 /// Sends to one collector, over connections that are kept.
 pub(super) struct Sender {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     settings: Settings,
 }
 
 impl Sender {
-    pub(super) fn new(settings: Settings) -> Self {
+    /// Fails when certificates it needs cannot be read.
+    pub(super) fn new(settings: Settings) -> Result<Self, SettingsError> {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(settings.timeout));
         connector.set_nodelay(true);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_max_idle_per_host(1).http2_only(settings.protocol == Protocol::Grpc);
-        Self { client: builder.build(connector), settings }
+        Ok(Self { client: builder.build(tls::connector(&settings, connector)?), settings })
     }
 
     /// Sends `message` once.

@@ -1,6 +1,7 @@
 //! Where spans go and how: OpenTelemetry's environment variables (specification: SDK environment variables, OTLP
 //! exporter configuration), and the flag that wins over them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
@@ -25,11 +26,23 @@ pub enum Protocol {
     Http,
 }
 
+/// Whom to trust and who to be, where the URL begins with `https`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Certificates to trust (PEM) instead of the system's (`OTEL_EXPORTER_OTLP_CERTIFICATE`).
+    pub trusted: Option<PathBuf>,
+    /// Own certificate and its key (PEM), for collectors that ask for them (`OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE` and
+    /// `OTEL_EXPORTER_OTLP_CLIENT_KEY`).
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
 /// Everything that can be set.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The whole URL requests go to.
     pub uri: Uri,
+    /// For `https`.
+    pub tls: Tls,
     /// How.
     pub protocol: Protocol,
     /// More headers, such as keys.
@@ -59,7 +72,7 @@ pub struct SettingsError {
     why: String,
 }
 
-fn error(name: &'static str, why: impl Into<String>) -> SettingsError {
+pub(super) fn error(name: &'static str, why: impl Into<String>) -> SettingsError {
     SettingsError { name, why: why.into() }
 }
 
@@ -121,8 +134,23 @@ pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<
         },
     };
     let queue = count("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)?;
+    let file = |special, general| either(special, general).map(|(_, path)| PathBuf::from(path));
+    let certificate = file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE");
+    let key = file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY");
+    let tls = Tls {
+        trusted: file("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+        client: match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(error("OTEL_EXPORTER_OTLP_CLIENT_KEY", "expected the certificate's key")),
+            (None, Some(_)) => {
+                return Err(error("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "expected the key's certificate"));
+            }
+        },
+    };
     Ok(Some(Settings {
         uri,
+        tls,
         protocol,
         headers,
         resource,
@@ -143,15 +171,9 @@ fn target(
     protocol: Option<Protocol>,
 ) -> Result<(Protocol, Uri), SettingsError> {
     let uri: Uri = endpoint.parse().map_err(|why| error(name, format!("'{endpoint}' is no URL: {why}")))?;
-    let expected = "expected http://HOST:PORT, such as http://localhost:4318";
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => {
-            let why = "https is not spoken here yet; send to a collector on this host or network, which can";
-            return Err(error(name, format!("'{endpoint}': {why}")));
-        }
-        _ => return Err(error(name, format!("'{endpoint}': {expected}"))),
-    }
+    let expected = "expected http://HOST:PORT or https://HOST:PORT, such as http://localhost:4318";
+    let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
+    let scheme = scheme.ok_or_else(|| error(name, format!("'{endpoint}': {expected}")))?;
     let authority = uri.authority().ok_or_else(|| error(name, format!("'{endpoint}': {expected}")))?;
     // The port says it where nothing else does.
     let protocol = protocol.unwrap_or(if authority.port_u16() == Some(4317) { Protocol::Grpc } else { Protocol::Http });
@@ -161,7 +183,7 @@ fn target(
         Protocol::Http if whole => uri.path().to_owned(),
         Protocol::Http => format!("{base}/v1/traces"),
     };
-    let whole = format!("http://{authority}{path}");
+    let whole = format!("{scheme}://{authority}{path}");
     let uri = whole.parse().map_err(|why| error(name, format!("'{whole}' is no URL: {why}")))?;
     Ok((protocol, uri))
 }
@@ -238,6 +260,7 @@ mod tests {
         assert_eq!(uri(None, &[(all, "http://c:1"), (traces, "http://t:9/as/it/stands")]), "http://t:9/as/it/stands");
         assert_eq!(uri(Some("http://f:4318"), &[(traces, "http://t:9/x")]), "http://f:4318/v1/traces");
         assert_eq!(uri(Some("http://f:4317"), &[]), format!("http://f:4317{grpc}"));
+        assert_eq!(uri(Some("https://f:4317"), &[]), format!("https://f:4317{grpc}"));
         assert_eq!(
             uri(Some("http://f:4317"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]),
             "http://f:4317/v1/traces"
@@ -282,7 +305,13 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (flag, name, value, expected) in [
             ("localhost:4318", "", "", "--otlp: 'localhost:4318': expected http://HOST:PORT"),
-            ("https://c:4318", "", "", "--otlp: 'https://c:4318': https is not spoken"),
+            ("ftp://c:4318", "", "", "--otlp: 'ftp://c:4318': expected http://HOST:PORT or https"),
+            (
+                "https://c",
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+                "/k",
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: expected the key's",
+            ),
             ("http://", "", "", "--otlp: 'http://' is no URL"),
             ("http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json' is not"),
             ("http://c", "OTEL_EXPORTER_OTLP_TIMEOUT", "-1", "OTEL_EXPORTER_OTLP_TIMEOUT: '-1' is no number"),

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::proto::{Code, KeyValue, Kind, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span, Status, Value};
+use super::proto::{
+    Code, KeyValue, Kind, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span, Status,
+    Value,
+};
 use crate::model::{ClassInfo, Side, TraceId, Unit};
 use crate::store::attributes;
 
@@ -39,6 +42,8 @@ pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)])
     let resource_spans = services.into_iter().map(|(service, spans)| {
         let mut attributes = vec![
             KeyValue::text("service.name", service),
+            // All its processes on a host are one here; which one it was is on the span.
+            KeyValue::text("service.instance.id", host),
             KeyValue::text("host.name", host),
             KeyValue::text("telemetry.sdk.name", "tracer"),
             KeyValue::text("telemetry.sdk.language", "rust"),
@@ -71,6 +76,12 @@ fn span(finished: &Finished) -> Span {
     all.push(KeyValue::text("tracer.request_class", &*name));
     all.push(KeyValue::text("tracer.grade", unit.grade.name()));
     all.push(KeyValue::text("tracer.evidence", unit.evidence));
+    if !unit.carrier.is_empty() {
+        all.push(KeyValue::text("tracer.parent.carrier", unit.carrier));
+    }
+    if let Some(sampled) = unit.sampled {
+        all.push(KeyValue::of("tracer.parent.sampled", Value::Bool(sampled)));
+    }
     all.push(KeyValue::of("tracer.context_switches", Value::Int(unit.cost.switches as i64)));
     for (key, nanos) in [
         ("tracer.queue.time", unit.queue()),
@@ -84,6 +95,7 @@ fn span(finished: &Finished) -> Span {
     Span {
         trace_id: unit.trace.0.to_be_bytes().to_vec(),
         span_id: unit.id.0.to_be_bytes().to_vec(),
+        trace_state: unit.carried.as_ref().map(|carried| carried.state.to_string()).unwrap_or_default(),
         parent_span_id: unit.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
         name,
         kind: if unit.side == Side::Server { Kind::Server } else { Kind::Client } as i32,
@@ -93,7 +105,14 @@ fn span(finished: &Finished) -> Span {
         status: unit
             .error
             .then(|| Status { message: unit.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
+        flags: flags(unit),
     }
+}
+
+/// What is sent is sampled, whoever says otherwise: `tracer.parent.sampled` keeps that.
+fn flags(unit: &Unit) -> u32 {
+    let remote = if unit.side == Side::Server && unit.parent.is_some() { REMOTE } else { 0 };
+    1 | REMOTE_KNOWN | remote
 }
 
 fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {
@@ -127,6 +146,9 @@ pub(super) mod tests {
             id: UnitId(id),
             trace: TraceId(0x1122 << 64 | u128::from(id)),
             parent: (id > 1).then_some(UnitId(id - 1)),
+            carrier: "",
+            sampled: None,
+            carried: None,
             side: if id > 1 { Side::Client } else { Side::Server },
             protocol: "http",
             service: ServiceId(0),

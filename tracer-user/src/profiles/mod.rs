@@ -5,11 +5,11 @@ mod fault;
 pub mod jit;
 mod naming;
 mod pprof;
+mod snapshot;
 mod symbolize;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ use crate::guard::room::Room;
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
+pub use snapshot::Snapshot;
+use snapshot::Sum;
 use symbolize::{Means, Symbols};
 
 /// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
@@ -154,22 +156,6 @@ pub struct Filter {
     pub class: Option<String>,
     /// Only samples this recent.
     pub since: Option<Duration>,
-}
-
-/// One stack of a snapshot.
-#[derive(Debug)]
-struct Sum {
-    stack: Kept,
-    process: Arc<str>,
-    count: u64,
-    nanos: u64,
-}
-
-/// Counts as they were at one moment, to be rendered elsewhere.
-#[derive(Debug)]
-pub struct Snapshot {
-    entries: Vec<Sum>,
-    symbols: Symbols,
 }
 
 impl Profiles {
@@ -396,7 +382,7 @@ impl Profiles {
             Some(Sum { stack, process, count, nanos })
         };
         let entries = sums.into_iter().filter_map(entry).collect();
-        Snapshot { entries, symbols: self.symbols.clone() }
+        Snapshot::new(entries, self.symbols.clone())
     }
 }
 
@@ -453,194 +439,6 @@ impl Sink for Profiles {
     }
 }
 
-impl Snapshot {
-    /// Samples in it.
-    pub fn samples(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.count).sum()
-    }
-
-    /// Names of every stack, outermost frame first, with its count and nanoseconds.
-    fn named(&self) -> Vec<(Vec<Arc<str>>, u64, u64)> {
-        let seen = |entry: &Sum| match &entry.stack {
-            Kept::Seen(stack, _) => Some(Arc::clone(stack)),
-            Kept::Named(_) => None,
-        };
-        let missing: Vec<Arc<Stack>> = self.entries.iter().filter_map(seen).collect();
-        let mut found = self.symbols.names(&missing).into_iter();
-        self.entries
-            .iter()
-            .map(|entry| {
-                let frames = match &entry.stack {
-                    Kept::Named(frames) => Some(Arc::clone(frames)),
-                    Kept::Seen(..) => found.next().flatten(),
-                };
-                let frames = frames.unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
-                let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
-                (names, entry.count, entry.nanos)
-            })
-            .collect()
-    }
-
-    /// One line per stack: frames from the root, separated by semicolons, and the number of samples.
-    pub fn folded(&self) -> String {
-        let mut lines: HashMap<String, u64> = HashMap::new();
-        for (frames, count, _) in self.named() {
-            let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
-            *lines.entry(line).or_default() += count;
-        }
-        let mut lines: Vec<_> = lines.into_iter().collect();
-        lines.sort();
-        lines.into_iter().fold(String::new(), |mut out, (line, count)| {
-            // Writing to a string does not fail.
-            let _ = writeln!(out, "{line} {count}");
-            out
-        })
-    }
-
-    /// A flame graph.
-    pub fn svg(&self, title: &str) -> Vec<u8> {
-        let folded = self.folded();
-        let mut options = inferno::flamegraph::Options::default();
-        title.clone_into(&mut options.title);
-        options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
-        options.count_name = "samples".into();
-        options.hash = true;
-        let mut out = Vec::new();
-        let drawn =
-            !folded.is_empty() && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
-        if drawn { out } else { empty(title).into_bytes() }
-    }
-
-    /// A gzip-compressed `profile.proto`.
-    pub fn pprof(&self) -> Vec<u8> {
-        pprof::encode(&self.named())
-    }
-}
-
-fn empty(title: &str) -> String {
-    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    format!(
-        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"80\" xmlns=\"http://www.w3.org/2000/svg\"><text x=\"600\" y=\"30\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"17\">{title}</text><text x=\"600\" y=\"58\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"12\">no samples yet</text></svg>\n"
-    )
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{ClassId, ClassInfo, ServiceId, Side};
-
-    #[inline(never)]
-    fn landmark() -> u64 {
-        std::hint::black_box(7)
-    }
-
-    fn names() -> Names {
-        let class = |name: &str| ClassInfo {
-            service: ServiceId(0),
-            service_name: Arc::from("shop"),
-            protocol: "http",
-            side: Side::Server,
-            name: Arc::from(name),
-            route: Arc::from(""),
-        };
-        Names { services: vec![Arc::from("shop")], classes: vec![class("GET /a"), class("GET /<b>")] }
-    }
-
-    fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
-        let pid = std::process::id();
-        StackSample { nanos: 1, pid, tid: pid, weight: 10, user, kernel: vec![], owner, unit: None }
-    }
-
-    #[test]
-    fn old_stacks_make_room_for_new_ones() {
-        let bounds = Bounds { stacks: 100, pairs: 250, debug: 0 };
-        let mut profiles = Profiles::new().within(bounds);
-        let at = |profiles: &mut Profiles, second: u64, address: u64| {
-            let sample = sample(Owner::Class(ClassId(0)), vec![address]);
-            profiles.sample(&names(), &StackSample { nanos: second * 1_000_000_000, ..sample });
-            let fills = profiles.fills();
-            assert!(
-                fills.stacks.entries <= fills.stacks.limit && fills.pairs.entries <= fills.pairs.limit,
-                "{fills:?}"
-            );
-        };
-        for address in 0..300 {
-            at(&mut profiles, 10, address);
-        }
-        assert_eq!((profiles.len(), profiles.refused), (100, 200), "the first hundred");
-        // An hour later, nobody has the first ones any more.
-        for address in 1000..1100 {
-            at(&mut profiles, 4000, address);
-        }
-        assert_eq!((profiles.len(), profiles.refused, profiles.fills().pairs.reached), (100, 200, 1));
-        for second in [4040, 4080] {
-            for address in 1000..1090 {
-                at(&mut profiles, second, address);
-            }
-        }
-        assert_eq!((profiles.refused, profiles.fills().pairs.reached), (200, 2));
-        let refused = profiles.refused;
-        profiles.keep_part(4);
-        assert!(profiles.fills().pairs.entries <= 62 && profiles.len() <= 25, "{:?}", profiles.fills());
-        profiles.keep_part(0);
-        assert!(profiles.is_empty());
-        at(&mut profiles, 4100, 1);
-        assert_eq!((profiles.len(), profiles.refused), (0, refused + 1));
-        profiles.keep_part(1);
-        at(&mut profiles, 4200, 1);
-        assert_eq!(profiles.len(), 1);
-    }
-
-    #[test]
-    fn stacks_with_the_same_names_become_one() {
-        assert_eq!(landmark(), 7);
-        let mut profiles = Profiles::new();
-        profiles.set_process(std::process::id(), "shop");
-        let here = landmark as *const () as u64 + 1;
-        let owners = [Owner::Class(ClassId(0)), Owner::Class(ClassId(1)), Owner::Class(ClassId(0))];
-        for round in 0..2 {
-            for (offset, owner) in owners.into_iter().enumerate() {
-                profiles.sample(&names(), &sample(owner, vec![here + offset as u64]));
-            }
-            profiles.sample(&names(), &sample(owners[0], vec![1]));
-            // Named on their thread: whoever asks waits for it, and what is kept is named before.
-            let all = Filter::default();
-            assert_eq!(profiles.snapshot(&names(), &all).folded().lines().count(), 2);
-            profiles.tick(round + 2);
-            assert_eq!((profiles.len(), profiles.fills().pairs.entries), (2, 3), "{profiles:?}");
-            assert!(profiles.ids.is_empty() && profiles.shapes.len() == 2, "addresses are not kept");
-        }
-        let of = |class: &str| {
-            let filter = Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
-            profiles.snapshot(&names(), &filter).folded()
-        };
-        let (one, other) = (of("GET /a"), of("GET /<b>"));
-        assert!(one.contains("landmark 4\n") && one.contains("shop;[callers unknown] 2\n"), "{one}");
-        assert!(other.ends_with("landmark 2\n") && other.lines().count() == 1, "{other}");
-        profiles.keep_part(0);
-        assert!(profiles.shapes.is_empty() && profiles.is_empty());
-    }
-
-    #[test]
-    fn each_class_has_its_own_stacks_with_names() {
-        assert_eq!(landmark(), 7);
-        let mut profiles = Profiles::new();
-        profiles.set_process(std::process::id(), "shop");
-        let here = landmark as *const () as u64 + 1;
-        for _ in 0..3 {
-            profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![here]));
-        }
-        profiles.sample(&names(), &sample(Owner::Class(ClassId(1)), vec![1]));
-        let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
-        let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
-        let folded = snapshot.folded();
-        assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 3\n"), "{folded}");
-        let other = profiles.snapshot(&names(), &filter("GET /<b>"));
-        assert!(!other.folded().contains("landmark"));
-        let svg = String::from_utf8(snapshot.svg("GET /<b>")).unwrap();
-        assert!(svg.contains("landmark") && !svg.contains("/<b>"), "escaped");
-        let nothing = profiles.snapshot(&names(), &filter("GET /c"));
-        assert!(String::from_utf8(nothing.svg("x")).unwrap().contains("no samples yet"));
-        pprof::tests::check(&snapshot.pprof(), 3, 30, "landmark");
-    }
-}
+#[path = "profiles_tests.rs"]
+mod tests;

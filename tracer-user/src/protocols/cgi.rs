@@ -2,8 +2,9 @@
 
 use memchr::memchr;
 
-use super::http1::{VALUE_LIMIT, is_token, path, text, traceparent};
-use super::{Asked, Request, Settings, TraceParent};
+use super::context::{Contexts, Which};
+use super::http1::{VALUE_LIMIT, is_token, path, text};
+use super::{Asked, Request, Settings};
 
 /// What variables say of a request.
 #[derive(Debug, Default)]
@@ -13,7 +14,7 @@ pub(super) struct Variables<'a> {
     names: [Option<&'a [u8]>; 4],
     host: Option<&'a [u8]>,
     request_id: Option<&'a [u8]>,
-    traceparent: Option<TraceParent>,
+    contexts: Contexts,
     headers: Vec<(u16, Box<str>)>,
 }
 
@@ -40,11 +41,12 @@ impl<'a> Variables<'a> {
             b"REQUEST_URI" => &mut self.names[3],
             b"HTTP_HOST" if settings.host => &mut self.host,
             b"HTTP_X_REQUEST_ID" if settings.request_id => &mut self.request_id,
-            b"HTTP_TRACEPARENT" => {
-                self.traceparent = traceparent(value);
-                return;
+            _ => {
+                if let Some(which) = Which::of_variable(name, settings) {
+                    self.contexts.see(which, value, settings);
+                }
+                return self.header(name, value, settings);
             }
-            _ => return self.header(name, value, settings),
         };
         *place = Some(value);
         self.header(name, value, settings);
@@ -63,12 +65,14 @@ impl<'a> Variables<'a> {
         let method = self.method.filter(|method| method.len() <= 32 && !method.is_empty())?;
         let method = method.iter().all(|byte| is_token(*byte)).then_some(method)?;
         let name = self.names.into_iter().flatten().find(|name| !name.is_empty())?;
+        let (traceparent, carried) = self.contexts.finish();
         Some(Box::new(Request {
             method: settings.method(std::str::from_utf8(method).ok()?),
             path: path(name, false),
             host: self.host.map(|host| text(kept(host))),
             version: "",
-            traceparent: self.traceparent,
+            traceparent,
+            carried,
             request_id: self.request_id.map(|id| text(kept(id))),
             headers: self.headers,
             asked: Asked::default(),

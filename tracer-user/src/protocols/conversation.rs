@@ -449,6 +449,9 @@ impl Conversation {
             stalls = if taken == 0 && !ended { stalls + 1 } else { 0 };
             at += taken;
         }
+        if let Some(names) = self.parser.as_mut().map(|parser| parser.take_refused()).filter(|names| *names > 0) {
+            out.push(Said::Forgotten { names });
+        }
         let stream = self.stream(chunk.dir);
         stream.pos = chunk.end();
         stream.last = chunk.at;

@@ -97,6 +97,7 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
                 line.1 += &format!(" = {status} {}", failure.unwrap_or("ok"));
             }
             Said::Unnamed => lines.push((u64::MAX, "unnamed".into())),
+            Said::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             Said::Crowded => lines.push((u64::MAX, "crowded".into())),
             Said::RequestDone { .. } => {}
         }
@@ -462,7 +463,11 @@ proptest! {
                     totals.1 += reply_bytes;
                 }
                 Said::Lost { .. } | Said::Unpaired { .. } => prop_assert!(false, "{:?}", word),
-                Said::RequestDone { .. } | Said::Judged { .. } | Said::Unnamed | Said::Crowded => {}
+                Said::RequestDone { .. }
+                | Said::Judged { .. }
+                | Said::Unnamed
+                | Said::Crowded
+                | Said::Forgotten { .. } => {}
             }
         }
         prop_assert_eq!(got, expected);

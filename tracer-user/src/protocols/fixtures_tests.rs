@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::conversation::tests::{Op, play};
-use super::{Closed, Conversation, PROTOCOLS, Said, Settings, Stamp};
+use super::{Closed, Conversation, PROTOCOLS, Said, Settings, Stamp, grpc};
 use crate::model::{Direction, Side};
 
 /// Connections of a file, each as its operations.
@@ -43,6 +43,9 @@ fn lines(ops: &[Op]) -> Vec<String> {
             Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
                 lines[exchange as usize] += &format!(" {} {request_bytes}/{reply_bytes}", outcome.name());
             }
+            Said::Judged { exchange, status, failure } => {
+                lines[exchange as usize] += &format!(" = {status} {}", failure.unwrap_or("ok"));
+            }
             Said::RequestDone { .. } => {}
             other => lines.push(format!("{other:?}")),
         }
@@ -59,6 +62,12 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
+/// Every captured connection, with its file's name.
+pub(crate) fn connections() -> Vec<(String, Vec<Op>)> {
+    let named = |file: PathBuf| read(&file).into_iter().map(move |ops| (file.display().to_string(), ops));
+    files().into_iter().flat_map(named).collect()
+}
+
 #[test]
 fn captured_connections_say_what_is_expected() {
     for file in files() {
@@ -66,8 +75,11 @@ fn captured_connections_say_what_is_expected() {
         let expected = std::fs::read_to_string(file.with_extension("expect")).unwrap_or_default();
         assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}:\n{}", file.display(), found.join("\n"));
         let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-        assert!(PROTOCOLS.iter().any(|protocol| protocol.name() == name), "{name} is a protocol");
-        assert!(found.iter().any(|line| line.starts_with(&name)), "{}: {found:?}", file.display());
+        // Either version of HTTP is called that.
+        let name = if name == "http2" { "http" } else { &name };
+        let known = PROTOCOLS.iter().any(|protocol| protocol.name() == name) || name == grpc::NAME;
+        assert!(known, "{name} is a protocol");
+        assert!(found.iter().any(|line| line.starts_with(name)), "{}: {found:?}", file.display());
     }
 }
 
@@ -111,8 +123,11 @@ fn nobody_takes_anothers_connection() {
                     )
                 });
                 let takers: Vec<&str> = takers.map(|protocol| protocol.name()).collect();
-                // A session begins as a request of HTTP.
-                let expected = if name == "websocket" { "http" } else { &name };
+                // A session begins as a request of HTTP, calls are carried by HTTP/2, which is called the same.
+                let expected = match &*name {
+                    "websocket" | "http2" | grpc::NAME => "http",
+                    name => name,
+                };
                 assert!(
                     takers.iter().all(|taker| *taker == expected),
                     "{takers:?} took {end} bytes of {}",

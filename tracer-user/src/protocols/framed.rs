@@ -45,6 +45,8 @@ pub trait Framed: Send + fmt::Debug {
     fn adopt(&mut self, key: u64) {
         let _ = key;
     }
+    /// Nothing moves for a while: what it keeps is to take as little room as it can.
+    fn rest(&mut self) {}
     /// Bytes it keeps.
     fn kept_bytes(&self) -> usize {
         0

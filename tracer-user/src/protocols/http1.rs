@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step, TraceParent};
+use super::context::{Contexts, Which};
+use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
 /// Methods recognised at the beginning of a connection, the usual ones first.
 pub(super) const METHODS: &[&str] = &[
@@ -179,17 +180,24 @@ impl Parser for Heads {
         let mut request = None;
         let mut valid = true;
         let mut framing = Framing::default();
+        let mut contexts = Contexts::default();
         let used = lines(bytes, |number, line| {
             if number == 0 {
                 request = request_line(line, settings);
                 valid = request.is_some();
             } else if let (Some(request), Some((name, value))) = (&mut request, header(line)) {
                 framing.see(name, value);
+                if let Some(which) = Which::of(name, settings) {
+                    contexts.see(which, value, settings);
+                }
                 request_header(request, name, value, settings);
             }
         });
         if !valid {
             return Step::Invalid;
+        }
+        if let Some(request) = &mut request {
+            (request.traceparent, request.carried) = contexts.finish();
         }
         match (used, request) {
             (Some(used), Some(request)) => {
@@ -308,6 +316,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         host: None,
         version,
         traceparent: None,
+        carried: None,
         request_id: None,
         headers: Vec::new(),
         asked: Asked { bodiless: method == "HEAD", tunnel, ..Asked::default() },
@@ -349,10 +358,7 @@ pub(super) fn text(bytes: &[u8]) -> Arc<str> {
 
 fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &Settings) {
     let value_kept = || text(value.get(..value.len().min(VALUE_LIMIT)).unwrap_or_default());
-    if name.eq_ignore_ascii_case(b"traceparent") {
-        // Two of them mean that neither can be trusted (W3C Trace Context §3.2).
-        request.traceparent = if request.traceparent.is_some() { None } else { traceparent(value) };
-    } else if settings.host && name.eq_ignore_ascii_case(b"host") {
+    if settings.host && name.eq_ignore_ascii_case(b"host") {
         request.host = Some(value_kept());
     } else if settings.request_id && name.eq_ignore_ascii_case(b"x-request-id") {
         request.request_id = Some(value_kept());
@@ -369,23 +375,6 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
             request.headers.push((index as u16, Box::from(&*value_kept())));
         }
     }
-}
-
-/// W3C Trace Context §3.2: `version-traceid-parentid-flags`, lower-case hexadecimal, ids not zero, version not `ff`.
-pub fn traceparent(value: &[u8]) -> Option<TraceParent> {
-    let field = |from: usize, to: usize| -> Option<u128> {
-        let digits = value.get(from..to)?;
-        digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).then_some(())?;
-        u128::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    };
-    let dash = |at: usize| value.get(at) == Some(&b'-');
-    let version = field(0, 2)?;
-    let complete = if version == 0 { value.len() == 55 } else { value.len() == 55 || dash(55) };
-    if version == 0xff || !complete || !(dash(2) && dash(35) && dash(52)) {
-        return None;
-    }
-    let (trace_id, parent_id) = (field(3, 35)?, field(36, 52)? as u64);
-    (trace_id != 0 && parent_id != 0).then_some(TraceParent { trace_id, parent_id, flags: field(53, 55)? as u8 })
 }
 
 #[cfg(test)]
@@ -434,26 +423,6 @@ mod tests {
         }
         assert_eq!(&*path(b"h:443", true), "h:443");
         assert_eq!(path(&[b'/'; 5000], false).len(), PATH_LIMIT);
-    }
-
-    #[test]
-    fn trace_context_is_strict() {
-        let good = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let parsed = traceparent(good).unwrap();
-        assert_eq!(parsed.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
-        assert_eq!((parsed.parent_id, parsed.flags), (0xb7ad_6b71_6920_3331, 1));
-        for bad in [
-            &b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x"[..],
-            b"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            b"00-00000000000000000000000000000000-b7ad6b7169203331-01",
-            b"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-            b"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
-            b"",
-        ] {
-            assert_eq!(traceparent(bad), None, "{}", String::from_utf8_lossy(bad));
-        }
-        assert!(traceparent(b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-future").is_some());
     }
 
     #[test]

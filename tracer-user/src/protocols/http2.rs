@@ -7,6 +7,7 @@
 mod fields;
 mod hpack;
 mod huffman;
+mod pack;
 
 use self::fields::Fields;
 use self::hpack::{Ended, Table};
@@ -466,6 +467,11 @@ impl Framed for Frames {
 
     fn adopt(&mut self, key: u64) {
         self.highest = self.highest.max(key);
+    }
+
+    fn rest(&mut self) {
+        self.requests.rest();
+        self.replies.rest();
     }
 
     fn kept_bytes(&self) -> usize {

@@ -74,6 +74,7 @@ fn named(name: &'static str, asked: Asked) -> Box<Request> {
         host: None,
         version: "",
         traceparent: None,
+        carried: None,
         request_id: None,
         headers: Vec::new(),
         asked,

@@ -8,6 +8,7 @@ mod bodies;
 mod cgi;
 mod changes;
 pub mod closing;
+pub mod context;
 mod conversation;
 pub mod dns;
 mod elements;
@@ -26,6 +27,7 @@ pub mod postgresql;
 mod proxy;
 pub mod recognised;
 pub mod redis;
+mod rest;
 mod session;
 pub mod sql;
 mod stream;
@@ -34,14 +36,16 @@ mod turns;
 pub mod websocket;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tracer_common::limits::HEAD_COLLECTED;
 
 pub use conversation::Conversation;
 pub use elements::Elements;
+pub use rest::Talk;
 
-use crate::model::{Direction, Nanos, Outcome, Side};
+use crate::model::{Carried, Direction, Nanos, Outcome, Side};
+use context::TraceParent;
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
 pub static PROTOCOLS: &[&dyn Protocol] = &[
@@ -212,12 +216,18 @@ pub trait Parser: Send + fmt::Debug {
     fn broken(&mut self, requests: bool) {
         let _ = requests;
     }
+    /// Nothing moves for a while: what is kept is to take as little room as it can.
+    fn rest(&mut self) {}
     /// Bytes kept for the messages to come.
     fn kept_bytes(&self) -> usize {
         0
     }
     /// Gives those up.
     fn forget(&mut self) {}
+    /// Names for later messages that were not kept, because there are too many, since last asked.
+    fn take_refused(&mut self) -> u64 {
+        0
+    }
 }
 
 /// What a parser made of the bytes at a message's beginning.
@@ -323,17 +333,6 @@ pub struct Reply {
     pub interim: bool,
 }
 
-/// W3C `traceparent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceParent {
-    /// 16 bytes, not zero.
-    pub trace_id: u128,
-    /// 8 bytes, not zero.
-    pub parent_id: u64,
-    /// Flags; bit 0 = sampled.
-    pub flags: u8,
-}
-
 /// A request's head. Nothing of it but what naming, rules and linking need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -347,6 +346,8 @@ pub struct Request {
     pub version: &'static str,
     /// Trace context, if a valid one came with it.
     pub traceparent: Option<TraceParent>,
+    /// What came with it.
+    pub carried: Option<Box<Carried>>,
     /// `X-Request-ID`, bounded, where asked for.
     pub request_id: Option<Arc<str>>,
     /// Values of the headers in [`Settings::headers`] by their index there, bounded.
@@ -361,19 +362,29 @@ pub struct Request {
 pub const UNNAMED: &str = "_UNNAMED";
 
 impl Request {
-    /// A request that must have been there, of which nothing was captured that names it.
-    pub fn unnamed() -> Box<Self> {
+    /// A request of which nothing is known but what it is called.
+    pub fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Self> {
         Box::new(Self {
-            method: Arc::from(UNNAMED),
-            path: Arc::from(""),
+            method,
+            path,
             host: None,
             version: "",
             traceparent: None,
+            carried: None,
             request_id: None,
             headers: Vec::new(),
-            asked: Asked::default(),
-            cut: true,
+            asked,
+            cut: false,
         })
+    }
+
+    /// A request that must have been there, of which nothing was captured that names it.
+    pub fn unnamed() -> Box<Self> {
+        static NAMES: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [Arc::from(UNNAMED), Arc::from("")]);
+        let [method, path] = &*NAMES;
+        let mut made = Self::named(Arc::clone(method), Arc::clone(path), Asked::default());
+        made.cut = true;
+        made
     }
 }
 
@@ -387,6 +398,8 @@ pub struct Settings {
     pub headers: Vec<Box<str>>,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
+    /// Members of baggage that are kept.
+    pub baggage: Arc<[Arc<str>]>,
     /// Keep `Host`.
     pub host: bool,
     /// Longest head put together from pieces, bytes.
@@ -403,6 +416,7 @@ impl Default for Settings {
         Self {
             headers: Vec::new(),
             request_id: false,
+            baggage: Arc::from([]),
             host: false,
             head_limit: HEAD_COLLECTED,
             timed_ports: Vec::new(),
@@ -545,6 +559,11 @@ pub enum Said {
     Unnamed,
     /// Too many requests of the connection were open: the oldest was given up.
     Crowded,
+    /// What later messages refer to was not kept, because the connection has too much of it: statements it prepared.
+    Forgotten {
+        /// How many.
+        names: u64,
+    },
     /// Bytes that a parser needed were not captured, or were not understood.
     Lost {
         /// Which way.

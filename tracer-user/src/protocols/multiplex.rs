@@ -8,9 +8,11 @@
 
 mod ending;
 mod reckon;
+mod rest;
 
 use std::collections::BTreeMap;
 
+pub(super) use self::rest::RestingLanes;
 use super::conversation::{HEAD_MAX, Held};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::{Asked, Chunk, Request, Said, Settings, Stamp, Touched, UNNAMED, Verdict, Want};

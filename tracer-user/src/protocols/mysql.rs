@@ -117,10 +117,12 @@ struct Session {
     server: Option<u32>,
     /// What was agreed on.
     agreed: u32,
-    statements: FxHashMap<u32, Summary>,
-    preparing: VecDeque<Summary>,
-    last: Option<Summary>,
+    statements: Option<Box<FxHashMap<u32, Arc<Summary>>>>,
+    /// Those that wait for their number.
+    preparing: Option<Box<VecDeque<Arc<Summary>>>>,
+    last: Option<Arc<Summary>>,
     progress: Progress,
+    refused: u32,
 }
 
 impl Session {
@@ -164,7 +166,7 @@ impl Session {
         let statement = |text: &[u8]| summarize(text, (front.len() as u64) < packet.length, Dialect::MySql);
         let prepared = || match long(front, 1) {
             Some(LAST) => self.last.clone(),
-            Some(number) => self.statements.get(&number).cloned(),
+            Some(number) => self.statements.as_ref().and_then(|known| known.get(&number)).cloned(),
             None => None,
         };
         let mut message = match command {
@@ -173,21 +175,24 @@ impl Session {
                 None => unnamed(NOTE_RESULT),
             },
             PREPARE => {
-                let summary = statement(front.get(1..).unwrap_or_default());
+                let summary = Arc::new(statement(front.get(1..).unwrap_or_default()));
                 let text = Arc::from(format!("PREPARE {}", summary.text));
-                if self.preparing.len() < PREPARING {
-                    self.preparing.push_back(summary.clone());
+                let preparing = self.preparing.get_or_insert_default();
+                if preparing.len() < PREPARING {
+                    preparing.push_back(Arc::clone(&summary));
+                } else {
+                    self.refused += 1;
                 }
                 self.last = Some(summary);
                 named(shared("PREPARE"), text, NOTE_PREPARE)
             }
             EXECUTE | BULK => match prepared() {
-                Some(Summary { operation, text }) => named(operation, text, NOTE_RESULT),
+                Some(summary) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), NOTE_RESULT),
                 None => unnamed(NOTE_RESULT),
             },
             CLOSE => {
                 if let Some(number) = long(front, 1) {
-                    self.statements.remove(&number);
+                    self.statements.as_mut().and_then(|known| known.remove(&number));
                 }
                 return Step::Pass { used, rest };
             }
@@ -210,8 +215,7 @@ impl Session {
 }
 
 fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
-    let asked = Asked { note, ..Asked::default() };
-    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+    Request::named(method, path, Asked { note, ..Asked::default() })
 }
 
 fn plain(method: &str, note: u16) -> Box<Request> {
@@ -219,7 +223,9 @@ fn plain(method: &str, note: u16) -> Box<Request> {
 }
 
 fn unnamed(note: u16) -> Box<Request> {
-    Box::new(Request { asked: Asked { note, ..Asked::default() }, cut: false, ..*Request::unnamed() })
+    let mut request = Request::unnamed();
+    (request.asked.note, request.cut) = (note, false);
+    request
 }
 
 impl Parser for Session {
@@ -254,11 +260,14 @@ impl Parser for Session {
         if let Step::Head { message, .. } = &step
             && asked.note == NOTE_PREPARE
         {
-            let summary = self.preparing.pop_front();
-            if let (Some(number), Some(summary), None) = (self.progress.prepared.take(), summary, message.failure)
-                && self.statements.len() < STATEMENTS
-            {
-                self.statements.insert(number, summary);
+            let summary = self.preparing.as_mut().and_then(|preparing| preparing.pop_front());
+            if let (Some(number), Some(summary), None) = (self.progress.prepared.take(), summary, message.failure) {
+                let statements = self.statements.get_or_insert_default();
+                if statements.len() < STATEMENTS || statements.contains_key(&number) {
+                    statements.insert(number, summary);
+                } else {
+                    self.refused += 1;
+                }
             }
         }
         match step {
@@ -286,17 +295,28 @@ impl Parser for Session {
         if !requests {
             self.progress.restart();
             // Which of them a reply that is yet to come answers is not known.
-            self.preparing.clear();
+            self.preparing = None;
         }
     }
 
     fn kept_bytes(&self) -> usize {
-        self.statements.len() * EACH
+        self.statements.as_ref().map_or(0, |known| known.len() * EACH)
     }
 
     fn forget(&mut self) {
-        self.statements = FxHashMap::default();
-        self.preparing = VecDeque::new();
+        self.statements = None;
+        self.preparing = None;
+    }
+
+    fn rest(&mut self) {
+        if let Some(statements) = &mut self.statements {
+            statements.shrink_to_fit();
+        }
+        self.preparing = self.preparing.take().filter(|preparing| !preparing.is_empty());
+    }
+
+    fn take_refused(&mut self) -> u64 {
+        u64::from(std::mem::take(&mut self.refused))
     }
 }
 

@@ -166,6 +166,11 @@ impl Pair {
         }
     }
 
+    /// The next request gets this number.
+    pub(super) fn go_on(&mut self, next: u64) {
+        self.next = next;
+    }
+
     /// The number the next request will get.
     pub(super) fn upcoming(&self) -> u64 {
         self.next

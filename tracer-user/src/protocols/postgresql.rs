@@ -65,10 +65,10 @@ struct Group {
     /// What it does, by the message that says most.
     does: Does,
     /// What it runs or prepares, where that is known.
-    summary: Option<Summary>,
+    summary: Option<Arc<Summary>>,
     /// It has bound a portal, which runs `runs`, where that is known.
     bound: bool,
-    runs: Option<Summary>,
+    runs: Option<Arc<Summary>>,
     /// Messages in it that are answered.
     answers: u16,
 }
@@ -95,6 +95,8 @@ struct Session {
     copied: bool,
     /// Encryption was asked for: one byte answers.
     negotiating: bool,
+    /// Notifications may come.
+    listens: bool,
     progress: Progress,
 }
 
@@ -104,12 +106,14 @@ impl Session {
         let Group { does, summary, answers, .. } = std::mem::take(&mut self.group);
         let note = if ready { NOTE_READY } else { NOTE_ANSWERS.saturating_add(answers) };
         let message = match (does, summary) {
-            (Does::Execute, Some(summary)) => named(summary.operation, summary.text, note),
+            (Does::Execute, Some(summary)) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), note),
             (Does::Execute, None) => {
-                Box::new(Request { asked: Asked { note, ..Asked::default() }, cut: false, ..*Request::unnamed() })
+                let mut request = Request::unnamed();
+                (request.asked.note, request.cut) = (note, false);
+                request
             }
-            (Does::Prepare, Some(Summary { text, .. })) => {
-                named(shared("PREPARE"), Arc::from(format!("PREPARE {text}")), note)
+            (Does::Prepare, Some(summary)) => {
+                named(shared("PREPARE"), Arc::from(format!("PREPARE {}", summary.text)), note)
             }
             (Does::Prepare, None) => plain("PREPARE", note),
             (Does::Bind, _) => plain("BIND", note),
@@ -123,8 +127,7 @@ impl Session {
     /// The rest of a group was not captured.
     fn cut(&mut self, used: usize) -> Step<Box<Request>> {
         if self.group.does == Does::Nothing {
-            let message = Box::new(Request { cut: true, ..*Request::unnamed() });
-            return Step::Head { used, message, body: Body::UntilTurn };
+            return Step::Head { used, message: Request::unnamed(), body: Body::UntilTurn };
         }
         // Nobody binds what is not executed.
         if self.group.bound && self.group.does < Does::Execute {
@@ -172,6 +175,7 @@ impl Session {
         let text = frame.fields.strip_suffix(&[0]).filter(|_| frame.is_whole());
         let summary = summarize(text.unwrap_or(frame.fields), text.is_none(), Dialect::PostgreSql);
         self.group = Group::default();
+        self.listens |= summary.text.contains("LISTEN");
         let mut message = named(summary.operation, summary.text, NOTE_READY);
         let (used, rest) = frame.split();
         message.cut = rest > 0 && frame.fields.len() < SQL_LIMIT;
@@ -189,9 +193,10 @@ impl Session {
             b'P' => {
                 let found = name(fields).map(|(statement, rest)| {
                     let (query, is_cut) = name(rest).map_or((rest, true), |(query, _)| (query, false));
-                    (statement, summarize(query, is_cut, Dialect::PostgreSql))
+                    (statement, Arc::new(summarize(query, is_cut, Dialect::PostgreSql)))
                 });
                 if let Some((statement, summary)) = found {
+                    self.listens |= summary.text.contains("LISTEN");
                     self.group.summary = Some(summary.clone());
                     self.statements.set(statement, Some(summary));
                 } else {
@@ -231,8 +236,7 @@ fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
 }
 
 fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
-    let asked = Asked { note, ..Asked::default() };
-    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+    Request::named(method, path, Asked { note, ..Asked::default() })
 }
 
 fn plain(method: &str, note: u16) -> Box<Request> {
@@ -300,7 +304,7 @@ impl Parser for Session {
     }
 
     fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
-        self.progress.last(bytes)
+        self.progress.last(bytes, self.listens)
     }
 
     fn broken(&mut self, requests: bool) {
@@ -319,6 +323,15 @@ impl Parser for Session {
     fn forget(&mut self) {
         self.statements.clear();
         self.portals.clear();
+    }
+
+    fn rest(&mut self) {
+        self.statements.rest();
+        self.portals.rest();
+    }
+
+    fn take_refused(&mut self) -> u64 {
+        self.statements.take_refused() + self.portals.take_refused()
     }
 }
 

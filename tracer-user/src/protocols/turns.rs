@@ -146,6 +146,11 @@ impl Turns {
         self.began
     }
 
+    /// Whether bytes are read: a handshake is under way.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Handshake(_))
+    }
+
     /// When the turn under way began and when its answer was last seen to go on.
     pub(super) fn so_far(&self) -> Option<(Nanos, Nanos)> {
         let turn = self.turn.as_ref()?;
@@ -285,13 +290,10 @@ impl Turns {
         let request = Box::new(Request {
             method: Arc::from(word),
             path: self.name.path.as_ref().map_or_else(|| Arc::from(""), |name| Arc::from(format!("{word} {name}"))),
-            host: None,
             version: self.name.version,
-            traceparent: None,
-            request_id: None,
-            headers: Vec::new(),
             asked: Asked { timed: true, ..Asked::default() },
             cut: false,
+            ..*Request::unnamed()
         });
         let side = self.side();
         out.push(Said::Begun { exchange, request, first, arrived, head_at: first, pos, side, protocol });
@@ -332,11 +334,6 @@ impl Turn {
 }
 
 impl Conversation {
-    /// Whether the connection is timed by turns.
-    pub fn is_timed(&self) -> bool {
-        self.turns.is_some()
-    }
-
     /// Whether a turn began with the latest operation.
     pub fn turn_began(&self) -> bool {
         self.turns.as_ref().is_some_and(|turns| turns.began())

@@ -5,6 +5,7 @@
 //! more than that many transactions before the first noteworthy one of theirs are gone.
 
 mod class;
+mod settle;
 mod view;
 
 use std::cmp::Reverse;
@@ -17,6 +18,7 @@ pub use view::{Summary, UnitView, attributes, show};
 use crate::guard::fill::Fill;
 use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit};
 use class::{Class, QUOTA};
+use settle::Settling;
 use view::seconds;
 
 /// Units kept of one transaction.
@@ -106,6 +108,8 @@ struct Kept {
     wanted: u32,
     /// Whether it is among the newest.
     recent: bool,
+    /// Whether it waits to be handed out; see [`Store::settled`].
+    settling: bool,
 }
 
 /// The store.
@@ -131,6 +135,7 @@ pub struct Store {
     random: u64,
     now: Nanos,
     swept: Nanos,
+    settling: Settling,
     /// Units not kept because their transaction, or the store, had too many.
     pub units_dropped: u64,
     /// Units that their class wanted kept while the store was full of others' wishes.
@@ -163,6 +168,7 @@ impl Store {
             random: 0x9e37_79b9_7f4a_7c15,
             now: 0,
             swept: 0,
+            settling: Settling::default(),
             units_dropped: 0,
             refused: 0,
             evicted: 0,
@@ -296,14 +302,14 @@ impl Store {
                 && filter.status.is_none_or(|status| status.fits(unit))
                 && filter.class.as_ref().is_none_or(|want| names.class(unit.class).is_some_and(|c| *c.name == **want))
         };
-        let mut found: Vec<(&Unit, usize)> = self
+        let mut found: Vec<(&Unit, &[Unit])> = self
             .traces
             .values()
             .filter_map(|kept| {
                 // The request a user made, before the calls it caused.
                 let order = |unit: &&Unit| (unit.side == Side::Client, unit.parent.is_some(), unit.start);
                 let unit = kept.units.iter().filter(|unit| fits(unit)).min_by_key(order)?;
-                Some((unit, kept.units.len()))
+                Some((unit, kept.units.as_slice()))
             })
             .collect();
         match filter.order {
@@ -322,7 +328,8 @@ impl Store {
                 status: unit.status,
                 failure: unit.failure,
                 error: unit.error,
-                units,
+                units: units.len(),
+                failed_units: units.iter().filter(|unit| unit.error).count(),
             })
             .collect()
     }
@@ -361,6 +368,7 @@ impl Sink for Store {
             kept.units.push(unit.clone());
             self.units += 1;
             self.rank(unit);
+            self.settle(unit.trace);
         } else {
             self.units_dropped += 1;
         }
@@ -377,6 +385,47 @@ impl Sink for Store {
         let released: Vec<TraceId> = self.classes.values_mut().flat_map(|class| class.age(now, quota)).collect();
         self.release(released);
         self.classes.retain(|_, class| class.len() > 0);
+    }
+}
+
+/// What every class wants kept, handed out once it stands still.
+impl Store {
+    /// From now on noteworthy transactions are to be had from [`Self::settled`].
+    pub fn hand_out(&mut self) {
+        self.settling.on = true;
+    }
+
+    /// Transactions that were noteworthy and are gone, or found no room, before they stood still.
+    pub fn unsettled(&self) -> u64 {
+        self.settling.missed
+    }
+
+    fn settle(&mut self, trace: TraceId) {
+        let most = self.keep_most();
+        if let Some(kept) = self.traces.get_mut(&trace)
+            && kept.wanted > 0
+            && !kept.settling
+        {
+            kept.settling = self.settling.push(self.now, trace, most);
+        }
+    }
+
+    /// The units of a transaction its class wants kept and of which nothing more was reported for a while; the next one
+    /// that is due, `None` when there is none. It comes again when more of it is reported later. When everything is `over`
+    /// none has to wait.
+    pub fn settled(&mut self, names: &Names, over: bool) -> Option<Vec<UnitView>> {
+        while let Some(trace) = self.settling.due(self.now, over) {
+            let Some(kept) = self.traces.get_mut(&trace) else {
+                self.settling.missed += 1;
+                continue;
+            };
+            kept.settling = false;
+            if kept.wanted > 0 {
+                return self.transaction(names, trace);
+            }
+            self.settling.missed += 1;
+        }
+        None
     }
 }
 

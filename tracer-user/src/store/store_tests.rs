@@ -10,6 +10,9 @@ pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         id: UnitId(start + 1),
         trace: TraceId(trace),
         parent: None,
+        carrier: "",
+        sampled: None,
+        carried: None,
         side: Side::Server,
         protocol: "http",
         service: ServiceId(0),
@@ -216,4 +219,37 @@ proptest! {
         }
         consistent(&store);
     }
+}
+
+/// What is saved is what a class wanted, whole, and again when more of it came.
+#[test]
+fn noteworthy_ones_are_handed_out_when_they_stand_still() {
+    const SECOND: u64 = 1_000_000_000;
+    let names = Names::default();
+    let mut store = Store::new(0, "h", 100);
+    store.unit(&names, &unit(1, 10, 5, false));
+    store.tick(10 * SECOND);
+    assert!(store.settled(&names, true).is_none(), "nobody asked for them");
+
+    let mut store = Store::new(0, "h", 100);
+    store.hand_out();
+    store.unit(&names, &unit(1, SECOND, 5, false));
+    store.unit(&names, &unit(1, SECOND + 1, 5, true));
+    assert!(store.settled(&names, false).is_none(), "it may go on");
+    store.tick(4 * SECOND);
+    assert_eq!(store.settled(&names, false).map(|units| units.len()), Some(2));
+    assert!(store.settled(&names, false).is_none(), "once");
+    store.unit(&names, &unit(1, SECOND + 2, 5, false));
+    assert_eq!(store.settled(&names, true).map(|units| units.len()), Some(3), "more of it came");
+    // Hundreds of a class, none slower than the first ones: only what its lists hold.
+    for trace in 2..500 {
+        store.unit(&names, &unit(trace, 2 * SECOND, 1, false));
+    }
+    let mut saved = 0;
+    while store.settled(&names, true).is_some() {
+        saved += 1;
+    }
+    assert!((QUOTA..=2 * QUOTA).contains(&saved), "{saved}");
+    assert!(store.unsettled() > 0, "some were wanted for a while only");
+    consistent(&store);
 }

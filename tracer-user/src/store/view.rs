@@ -29,6 +29,8 @@ pub struct Summary {
     pub error: bool,
     /// Units kept of the transaction.
     pub units: usize,
+    /// How many of them failed: also of a transaction that ended well.
+    pub failed_units: usize,
 }
 
 /// A unit of work as the API shows it.
@@ -40,6 +42,10 @@ pub struct UnitView {
     pub unit_id: String,
     /// Its parent.
     pub parent_id: Option<String>,
+    /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen); a call's parent
+    /// has a grade and evidence.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub parent_from: &'static str,
     /// Service.
     pub service_name: String,
     /// Class.
@@ -95,6 +101,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         trace_id: unit.trace.to_string(),
         unit_id: unit.id.to_string(),
         parent_id: unit.parent.map(|parent| parent.to_string()),
+        parent_from: unit.carrier,
         service_name: names.service(unit.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
         protocol: unit.protocol,
@@ -201,6 +208,9 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         if unit.side == Side::Client {
             set("server.address", json!(&*unit.peer));
         }
+    }
+    for (name, value) in unit.carried.iter().flat_map(|carried| &carried.baggage) {
+        set(&format!("baggage.{name}"), json!(value));
     }
     if let Some(id) = &unit.request_id {
         set("http.request.header.x-request-id", json!(&**id));

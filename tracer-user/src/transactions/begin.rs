@@ -1,7 +1,5 @@
 //! A request begins: who holds it, who caused it, and its other end on this host.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
@@ -46,7 +44,7 @@ impl Engine {
         let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
         let service = self.service(head_at.pid);
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let multiplexed = connection.conversation.is_multiplexed();
+        let multiplexed = connection.talk.is_multiplexed();
         let (trace, remote_parent) = match request.traceparent {
             Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
@@ -67,7 +65,7 @@ impl Engine {
             pid: head_at.pid,
             tid: head_at.tid,
             local_port: connection.local_port,
-            peer: Arc::clone(&connection.peer),
+            peer: connection.peer(&self.empty),
             peer_port: connection.peer_port,
             arrived,
             start: first.nanos,
@@ -96,8 +94,8 @@ impl Engine {
         let turn = if timed { connection.turn.take() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
-        let opener = connection.opener.filter(|_| first_use && pos == 0);
-        let key = match connection.unix {
+        let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
+        let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
@@ -113,10 +111,7 @@ impl Engine {
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
-            connection.units.push_back((exchange, slot));
-            if !timed {
-                connection.newest = Some(slot);
-            }
+            connection.add_unit(exchange, slot, !timed);
         }
         match side {
             Side::Server => {

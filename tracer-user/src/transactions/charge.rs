@@ -21,7 +21,7 @@ impl Engine {
     /// Charges the stretch that ends with a socket operation on `unit`'s connection.
     pub(super) fn charge_op(&mut self, op: &Op, dir: Direction, unit: Option<Slot>, out: &mut Vec<Output>) {
         let header = &op.header;
-        let side = self.connections.get(&op.cookie).and_then(super::connection::Connection::side);
+        let side = self.connections.get(&op.cookie).and_then(|known| known.side());
         // A call works for the request it was made for.
         let owner = unit.map_or(Target::Nobody, |slot| match self.units.get(slot) {
             Some(live) if live.side == Side::Client => match live.cause.candidate {
@@ -77,7 +77,7 @@ impl Engine {
     /// Requests on streams of which the latest operation of a connection, a send, carried bytes, when there are several.
     pub(super) fn together(&self, cookie: u64) -> Vec<Slot> {
         let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
-        let touched = connection.conversation.touched();
+        let touched = connection.talk.touched();
         if touched.len() < 2 || connection.side() != Some(Side::Server) {
             return Vec::new();
         }

@@ -8,19 +8,17 @@ use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREA
 
 use super::live::{Cause, Slot};
 use crate::model::{Direction, Nanos, Side};
-use crate::protocols::Conversation;
+use crate::protocols::Talk;
 
 /// One socket.
 #[derive(Debug)]
 pub struct Connection {
     /// What its bytes say.
-    pub conversation: Conversation,
-    /// Live units by exchange number, oldest first.
-    pub units: VecDeque<(u64, Slot)>,
-    /// The unit that began last on it.
-    pub newest: Option<Slot>,
+    pub talk: Talk,
+    /// What it has while it is in use.
+    busy: Option<Box<Busy>>,
     /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
-    pub opener: Option<(Slot, Option<u32>)>,
+    pub opener: Option<Box<(Slot, Option<u32>)>>,
     /// Only its being opened was told: nothing was sent or received on it yet, and perhaps never is.
     pub announced: bool,
     /// It closed, and is forgotten soon.
@@ -39,23 +37,34 @@ pub struct Connection {
     pub local_port: u16,
     /// Remote port.
     pub peer_port: u16,
-    /// Remote address as text; empty for UNIX.
-    pub peer: Arc<str>,
+    /// Remote address, and its family.
+    remote: [u8; 16],
+    family: u16,
     /// Ends of the connection as TCP numbers them, local and remote; zero for UNIX.
     pub isn: (u32, u32),
     /// Sequence number of position 0 of each direction (receive, send), once seen.
     pub base: (Option<u32>, Option<u32>),
     /// UNIX: kernel addresses of this end and the other.
-    pub unix: Option<(u64, u64)>,
+    pub unix: Option<Box<(u64, u64)>>,
+}
+
+/// What only a connection has that is in use.
+#[derive(Debug, Default)]
+struct Busy {
+    /// Live units by exchange number, oldest first.
+    units: VecDeque<(u64, Slot)>,
+    /// The unit that began last on it.
+    newest: Option<Slot>,
+    /// Remote address as text.
+    peer: Option<Arc<str>>,
 }
 
 impl Connection {
     /// A connection whose opening was not seen.
-    pub fn unknown(midstream: bool, empty: &Arc<str>) -> Self {
-        Self {
-            conversation: Conversation::new(midstream),
-            units: VecDeque::new(),
-            newest: None,
+    pub fn unknown(midstream: bool) -> Box<Self> {
+        Box::new(Self {
+            talk: Talk::new(midstream),
+            busy: None,
             opener: None,
             announced: false,
             closing: false,
@@ -66,34 +75,40 @@ impl Connection {
             asked: (0, 0, 0, 0, 0),
             local_port: 0,
             peer_port: 0,
-            peer: Arc::clone(empty),
+            remote: [0; 16],
+            family: 0,
             isn: (0, 0),
             base: (None, None),
             unix: None,
-        }
+        })
     }
 
     /// Takes over what the kernel said at first sight; `timed`: turns are wanted whatever is spoken.
-    pub fn opened(&mut self, open: &Open, timed: bool, empty: &Arc<str>) {
+    pub fn opened(&mut self, open: &Open, timed: bool) {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
-            self.conversation = Conversation::new(true);
+            self.talk = Talk::new(true);
         }
         let side = match open.role {
             ROLE_PASSIVE => Some(Side::Server),
             ROLE_ACTIVE => Some(Side::Client),
             _ => None,
         };
-        self.conversation.opened(side, timed);
+        self.talk.awake().opened(side, timed);
         self.announced = false;
         self.tgid = open.header.tgid;
         self.last = open.header.nanos;
         self.local_port = open.local_port;
         self.peer_port = open.remote_port;
-        // A datagram socket may have no peer of its own.
-        let address = address(open).filter(|_| open.remote_port != 0);
-        self.peer = address.map_or_else(|| Arc::clone(empty), Arc::from);
+        (self.remote, self.family) = (open.remote, open.family);
+        if open.remote_port == 0 && open.family != FAMILY_UNIX {
+            // A datagram socket may have no peer of its own.
+            self.family = 0;
+        }
+        if let Some(busy) = &mut self.busy {
+            busy.peer = None;
+        }
         self.isn = (open.isn_local, open.isn_remote);
-        self.unix = (open.family == FAMILY_UNIX && open.peer != 0).then_some((open.sk, open.peer));
+        self.unix = (open.family == FAMILY_UNIX && open.peer != 0).then(|| Box::new((open.sk, open.peer)));
     }
 
     /// TCP sequence number of stream position `pos`.
@@ -105,25 +120,73 @@ impl Connection {
         base.map(|base| base.wrapping_add(pos as u32))
     }
 
+    /// The remote address as text; `empty` where it has none.
+    pub fn peer(&mut self, empty: &Arc<str>) -> Arc<str> {
+        let (family, remote) = (self.family, self.remote);
+        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), Arc::from);
+        Arc::clone(self.busy().peer.get_or_insert_with(made))
+    }
+
+    /// Nothing moves on it for a while: it keeps no more than it must.
+    pub fn rest(&mut self) {
+        self.talk.rest();
+        if self.used {
+            self.opener = None;
+        }
+        if self.busy.as_ref().is_some_and(|busy| busy.units.is_empty()) {
+            self.busy = None;
+        }
+    }
+
+    fn busy(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_default()
+    }
+
     /// The live unit of an exchange.
     pub fn unit(&self, exchange: u64) -> Option<Slot> {
-        self.units.iter().find(|(number, _)| *number == exchange).map(|(_, slot)| *slot)
+        self.busy.as_ref()?.units.iter().find(|(number, _)| *number == exchange).map(|(_, slot)| *slot)
+    }
+
+    /// A unit begins on it; `newest`: what follows may be its consequence.
+    pub fn add_unit(&mut self, exchange: u64, slot: Slot, newest: bool) {
+        let busy = self.busy();
+        busy.units.push_back((exchange, slot));
+        if newest {
+            busy.newest = Some(slot);
+        }
+    }
+
+    /// The live unit of an exchange, which is over.
+    pub fn take_unit(&mut self, exchange: u64) -> Option<Slot> {
+        let units = &mut self.busy.as_mut()?.units;
+        let index = units.iter().position(|(number, _)| *number == exchange)?;
+        units.remove(index).map(|(_, slot)| slot)
+    }
+
+    /// The oldest live unit, which is over.
+    pub fn pop_unit(&mut self) -> Option<Slot> {
+        self.busy.as_mut()?.units.pop_front().map(|(_, slot)| slot)
+    }
+
+    /// The unit that began last on it, while it is in use.
+    pub fn newest(&self) -> Option<Slot> {
+        self.busy.as_ref()?.newest
     }
 
     /// Which side of its requests this socket is, once its bytes said so.
     pub fn side(&self) -> Option<Side> {
-        self.conversation.side()
+        self.talk.side()
     }
 }
 
-fn address(open: &Open) -> Option<String> {
-    match open.family {
+fn address(family: u16, remote: [u8; 16]) -> Option<String> {
+    match family {
         FAMILY_INET => {
-            let [a, b, c, d, ..] = open.remote;
+            let [a, b, c, d, ..] = remote;
             Some(Ipv4Addr::new(a, b, c, d).to_string())
         }
         FAMILY_INET6 => {
-            let address = Ipv6Addr::from(open.remote);
+            let address = Ipv6Addr::from(remote);
             Some(address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string()))
         }
         _ => None,

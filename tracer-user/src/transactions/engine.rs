@@ -59,6 +59,8 @@ pub struct Counters {
     pub unnamed: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
+    /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
+    pub statements_refused: u64,
 }
 
 /// What comes out.
@@ -91,7 +93,7 @@ pub struct Engine {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) seed: u64,
-    pub(super) connections: FxHashMap<u64, Connection>,
+    pub(super) connections: FxHashMap<u64, Box<Connection>>,
     pub(super) threads: FxHashMap<u32, Thread>,
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
@@ -115,7 +117,7 @@ pub struct Engine {
     pub(super) serving: FxHashSet<u32>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
-    empty: Arc<str>,
+    pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
     /// What could not be done.
@@ -167,6 +169,11 @@ impl Engine {
     /// Whether the service of the process is known.
     pub fn knows(&self, tgid: u32) -> bool {
         self.services.contains_key(&tgid)
+    }
+
+    /// The service of a process, where that is known.
+    pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
+        self.services.get(&tgid).copied()
     }
 
     /// The process is gone.
@@ -229,17 +236,15 @@ impl Engine {
             // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
             self.end_units(open.cookie, open.header.nanos);
         }
-        let empty = Arc::clone(&self.empty);
         let ports = [open.local_port, open.remote_port];
         let timed = ports.iter().any(|port| *port != 0 && self.settings.timed_ports.contains(port));
-        self.connection(open.cookie, out).opened(open, timed, &empty);
+        self.connection(open.cookie, out).opened(open, timed);
     }
 
     /// The connection, made when it is not known.
     fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
-        let empty = &self.empty;
-        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false, empty))
+        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
     }
 
     /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
@@ -262,7 +267,7 @@ impl Engine {
     }
 
     fn end_units(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some((_, slot)) = self.connections.get_mut(&cookie).and_then(|c| c.units.pop_front()) {
+        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
@@ -299,8 +304,7 @@ impl Engine {
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
-        let empty = &self.empty;
-        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true, empty));
+        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true));
         connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
@@ -314,11 +318,11 @@ impl Engine {
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
-            connection.conversation.closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
+            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            let conversation = &mut connection.conversation;
+            let conversation = connection.talk.awake();
             if header.flags & OP_DATAGRAM == 0 {
                 conversation.bytes(&chunk, &self.settings, &mut said).exchange
             } else {
@@ -336,7 +340,7 @@ impl Engine {
         // An exchange that ends with this operation is looked up before, one that begins with it after.
         let before = if header.flags & OP_EOF != 0 {
             // What was read last ends here, and what follows is its consequence.
-            self.connections.get(&cookie).and_then(|connection| connection.newest)
+            self.connections.get(&cookie).and_then(|connection| connection.newest())
         } else {
             self.unit_of(cookie, touched)
         };
@@ -345,7 +349,7 @@ impl Engine {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
-        if self.connections.get(&cookie).is_some_and(|connection| connection.conversation.turn_began()) {
+        if self.connections.get(&cookie).is_some_and(|connection| connection.talk.turn_began()) {
             self.turn_begins(cookie, during);
         }
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or(together.first().copied());
@@ -376,7 +380,7 @@ impl Engine {
     /// Tells the kernel what is wanted of the connection when that changed.
     fn wish(&mut self, cookie: u64) {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let want = connection.conversation.want();
+        let want = connection.talk.awake().want();
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
@@ -387,7 +391,7 @@ impl Engine {
         let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
         let (rx, tx, head_rx, head_tx, before) = connection.asked;
         // Of a connection that is used again it is worth a word that it needs no more than others do.
-        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.conversation.is_used_again();
+        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
             || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
             || want.rx_skip > rx
@@ -401,7 +405,7 @@ impl Engine {
                 head_rx: heads.0,
                 head_tx: heads.1,
                 verdict,
-                role: match connection.conversation.side() {
+                role: match connection.talk.side() {
                     Some(Side::Client) => ROLE_ACTIVE,
                     Some(Side::Server) => ROLE_PASSIVE,
                     None => ROLE_UNKNOWN,
@@ -427,7 +431,7 @@ impl Engine {
                 });
                 let connection = self.connection(state.cookie, out);
                 connection.announced = connection.last == 0;
-                connection.opener = opener;
+                connection.opener = opener.map(Box::new);
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }
@@ -488,7 +492,7 @@ impl Engine {
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         let totals =
             state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
-        connection.conversation.closed(how, at, totals, &self.settings, &mut said);
+        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
         }
@@ -528,20 +532,19 @@ impl Engine {
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
             Said::Unnamed => self.counters.unnamed += 1,
+            Said::Forgotten { names } => self.counters.statements_refused += names,
             Said::Crowded => self.counters.streams_given_up += 1,
         }
     }
 
     /// The operation, unless what it said is of another one, that was kept until this one came.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
-        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.conversation.is_multiplexed());
+        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
     fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {
-        let connection = self.connections.get_mut(&cookie)?;
-        let index = connection.units.iter().position(|(number, _)| *number == exchange)?;
-        connection.units.remove(index).map(|(_, slot)| slot)
+        self.connections.get_mut(&cookie)?.take_unit(exchange)
     }
 
     /// A unit is over; it waits for its report.
@@ -599,9 +602,9 @@ impl Engine {
         let old: Vec<u64> = self
             .connections
             .iter()
-            .inspect(|(_, connection)| head_bytes += connection.conversation.kept_bytes())
+            .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
-                let brief = connection.announced || connection.conversation.is_spent();
+                let brief = connection.announced || connection.talk.is_spent();
                 let longest = if brief { ANNOUNCED.min(idle) } else { idle };
                 finish || now.saturating_sub(connection.last) > longest
             })
@@ -610,10 +613,11 @@ impl Engine {
         self.head_bytes = head_bytes;
         self.trim_heads();
         self.report_long(out);
+        self.let_rest();
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.conversation.expire(now, idle, &mut said);
+                connection.talk.awake().expire(now, idle, &mut said);
             }
             for word in said.drain(..) {
                 self.heard(cookie, word, None, out);
@@ -648,9 +652,11 @@ impl Engine {
         let mut said = std::mem::take(&mut self.said);
         let mut words = Vec::new();
         let settings = &self.settings;
-        let several = self.connections.iter_mut().filter(|(_, connection)| connection.conversation.is_multiplexed());
-        for (cookie, connection) in several {
-            connection.conversation.overdue(now, idle, settings, &mut said);
+        for (cookie, connection) in &mut self.connections {
+            let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
+                continue;
+            };
+            conversation.overdue(now, idle, settings, &mut said);
             words.extend(said.drain(..).map(|word| (*cookie, word)));
         }
         self.said = said;

@@ -9,6 +9,9 @@ use crate::protocols::Said;
 /// A reply that lasts longer than this is reported as it stands, nanoseconds.
 const LONGEST_REPLY: Nanos = 600_000_000_000;
 
+/// A connection on which nothing moved for this long keeps no more than it must, nanoseconds.
+const RESTS_AFTER: Nanos = 2_000_000_000;
+
 /// Bounds and times of the engine.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -105,17 +108,27 @@ impl Engine {
         let now = self.now;
         let long = |since: Nanos| now.saturating_sub(since) > LONGEST_REPLY;
         let connections = self.connections.iter();
-        let found = connections.filter(|(_, connection)| connection.conversation.replying_since().is_some_and(long));
+        let found = connections.filter(|(_, connection)| connection.talk.replying_since().is_some_and(long));
         let found: Vec<u64> = found.map(|(cookie, _)| *cookie).collect();
         for cookie in found {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.conversation.report_so_far(now, &mut said);
+                connection.talk.awake().report_so_far(now, &mut said);
             }
             for word in said.drain(..) {
                 self.heard(cookie, word, None, out);
             }
             self.said = said;
+        }
+    }
+
+    /// What connections keep that have nothing to do is made small.
+    pub(super) fn let_rest(&mut self) {
+        let now = self.now;
+        for connection in self.connections.values_mut() {
+            if connection.talk.if_awake().is_some() && now.saturating_sub(connection.last) > RESTS_AFTER {
+                connection.rest();
+            }
         }
     }
 
@@ -127,7 +140,7 @@ impl Engine {
         let mut holding: Vec<(Nanos, u64, usize)> = self
             .connections
             .iter()
-            .map(|(cookie, connection)| (connection.last, *cookie, connection.conversation.kept_bytes()))
+            .map(|(cookie, connection)| (connection.last, *cookie, connection.talk.kept_bytes()))
             .filter(|(_, _, bytes)| *bytes > 0)
             .collect();
         holding.sort_unstable();
@@ -136,7 +149,7 @@ impl Engine {
                 break;
             }
             let Some(connection) = self.connections.get_mut(&cookie) else { continue };
-            connection.conversation.give_up_kept(&mut self.said);
+            connection.talk.awake().give_up_kept(&mut self.said);
             self.head_bytes -= bytes;
             self.counters.heads_given_up += 1;
             for word in self.said.drain(..) {

@@ -21,7 +21,7 @@ impl Engine {
             connection.turn = None;
             return;
         }
-        let opener = connection.opener.filter(|_| !connection.used);
+        let opener = connection.opener.as_deref().copied().filter(|_| !connection.used);
         let mut cause = self.cause(opener, Some(during));
         // What a turn is about is not known, nor whether other threads have a part in it.
         cause.alone &= cause.candidate.is_none();
@@ -41,7 +41,7 @@ impl Engine {
         for cookie in turns {
             let Some(connection) = self.connections.get(cookie) else { continue };
             let own = connection.turn.as_ref().is_some_and(|cause| cause.candidate == Some(slot));
-            let Some((start, last)) = connection.conversation.turn_so_far().filter(|_| own) else { continue };
+            let Some((start, last)) = connection.talk.turn_so_far().filter(|_| own) else { continue };
             if let Some(live) = self.units.get_mut(slot)
                 && live.calls.len() < 1024
             {

@@ -136,7 +136,7 @@ fn table(rows: &[Row], times: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// Seconds for people.
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     match seconds {
         s if s.is_nan() => "–".into(),
         s if s <= 0.0 => "0".into(),

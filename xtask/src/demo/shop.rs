@@ -1,16 +1,19 @@
-//! The traced programs: nginx in front of two gunicorn services, and the load. Their files stand in `demo/`.
+//! The traced programs: nginx in front of two gunicorn services with PostgreSQL and Redis behind them, and the load. Their
+//! files stand in `demo/`.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{free_address, stopped};
+use super::stopped;
 use crate::http;
 use crate::leash::Leash;
+use crate::postgres::Cluster;
 use crate::shell::{self, Root};
 
 const NGINX: &str = include_str!("../../../demo/nginx.conf");
@@ -29,7 +32,7 @@ pub(super) struct Shop {
 
 /// Starts nginx and the two services and waits until requests come through.
 pub(super) fn start(dir: &Path) -> Result<Shop> {
-    let [front, shop, pricing] = free_addresses()?;
+    let [front, shop, pricing, stock, database] = free_addresses()?;
     write(&dir.join("shop.py"), SHOP)?;
     write(&dir.join("pricing.py"), PRICING)?;
     write(&dir.join("load.lua"), LOAD)?;
@@ -38,10 +41,17 @@ pub(super) fn start(dir: &Path) -> Result<Shop> {
     large_file(&files.join("large.bin"))?;
     write(&dir.join("nginx.conf"), &configuration(dir, front, shop))?;
 
+    let cluster = Cluster::create(&dir.join("orders"), "shop")?;
+    let server = cluster.start(database, &dir.join("postgres.log"))?;
+    table(&cluster, database)?;
     let upstream = pricing.to_string();
+    let (cache, orders) = (format!("redis://{stock}/0"), connection(database));
+    let settings = [("PRICING", &*upstream), ("REDIS", &cache), ("DATABASE", &orders)];
     let processes = vec![
+        server,
+        redis(dir, stock)?,
         gunicorn(dir, "pricing", pricing, &["--workers=1", "--threads=4"], &[])?,
-        gunicorn(dir, "shop", shop, &["--workers=2", "--threads=8"], &[("PRICING", &upstream)])?,
+        gunicorn(dir, "shop", shop, &["--workers=2", "--threads=8"], &settings)?,
         nginx(dir)?,
     ];
     let mut running = Shop { front, processes };
@@ -81,6 +91,31 @@ fn gunicorn(dir: &Path, name: &str, address: SocketAddr, size: &[&str], env: &[(
     Leash::start(Root::Already, &program("gunicorn")?, &args, &variables, &dir.join(format!("{name}.log")))
 }
 
+/// How libpq is told where the orders are.
+fn connection(database: SocketAddr) -> String {
+    format!("host={} port={} user=shop dbname=postgres", database.ip(), database.port())
+}
+
+/// Waits for the database and makes its table.
+fn table(cluster: &Cluster, database: SocketAddr) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !cluster.is_ready(database) {
+        if stopped() || Instant::now() > until {
+            bail!("PostgreSQL does not take connections");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let mut psql = Command::new(cluster.programs.join("psql"));
+    let statement = "CREATE TABLE orders (id serial PRIMARY KEY, item int, price numeric)";
+    shell::output(psql.args(["-qc", statement, &connection(database)]).current_dir("/")).map(drop)
+}
+
+fn redis(dir: &Path, address: SocketAddr) -> Result<Leash> {
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let args = ["--bind", &host, "--port", &port, "--save", "", "--daemonize", "no"];
+    Leash::start(Root::Already, &program("redis-server")?, &args, &[], &dir.join("redis.log"))
+}
+
 fn nginx(dir: &Path) -> Result<Leash> {
     let (prefix, file) = (dir.display().to_string(), dir.join("nginx.conf").display().to_string());
     let errors = dir.join("nginx.error.log").display().to_string();
@@ -104,7 +139,7 @@ fn configuration(dir: &Path, front: SocketAddr, shop: SocketAddr) -> String {
 fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
-        let reply = http::get(shop.front, "/quote/1");
+        let reply = http::get(shop.front, "/order/1");
         if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
             return Ok(());
         }
@@ -113,7 +148,7 @@ fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
             ended |= process.ended()?.is_some();
         }
         if ended || stopped() || Instant::now() > until {
-            for log in ["nginx.log", "nginx.error.log", "shop.log", "pricing.log"] {
+            for log in ["nginx.log", "nginx.error.log", "shop.log", "pricing.log", "redis.log", "postgres.log"] {
                 let text = fs::read_to_string(dir.join(log)).unwrap_or_default();
                 text.lines().for_each(|line| eprintln!("{log}: {line}"));
             }
@@ -124,14 +159,13 @@ fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
     }
 }
 
-/// Three addresses, all different because all are held until all are known.
-fn free_addresses() -> Result<[SocketAddr; 3]> {
-    loop {
-        let [a, b, c] = [free_address()?, free_address()?, free_address()?];
-        if a != b && b != c && a != c {
-            return Ok([a, b, c]);
-        }
-    }
+/// Addresses, all different because all are held until all are known.
+fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
+    let bound = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port on 127.0.0.1");
+    let held = (0..N).map(|_| bound()).collect::<Result<Vec<_>>>()?;
+    let addresses = held.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
+    let addresses = addresses.context("cannot read the address of a socket")?;
+    addresses.try_into().map_err(|_| anyhow::anyhow!("not as many addresses as were asked for"))
 }
 
 fn program(name: &str) -> Result<PathBuf> {

@@ -36,6 +36,11 @@ pub(in crate::protocols) struct Datagrams {
 }
 
 impl Datagrams {
+    /// Whether none waits.
+    pub(in crate::protocols) fn is_quiet(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Takes a datagram; gives the exchange it belongs to.
     fn take(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Option<u64> {
         let Some(message) = Message::read(chunk.head) else {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::hpack::Name;
+use crate::protocols::context::Contexts;
 use crate::protocols::grpc::{self, UNKNOWN, of_http, verdict, word};
-use crate::protocols::http1::{self, traceparent};
-use crate::protocols::{Request, Settings, TraceParent};
+use crate::protocols::http1;
+use crate::protocols::{Request, Settings};
 
 /// Most bytes of a header's value that are kept.
 const VALUE_LIMIT: usize = 128;
@@ -23,8 +24,7 @@ pub(super) struct Fields {
     length: Option<u64>,
     grpc: bool,
     grpc_status: Option<u16>,
-    traces: u32,
-    trace: Option<TraceParent>,
+    contexts: Contexts,
     request_id: Option<Arc<str>>,
     headers: Vec<(u16, Box<str>)>,
     /// Fields whose names are not known.
@@ -59,11 +59,7 @@ impl Fields {
                 let known = number(value).filter(|code| word(*code).is_some());
                 self.grpc_status = Some(known.unwrap_or(UNKNOWN));
             }
-            Name::TraceParent => {
-                // Two of them mean that neither can be trusted (W3C Trace Context §3.2).
-                self.traces += 1;
-                self.trace = if self.traces == 1 { traceparent(value) } else { None };
-            }
+            Name::Context(which) => self.contexts.see(which, value, settings),
             Name::RequestId => self.request_id = Some(text(value)),
             Name::Wanted(index) => {
                 if self.headers.len() < settings.headers.len() {
@@ -129,7 +125,7 @@ impl Fields {
     pub(super) fn request(self, settings: &Settings) -> Box<Request> {
         let mut request = super::unnamed();
         request.cut = self.broken;
-        request.traceparent = self.trace;
+        (request.traceparent, request.carried) = self.contexts.finish();
         request.request_id = self.request_id;
         request.headers = self.headers;
         if settings.host {

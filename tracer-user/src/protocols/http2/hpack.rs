@@ -8,7 +8,9 @@
 use std::collections::VecDeque;
 
 use super::huffman;
+use super::pack::{pack, unpack};
 use crate::protocols::Settings;
+use crate::protocols::context::Which;
 
 /// Most that is kept of a table, counted as the protocol does (names, values and 32 bytes each). Older entries are as
 /// unknown as those from before the connection was joined.
@@ -118,7 +120,8 @@ pub(super) enum Name {
     ContentLength,
     ContentType,
     GrpcStatus,
-    TraceParent,
+    /// One that says which transaction it is.
+    Context(Which),
     RequestId,
     /// One that a rule asks for, by its index in [`Settings::headers`].
     Wanted(u16),
@@ -139,12 +142,14 @@ impl Name {
             b"content-length" => Self::ContentLength,
             b"content-type" => Self::ContentType,
             b"grpc-status" => Self::GrpcStatus,
-            b"traceparent" => Self::TraceParent,
             b"x-request-id" if settings.request_id => Self::RequestId,
             _ => Self::Other,
         };
         if known != Self::Other {
             return known;
+        }
+        if let Some(which) = Which::of(name, settings) {
+            return Self::Context(which);
         }
         let wanted = settings.headers.iter().position(|wanted| wanted.as_bytes() == name);
         wanted.map_or(Self::Other, |index| Self::Wanted(index as u16))
@@ -152,12 +157,13 @@ impl Name {
 }
 
 /// An entry of the dynamic table.
-#[derive(Clone, Debug)]
-struct Entry {
-    name: Name,
-    value: Box<[u8]>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: Name,
+    /// At most [`VALUE_LIMIT`] bytes of it.
+    pub(super) value: Box<[u8]>,
     /// As the protocol counts it.
-    size: u32,
+    pub(super) size: u32,
 }
 
 /// How the reading of a block ended.
@@ -173,6 +179,8 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Table {
     entries: VecDeque<Entry>,
+    /// The same while it rests; the list is empty then.
+    packed: Box<[u8]>,
     size: usize,
     limit: usize,
 }
@@ -231,20 +239,33 @@ impl<'a> Reader<'a> {
 impl Table {
     /// A table as it is when a connection begins; `joined`: as it is when one is found in its middle.
     pub(super) fn new(joined: bool) -> Self {
-        Self { entries: VecDeque::new(), size: 0, limit: if joined { KEPT } else { DEFAULT_SIZE } }
+        Self {
+            entries: VecDeque::new(),
+            packed: Box::default(),
+            size: 0,
+            limit: if joined { KEPT } else { DEFAULT_SIZE },
+        }
     }
 
     /// What was added last is not known: nothing that is in it can be found any more.
     pub(super) fn poison(&mut self) {
         self.entries = VecDeque::new();
+        self.packed = Box::default();
         self.size = 0;
         self.limit = KEPT;
+    }
+
+    /// It is not used for a while.
+    pub(super) fn rest(&mut self) {
+        if !self.entries.is_empty() {
+            self.packed = pack(&std::mem::take(&mut self.entries));
+        }
     }
 
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
         let values: usize = self.entries.iter().map(|entry| entry.value.len()).sum();
-        self.entries.capacity() * size_of::<Entry>() + values
+        self.entries.capacity() * size_of::<Entry>() + values + self.packed.len()
     }
 
     /// Reads a header block; `field` takes each field: its name and, unless the entry is unknown, its value, of which
@@ -256,6 +277,9 @@ impl Table {
         settings: &Settings,
         mut field: impl FnMut(Name, &[u8]),
     ) -> Ended {
+        if !self.packed.is_empty() {
+            self.entries = unpack(&std::mem::take(&mut self.packed));
+        }
         let mut reader = Reader { bytes: block };
         let mut text = Vec::new();
         while !reader.bytes.is_empty() {

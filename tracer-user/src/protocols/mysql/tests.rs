@@ -361,6 +361,19 @@ fn every_cut_gives_the_same() {
     }
 }
 
+#[test]
+fn statements_beyond_what_is_remembered_are_told() {
+    let mut session = Session { server: Some(0), agreed: 1, ..Session::default() };
+    let settings = Settings::default();
+    for number in 0..1026 {
+        let asked = command(PREPARE, b"SELECT 1");
+        let Step::Head { message, .. } = session.request(&asked, false, &settings) else { panic!("a head") };
+        let answer = prepared(number, 0, 0, true);
+        assert!(matches!(session.reply(&answer, false, &message.asked), Step::Head { .. }), "{number}");
+    }
+    assert_eq!((session.take_refused(), session.take_refused()), (2, 0));
+}
+
 proptest! {
     #[test]
     fn any_bytes(

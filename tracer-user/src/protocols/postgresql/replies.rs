@@ -151,8 +151,8 @@ impl Progress {
     }
 
     /// The reply that ends with `bytes`, where only that can be found of it.
-    pub(super) fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
-        let found = last(bytes)?;
+    pub(super) fn last(&mut self, bytes: &[u8], listens: bool) -> Option<Reply> {
+        let found = last(bytes, listens)?;
         let failure = std::mem::take(self).failure;
         Some(reply(failure.or(found.failure)))
     }
@@ -184,8 +184,10 @@ pub(super) fn are_unasked(bytes: &[u8]) -> bool {
 }
 
 /// The reply that ends with `bytes`: with ReadyForQuery. The kind of an error is found where the whole message is in
-/// them; that there was one shows in the state of a transaction, too.
-fn last(bytes: &[u8]) -> Option<Reply> {
+/// them; that there was one shows in the state of a transaction, too, and in how it ends: its last field and itself with
+/// a zero byte each, where a tag has one. Of what else can stand there, only a notification without payload ends so:
+/// whoever `listens` may get one.
+fn last(bytes: &[u8], listens: bool) -> Option<Reply> {
     let (before, ready) = bytes.split_at_checked(bytes.len().checked_sub(READY)?)?;
     let (front, state) = ready.split_at_checked(HEADER)?;
     if front != b"Z\0\0\0\x05" {
@@ -199,6 +201,7 @@ fn last(bytes: &[u8]) -> Option<Reply> {
     let failure = match (found, state) {
         (Some(fields), _) => Some(error_field(fields, b"C").map_or(OTHER, code)),
         (None, b"E") => Some(OTHER),
+        (None, b"I" | b"T") if before.ends_with(&[0, 0]) && !listens => Some(OTHER),
         (None, b"I" | b"T") => None,
         _ => return None,
     };

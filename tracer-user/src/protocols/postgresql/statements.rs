@@ -1,5 +1,7 @@
 //! Statements a connection has prepared, by name, and what its portals run.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::protocols::sql::Summary;
@@ -14,41 +16,60 @@ const EACH: usize = 96;
 /// What names stand for. The empty name has a place of its own: most clients use no other.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    unnamed: Option<Summary>,
-    named: FxHashMap<Box<[u8]>, Option<Summary>>,
+    unnamed: Option<Arc<Summary>>,
+    named: Option<Box<FxHashMap<Box<[u8]>, Option<Arc<Summary>>>>>,
+    refused: u32,
 }
 
 impl Named {
     /// `name` stands for `summary` from now on. Where there is no room it stands for nothing, and is counted as unnamed
     /// when it is used.
-    pub(super) fn set(&mut self, name: &[u8], summary: Option<Summary>) {
+    pub(super) fn set(&mut self, name: &[u8], summary: Option<Arc<Summary>>) {
         if name.is_empty() {
             self.unnamed = summary;
-        } else if let Some(known) = self.named.get_mut(name) {
+            return;
+        }
+        let named = self.named.get_or_insert_default();
+        if let Some(known) = named.get_mut(name) {
             *known = summary;
-        } else if self.named.len() < LIMIT && name.len() <= NAME {
-            self.named.insert(Box::from(name), summary);
+        } else if named.len() < LIMIT && name.len() <= NAME {
+            named.insert(Box::from(name), summary);
+        } else {
+            self.refused += 1;
         }
     }
 
-    pub(super) fn get(&self, name: &[u8]) -> Option<Summary> {
-        if name.is_empty() { self.unnamed.clone() } else { self.named.get(name).cloned().flatten() }
+    pub(super) fn get(&self, name: &[u8]) -> Option<Arc<Summary>> {
+        if name.is_empty() { self.unnamed.clone() } else { self.named.as_ref()?.get(name).cloned().flatten() }
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
         if name.is_empty() {
             self.unnamed = None;
-        } else {
-            self.named.remove(name);
+        } else if let Some(named) = &mut self.named {
+            named.remove(name);
         }
     }
 
     /// About how many bytes the named ones take.
     pub(super) fn bytes(&self) -> usize {
-        self.named.keys().map(|name| name.len() + EACH).sum()
+        self.named.iter().flat_map(|named| named.keys()).map(|name| name.len() + EACH).sum()
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        (self.unnamed, self.named) = (None, None);
+    }
+
+    /// Gives back the room it does not need.
+    pub(super) fn rest(&mut self) {
+        self.named = self.named.take().filter(|named| !named.is_empty());
+        if let Some(named) = &mut self.named {
+            named.shrink_to_fit();
+        }
+    }
+
+    /// Names for which there was no room, since last asked.
+    pub(super) fn take_refused(&mut self) -> u64 {
+        u64::from(std::mem::take(&mut self.refused))
     }
 }

@@ -398,6 +398,31 @@ fn what_is_not_captured_is_passed_over() {
 }
 
 #[test]
+fn an_error_at_the_end_of_a_long_result_shows_in_its_last_bytes() {
+    let rows = || cap(tx(&[columns(), vec![row(&[b'z'; 500]); 10].concat()]), 1000);
+    let ends = |last: Vec<u8>| cap(tx(&[vec![row(&[b'z'; 500]); 10].concat(), last, ready(b'I')]), 1000);
+    let notified = || message(b'A', b"\0\0\0\x07channel\0\0");
+    assert_eq!(
+        lines(&[
+            rx(&[query("SELECT * FROM v")]),
+            rows(),
+            ends(error("ERROR", "22012")),
+            // Who listens may be told something without a word, which ends as an error does.
+            rx(&[query("LISTEN channel")]),
+            tx(&[complete("LISTEN"), ready(b'I')]),
+            rx(&[query("SELECT * FROM v")]),
+            rows(),
+            ends([complete("SELECT 20"), notified()].concat()),
+        ]),
+        [
+            "SELECT SELECT v @1 -> _OTHER @2 complete @3",
+            "LISTEN LISTEN @4 -> ok @5 complete @5",
+            "SELECT SELECT v @6 -> ok @7 complete @8",
+        ]
+    );
+}
+
+#[test]
 fn executions_that_were_not_captured_are_counted_by_their_answers() {
     let one = [bind("", "s", &[b'x'; 1000]), execute("")].concat();
     let answer = [message(b'2', b""), complete("INSERT 0 1")].concat();
@@ -445,15 +470,28 @@ fn connections_are_joined_in_their_middle() {
 #[test]
 fn names_are_bounded() {
     let mut named = Named::default();
-    let summary = summarize(b"SELECT 1", false, Dialect::PostgreSql);
+    let summary = Arc::new(summarize(b"SELECT 1", false, Dialect::PostgreSql));
     for i in 0..100_000 {
         named.set(format!("s{i}").as_bytes(), Some(summary.clone()));
     }
     named.set(&[b'x'; NAME + 1], Some(summary.clone()));
     assert_eq!((named.get(b"s5"), named.get(b"s99999"), named.get(&[b'x'; NAME + 1])), (Some(summary), None, None));
     assert!(named.bytes() < 200_000, "{}", named.bytes());
+    assert_eq!((named.take_refused(), named.take_refused()), (100_000 - 1024 + 1, 0));
     named.clear();
     assert_eq!((named.get(b"s5"), named.bytes()), (None, 0));
+}
+
+#[test]
+fn statements_beyond_what_is_remembered_are_told() {
+    let mut ops = vec![];
+    for i in 0..1027 {
+        ops.push(rx(&[parse(&format!("s{i}"), "SELECT 1"), message(b'S', b"")]));
+        ops.push(tx(&[message(b'1', b""), ready(b'I')]));
+    }
+    let said = play(&mut Conversation::new(true), &ops);
+    let names: u64 = said.iter().map(|word| if let Said::Forgotten { names } = word { *names } else { 0 }).sum();
+    assert_eq!(names, 3);
 }
 
 /// A session with everything in it.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,11 +11,9 @@ use anyhow::{Context, Result, bail};
 use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::statistics::permille;
-use crate::leash::Leash;
-use crate::shell::{self, Root};
+use crate::postgres::Cluster;
+use crate::shell;
 
-/// PostgreSQL refuses to run as root; this user has nothing.
-const USER: &str = "nobody";
 const CLIENTS: &str = "4";
 
 pub(super) struct Postgres {
@@ -29,30 +26,10 @@ pub(super) struct Postgres {
 impl Postgres {
     pub(super) fn start(dir: &Path) -> Result<Self> {
         let address = free_address()?;
-        let programs = programs().context("PostgreSQL's programs are not installed")?;
-        let data = dir.join("data");
-        fs::create_dir_all(&data).context("cannot create a directory")?;
-        let uid = shell::output(Command::new("id").args(["-u", USER]))?.trim().parse().context("no user id")?;
-        chown(&data, Some(uid), None).with_context(|| format!("cannot give {} away", data.display()))?;
-        reachable(dir)?;
-        let become_user = ["--reuid", USER, "--clear-groups"];
-        let mut command = Command::new("setpriv");
-        command.args(become_user).arg(programs.join("initdb")).arg("-D").arg(&data);
-        command.args(["-U", "bench", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale"]).current_dir("/");
-        shell::output(&mut command)?;
-        let port = address.port().to_string();
-        let mut args: Vec<String> = become_user.map(str::to_owned).into();
-        let at = data.display().to_string();
-        let postgres = programs.join("postgres").display().to_string();
-        let options = ["-h", "127.0.0.1", "-p", &port, "-k", &at, "-c", "fsync=off", "-c", "autovacuum=off"];
-        args.extend([postgres.as_str(), "-D", &at].into_iter().chain(options).map(str::to_owned));
+        let cluster = Cluster::create(dir, "bench")?;
         let log = dir.join("log");
-        let setpriv = shell::find("setpriv").context("setpriv is not installed")?;
-        let leash = Leash::start(Root::Already, &setpriv, &args, &[], &log)?;
-        let isready = programs.join("pg_isready");
-        let server =
-            Server::ready(leash, &log, || shell::ask(&isready, &["-q", "-h", "127.0.0.1", "-p", &port]).is_some())?;
-        let postgres = Self { server, address, programs, dir: dir.to_path_buf() };
+        let server = Server::ready(cluster.start(address, &log)?, &log, || cluster.is_ready(address))?;
+        let postgres = Self { server, address, programs: cluster.programs, dir: dir.to_path_buf() };
         shell::output(postgres.pgbench().args(["-i", "-q", "-s", "1"]))?;
         Ok(postgres)
     }
@@ -73,27 +50,6 @@ impl Postgres {
         let living: u64 = sched::tree(self.server.pid).into_iter().filter_map(|pid| sched::process_cpu(pid).ok()).sum();
         Ok(living + sched::ended_children_cpu(self.server.pid)?)
     }
-}
-
-/// The newest installed PostgreSQL's programs.
-fn programs() -> Option<PathBuf> {
-    let version = |path: &PathBuf| path.parent()?.file_name()?.to_str()?.parse::<u32>().ok();
-    let dirs = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let bins = dirs.map(|entry| entry.path().join("bin"));
-    let complete = |bin: &PathBuf| ["initdb", "postgres", "pgbench"].iter().all(|name| bin.join(name).is_file());
-    let newest = bins.filter(complete).max_by_key(version);
-    newest.or_else(|| shell::find("initdb")?.parent().map(Path::to_path_buf).filter(complete))
-}
-
-/// Lets the server's user pass through directories of ours that only root may enter.
-fn reachable(dir: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let own = std::env::temp_dir();
-    for dir in dir.ancestors().take_while(|dir| *dir != own && dir.starts_with(&own)) {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o711))
-            .with_context(|| format!("cannot open {} for the server", dir.display()))?;
-    }
-    Ok(())
 }
 
 impl Workload for Postgres {

@@ -1,0 +1,51 @@
+//! What a connection holds that has nothing to do.
+
+use tracer_user::decode;
+use tracer_user::protocols::Settings;
+use tracer_user::transactions::engine::{Engine, Limits, Output};
+
+use crate::fixtures::{Captured, Records, threads};
+use crate::heap::counted;
+
+/// Connections made at once.
+const BATCH: u64 = 64;
+
+/// Bytes that `count` connections hold together that did what `captured` did, in turn, and are open still.
+pub(crate) fn held(captured: &[&Captured], count: u64) -> i64 {
+    let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
+    // The room of the queues is nobody's; nor are the threads.
+    fill(&mut engine, captured, 0..captured.len() as u64);
+    let ((), used) = counted(|| fill(&mut engine, captured, 1000..1000 + count));
+    let fills = engine.fills();
+    assert_eq!(fills.connections.entries, count + captured.len() as u64, "all are there");
+    assert_eq!(fills.units.entries, 0, "none has anything to do");
+    used.bytes
+}
+
+/// Makes connections and waits until what they did is reported.
+fn fill(engine: &mut Engine, captured: &[&Captured], cookies: std::ops::Range<u64>) {
+    let (mut at, mut books) = (engine.now, threads());
+    let (mut records, mut out): (Records, Vec<Output>) = Default::default();
+    let mut cookies = cookies.peekable();
+    while cookies.peek().is_some() {
+        records.clear();
+        for cookie in cookies.by_ref().take(BATCH as usize) {
+            if let Some(captured) = captured.get(cookie as usize % captured.len()) {
+                captured.records(cookie, &mut at, &mut books, false, &mut records);
+            }
+        }
+        for record in records.iter().filter_map(|bytes| decode::record(bytes).ok()) {
+            engine.record(&record, &mut out);
+            out.clear();
+        }
+        engine.take_asks().for_each(drop);
+        engine.report(at, &mut out);
+        out.clear();
+    }
+    // Later, when nothing is left to wait for.
+    for _ in 0..3 {
+        engine.now += 1_000_000_000;
+        engine.expire(false, &mut out);
+        out.clear();
+    }
+}

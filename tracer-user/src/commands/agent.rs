@@ -1,0 +1,364 @@
+//! What one turn of the agent's loop does: between the kernel, the pipeline and everything around them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
+use tracer_common::lost::Lost;
+
+use super::save::Saver;
+use super::sweep::Sweep;
+use super::{Failure, clock};
+use crate::config::Config;
+use crate::guard::fill::{AgentFills, Fill};
+use crate::guard::own;
+use crate::guard::shed::Level;
+use crate::guard::status::Status;
+use crate::host::process::{self, ProcessFacts};
+use crate::host::services::{NamingRules, service_name};
+use crate::host::stat::{self, HostCpu};
+use crate::http::{self, Command, Health, Job};
+use crate::kernel::level::RingLevel;
+use crate::kernel::load::{Kernel, monotonic};
+use crate::kernel::policy::Scope;
+use crate::kernel::probes::Until;
+use crate::kernel::rings::Rings;
+use crate::kernel::skips::Skips;
+use crate::model::HostBooks;
+use crate::otlp::Export;
+use crate::pipeline::{Introduce, Pipeline};
+use crate::record::{Kind, Writer};
+
+/// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
+const BATCH: usize = 16_384;
+
+/// Reads who a process is, and writes it down when recording.
+struct Introducer<'a> {
+    recorder: Option<&'a mut Writer>,
+    /// Services that are traced, when only some are; and what was found out.
+    only: &'a [String],
+    rules: &'a NamingRules,
+    allowed: &'a mut Vec<u32>,
+    asked: &'a mut HashSet<u32>,
+}
+
+impl Introduce for Introducer<'_> {
+    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
+        let facts = process::read(tgid)?;
+        if let Some(recorder) = &mut self.recorder
+            && let Ok(bytes) = serde_json::to_vec(&facts)
+        {
+            recorder.frame(Kind::Process, &bytes);
+        }
+        if !self.only.is_empty() && self.asked.insert(tgid) && self.only.contains(&service_name(&facts, self.rules)) {
+            self.allowed.push(tgid);
+        }
+        Some(facts)
+    }
+}
+
+/// Introduces nobody: who ends need not be known.
+struct Nobody;
+
+impl Introduce for Nobody {
+    fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
+        None
+    }
+}
+
+/// Everything but the pipeline.
+pub(super) struct Agent {
+    pub(super) config: Config,
+    pub(super) kernel: Kernel,
+    pub(super) rings: Rings,
+    pub(super) recorder: Option<Writer>,
+    pub(super) health: Health,
+    pub(super) at_start: Option<HostCpu>,
+    pub(super) asked: HashSet<u32>,
+    pub(super) sweep: Sweep,
+    /// Wall clock minus monotonic clock as times are shown, nanoseconds.
+    pub(super) wall_offset: i64,
+    /// Whether the last drain took all there was.
+    pub(super) drained: bool,
+    /// Stack samples per second and CPU that are wanted; there are fewer while load is shed.
+    pub(super) hertz: u32,
+    pub(super) status: Arc<Status>,
+    /// Gauge of the ring of stacks.
+    pub(super) level: Option<RingLevel>,
+    pub(super) console: Arc<http::Console>,
+    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) skips: Skips,
+    pub(super) export: Option<Export>,
+    pub(super) saver: Option<Saver>,
+    /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
+    pub(super) ticks: u64,
+    pub(super) asks_waiting: usize,
+}
+
+/// Records between two heartbeats: a full ring takes a while where CPU is short.
+const BEAT_EVERY: u32 = 1024;
+/// Ticks between two counts of what is in the kernel's maps.
+const COUNT_EVERY: u64 = 16;
+
+impl Agent {
+    /// Lets the kernel report what the configuration asks for.
+    pub(super) fn open_up(&mut self) -> Result<(), Failure> {
+        let policy = &mut self.kernel.policy;
+        policy.only_ports(&self.config.only_ports)?;
+        policy.names(&self.config.dns_ports)?;
+        policy.sample_period(self.kernel.sampler.announced_period())?;
+        for pid in &self.config.only_pids {
+            policy.process(*pid, true)?;
+        }
+        if !self.config.only_services.is_empty() {
+            // Those that run now; later ones when they are first heard of.
+            for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                if let Some(facts) = process::read(pid)
+                    && self.config.only_services.contains(&service_name(&facts, &self.config.services))
+                {
+                    policy.process(pid, true)?;
+                }
+            }
+        }
+        let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
+        policy.scope(if listed { Scope::Listed } else { Scope::Everything })?;
+        Ok(())
+    }
+
+    /// Empties the rings into the pipeline; gives the number of records.
+    pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
+        if let Some(level) = &mut self.level {
+            level.look();
+        }
+        let mut allowed = Vec::new();
+        let mut recorder = self.recorder.as_mut();
+        let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
+        let (status, mut records) = (&self.status, 0u32);
+        let mut take = |bytes: &[u8]| {
+            records += 1;
+            if records.is_multiple_of(BEAT_EVERY) {
+                status.beat();
+            }
+            let mut who = Introducer {
+                recorder: recorder.as_deref_mut(),
+                only,
+                rules,
+                allowed: &mut allowed,
+                asked: &mut *asked,
+            };
+            // Facts of a process come before its first record, in the file too.
+            pipeline.record(bytes, &mut who);
+            if let Some(recorder) = recorder.as_deref_mut() {
+                recorder.frame(Kind::Record, bytes);
+            }
+        };
+        // Samples first: what they were taken in is in the other ring by then, or is known from before.
+        let samples = self.rings.samples(BATCH, &mut take);
+        let events = self.rings.events(BATCH, &mut take);
+        self.drained = events < BATCH;
+        let taken = samples + events;
+        for pid in allowed {
+            if let Err(error) = self.kernel.policy.process(pid, true) {
+                log::warn!("{error}");
+            }
+        }
+        for pid in pipeline.take_gone() {
+            // Its id may come back as another's.
+            self.kernel.policy.forget_process(pid);
+            self.asked.remove(&pid);
+        }
+        if pipeline.take_unseen() {
+            self.kernel.attach_deferred(Until::Spliced);
+        }
+        for (cookie, ask) in pipeline.take_asks() {
+            self.kernel.policy.ask(cookie, ask);
+        }
+        taken
+    }
+
+    pub(super) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Hertz(hertz, answer) => {
+                self.hertz = hertz;
+                let allowed = hertz.min(self.health.level.diet().hertz_max);
+                // Whoever asked may be gone.
+                let _ = answer.send(self.sample(allowed));
+            }
+        }
+    }
+
+    /// Times follow the wall clock when somebody sets it.
+    fn follow_clock(&mut self, pipeline: &mut Pipeline) {
+        let Some(offset) = clock::moved(self.wall_offset) else { return };
+        self.wall_offset = offset;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(Kind::Clock, &offset.to_ne_bytes());
+        }
+        pipeline.clock(offset);
+    }
+
+    /// Ends the threads and processes whose own report of it was lost.
+    fn bury(&mut self, pipeline: &mut Pipeline) {
+        if !self.drained {
+            // Their report may yet come.
+            return;
+        }
+        for record in self.sweep.tick(pipeline) {
+            if let Some(recorder) = &mut self.recorder {
+                recorder.frame(Kind::Record, &record);
+            }
+            pipeline.record(&record, &mut Nobody);
+        }
+        pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
+    }
+
+    fn sample(&mut self, hertz: u32) -> Result<(), String> {
+        self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
+        let period = self.kernel.sampler.announced_period();
+        self.kernel.policy.sample_period(period).map_err(|error| error.to_string())
+    }
+
+    /// Gives up as much detail as the watchdog found necessary, or takes it back.
+    pub(super) fn shed(&mut self, pipeline: &mut Pipeline) {
+        let (before, level) = (self.health.level, self.status.level());
+        if level == before {
+            return;
+        }
+        let (memory, cpu) = self.status.usage();
+        let usage = format!("memory {} MB, CPU {:.0} % of a core", memory >> 20, cpu * 100.0);
+        // Each level once, in order: one may have come and stayed between two ticks with the next.
+        for taken in Level::ALL.into_iter().filter(|taken| *taken > before && *taken <= level) {
+            log::warn!("load is shed ({usage}): {}", taken.what());
+        }
+        if level < before {
+            log::warn!("load is shed less ({usage}): {}", level.what());
+        }
+        self.health.level = level;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(Kind::Shed, &[level as u8]);
+        }
+        pipeline.shed(level);
+        let diet = level.diet();
+        if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
+            log::warn!("{error}");
+        }
+        if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
+            log::warn!("{error}");
+        }
+        own::release_memory();
+    }
+
+    /// How full everything around the pipeline is.
+    fn fills(&mut self) -> AgentFills {
+        let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
+        let (events, event_bytes) = self.rings.event_level();
+        if self.ticks % COUNT_EVERY == 1 {
+            self.asks_waiting = self.kernel.policy.asks_waiting();
+        }
+        let lost = self.kernel.lost();
+        let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
+        let ring = |entries, bytes, reached| Fill { entries, limit: bytes as u64, reached };
+        AgentFills {
+            ring_event_bytes: ring(
+                events,
+                event_bytes as usize,
+                of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
+            ),
+            ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
+            kernel_asks: Fill::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
+            kernel_processes: Fill::new(
+                self.kernel.policy.listed(),
+                PROCESSES_MAX as usize,
+                self.kernel.policy.processes_refused,
+            ),
+            otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
+            http_jobs: self.console.jobs(&self.jobs),
+            http_connections: self.console.connections(),
+        }
+    }
+
+    /// Once a second: expiry, the host's books, losses, own cost.
+    pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
+        let now = monotonic();
+        self.ticks += 1;
+        if self.health.level > Level::Full {
+            // What was freed counts until it is given back.
+            own::release_memory();
+        }
+        self.kernel.forward_log();
+        self.follow_clock(pipeline);
+        self.bury(pipeline);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(Kind::Tick, &now.to_ne_bytes());
+            recorder.flush();
+            pipeline.metrics.set_lost("records_not_written", recorder.dropped);
+        }
+        pipeline.tick(now);
+        let lost = self.kernel.lost();
+        let mut total = 0;
+        for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {
+            pipeline.metrics.set_lost(reason.name(), *count);
+            if reason.is_event() {
+                total += count;
+            }
+        }
+        pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
+        pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
+        pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
+        pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
+        let usage = self.kernel.usage();
+        let bpf = usage.values().map(|usage| usage.nanos).sum();
+        let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
+        if skipped > 0 {
+            self.kernel.attach_deferred(Until::Skipped);
+        }
+        for (program, usage) in &usage {
+            pipeline.metrics.set_bpf(program, *usage);
+        }
+        pipeline.metrics.set_lost("hook_skipped", skipped);
+        let hertz = self.kernel.sampler.hertz();
+        pipeline.metrics.set_hertz(hertz);
+        self.health.lost = total + skipped;
+        self.health.hertz = hertz;
+        self.health.books = self.books(pipeline);
+        pipeline.host_books(&self.health.books);
+        self.status.set_bpf(bpf);
+        let (cpu, own::Memory { resident: rss, own: memory }) = (own::cpu() as f64 / 1e9, own::memory());
+        self.health.own_cpu_s = cpu;
+        self.health.own_rss = rss;
+        self.health.own_memory = memory;
+        pipeline.metrics.set_own(cpu, rss);
+        let (_, cores) = self.status.usage();
+        self.health.own_cores = cores;
+        pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
+        if let Some(saver) = &mut self.saver {
+            saver.tick(pipeline);
+            pipeline.metrics.set_saved(&saver.counts().by_outcome());
+        }
+        if let Some(export) = &self.export {
+            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+        }
+        let fills = self.fills();
+        pipeline.metrics.set_fills(&fills.all());
+    }
+
+    fn books(&self, pipeline: &Pipeline) -> HostBooks {
+        let cpus = self.kernel.cpu_books();
+        let charged = pipeline.charged();
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        let system = match (stat::read(), self.at_start) {
+            (Some(now), Some(start)) => now.busy_s - start.busy_s,
+            _ => 0.0,
+        };
+        HostBooks {
+            requests: seconds(charged.requests),
+            overhead: seconds(charged.overhead),
+            kernel: seconds(cpus.kernel),
+            unreported: seconds(cpus.user.saturating_sub(charged.requests + charged.overhead)),
+            idle: seconds(cpus.idle.max(0) as u64),
+            system_busy: system,
+        }
+    }
+}

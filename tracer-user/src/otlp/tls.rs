@@ -1,0 +1,69 @@
+//! `https` to a collector: whom to trust, and who to be.
+
+use std::path::Path;
+
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::settings::{Protocol, Settings, SettingsError, Tls, error};
+
+const TRUSTED: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+const KEY: &str = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
+
+/// A connector for what `settings` say; `plain` makes the connections below. Certificates are read where they are needed
+/// only: an agent without `https` must not fail for want of them.
+pub(super) fn connector(
+    settings: &Settings,
+    mut plain: HttpConnector,
+) -> Result<HttpsConnector<HttpConnector>, SettingsError> {
+    plain.enforce_http(false);
+    let config = if settings.uri.scheme_str() == Some("https") {
+        configure(&settings.tls)?
+    } else {
+        builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+    };
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    Ok(match settings.protocol {
+        Protocol::Grpc => connector.enable_http2().wrap_connector(plain),
+        Protocol::Http => connector.enable_http1().wrap_connector(plain),
+    })
+}
+
+fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, SettingsError> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    builder.map_err(|why| error("https", why.to_string()))
+}
+
+fn configure(tls: &Tls) -> Result<ClientConfig, SettingsError> {
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &tls.trusted {
+        for certificate in certificates(TRUSTED, path)? {
+            roots.add(certificate).map_err(|why| error(TRUSTED, format!("{}: {why}", path.display())))?;
+        }
+    } else {
+        let found = rustls_native_certs::load_native_certs();
+        let (taken, _) = roots.add_parsable_certificates(found.certs);
+        if taken == 0 {
+            let why = "this host has no certificates to trust; install ca-certificates, or name a file of them";
+            return Err(error(TRUSTED, why));
+        }
+    }
+    let config = builder()?.with_root_certificates(roots);
+    let Some((certificate, key)) = &tls.client else { return Ok(config.with_no_client_auth()) };
+    let chain = certificates("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", certificate)?;
+    let secret = PrivateKeyDer::from_pem_file(key)
+        .map_err(|why| error(KEY, format!("{}: no key in PEM: {why}", key.display())))?;
+    config.with_client_auth_cert(chain, secret).map_err(|why| error(KEY, format!("{}: {why}", key.display())))
+}
+
+/// All certificates of a file; at least one.
+fn certificates(name: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, SettingsError> {
+    let refused = |why: String| error(name, format!("{}: no certificates in PEM: {why}", path.display()));
+    let found = CertificateDer::pem_file_iter(path).map_err(|why| refused(why.to_string()))?;
+    let all = found.collect::<Result<Vec<_>, _>>().map_err(|why| refused(why.to_string()))?;
+    if all.is_empty() { Err(refused("none was found".into())) } else { Ok(all) }
+}

@@ -1,0 +1,100 @@
+//! Stacks as they were at one moment, and what they are rendered as.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::naming::Stack;
+use super::symbolize::Symbols;
+use super::{Kept, pprof};
+
+/// One stack of a snapshot.
+#[derive(Debug)]
+pub(super) struct Sum {
+    pub(super) stack: Kept,
+    pub(super) process: Arc<str>,
+    pub(super) count: u64,
+    pub(super) nanos: u64,
+}
+
+/// Counts as they were at one moment, to be rendered elsewhere.
+#[derive(Debug)]
+pub struct Snapshot {
+    entries: Vec<Sum>,
+    symbols: Symbols,
+}
+
+impl Snapshot {
+    pub(super) fn new(entries: Vec<Sum>, symbols: Symbols) -> Self {
+        Self { entries, symbols }
+    }
+
+    /// Samples in it.
+    pub fn samples(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.count).sum()
+    }
+
+    /// Names of every stack, outermost frame first, with its count and nanoseconds.
+    fn named(&self) -> Vec<(Vec<Arc<str>>, u64, u64)> {
+        let seen = |entry: &Sum| match &entry.stack {
+            Kept::Seen(stack, _) => Some(Arc::clone(stack)),
+            Kept::Named(_) => None,
+        };
+        let missing: Vec<Arc<Stack>> = self.entries.iter().filter_map(seen).collect();
+        let mut found = self.symbols.names(&missing).into_iter();
+        self.entries
+            .iter()
+            .map(|entry| {
+                let frames = match &entry.stack {
+                    Kept::Named(frames) => Some(Arc::clone(frames)),
+                    Kept::Seen(..) => found.next().flatten(),
+                };
+                let frames = frames.unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
+                let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
+                (names, entry.count, entry.nanos)
+            })
+            .collect()
+    }
+
+    /// One line per stack: frames from the root, separated by semicolons, and the number of samples.
+    pub fn folded(&self) -> String {
+        let mut lines: HashMap<String, u64> = HashMap::new();
+        for (frames, count, _) in self.named() {
+            let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
+            *lines.entry(line).or_default() += count;
+        }
+        let mut lines: Vec<_> = lines.into_iter().collect();
+        lines.sort();
+        lines.into_iter().fold(String::new(), |mut out, (line, count)| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{line} {count}");
+            out
+        })
+    }
+
+    /// A flame graph.
+    pub fn svg(&self, title: &str) -> Vec<u8> {
+        let folded = self.folded();
+        let mut options = inferno::flamegraph::Options::default();
+        title.clone_into(&mut options.title);
+        options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
+        options.count_name = "samples".into();
+        options.hash = true;
+        let mut out = Vec::new();
+        let drawn =
+            !folded.is_empty() && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
+        if drawn { out } else { empty(title).into_bytes() }
+    }
+
+    /// A gzip-compressed `profile.proto`.
+    pub fn pprof(&self) -> Vec<u8> {
+        pprof::encode(&self.named())
+    }
+}
+
+fn empty(title: &str) -> String {
+    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    format!(
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"80\" xmlns=\"http://www.w3.org/2000/svg\"><text x=\"600\" y=\"30\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"17\">{title}</text><text x=\"600\" y=\"58\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"12\">no samples yet</text></svg>\n"
+    )
+}

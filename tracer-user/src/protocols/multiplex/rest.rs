@@ -1,0 +1,77 @@
+//! What is kept of a connection on which no exchange is open.
+
+use super::{Lane, Multiplexed};
+use crate::model::Direction;
+use crate::protocols::Verdict;
+use crate::protocols::framed::Framed;
+use crate::protocols::rest::Stand;
+
+/// All that is known between two exchanges.
+#[derive(Debug)]
+pub(in crate::protocols) struct RestingLanes {
+    framed: Box<dyn Framed>,
+    seen: Option<(u64, u64)>,
+    next: u64,
+    rx: RestingLane,
+    tx: RestingLane,
+    verdict: Verdict,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct RestingLane {
+    lost: Option<u64>,
+    usual: u64,
+    misses: u8,
+}
+
+impl Multiplexed {
+    /// Whether nothing is under way.
+    pub(in crate::protocols) fn is_quiet(&self) -> bool {
+        self.open.is_empty() && self.parked.is_empty() && self.rx.is_quiet() && self.tx.is_quiet()
+    }
+
+    /// What is to be kept of it while nothing is under way, and where the directions stand.
+    pub(in crate::protocols) fn rest(self) -> (RestingLanes, Stand, Stand) {
+        let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
+        framed.rest();
+        let stands = (rx.stand(), tx.stand());
+        (RestingLanes { framed, seen, next, rx: rx.rest(), tx: tx.rest(), verdict }, stands.0, stands.1)
+    }
+}
+
+impl RestingLanes {
+    /// As it was before it rested.
+    pub(in crate::protocols) fn wake(self, requests: Option<Direction>, rx: Stand, tx: Stand) -> Multiplexed {
+        let requests = requests.unwrap_or(Direction::Rx);
+        let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
+        (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
+        (made.seen, made.next, made.verdict) = (self.seen, self.next, self.verdict);
+        made
+    }
+
+    pub(in crate::protocols) fn kept_bytes(&self) -> usize {
+        self.framed.kept_bytes()
+    }
+}
+
+impl Lane {
+    fn is_quiet(&self) -> bool {
+        self.buffer.is_empty() && self.start.is_none() && self.left == 0 && self.reckoned.is_none()
+    }
+
+    fn rest(self) -> RestingLane {
+        RestingLane { lost: self.lost, usual: self.usual, misses: self.misses }
+    }
+
+    fn stand(&self) -> Stand {
+        Stand::new(self.pos, self.last, self.head_wanted)
+    }
+}
+
+impl RestingLane {
+    fn wake(self, stand: Stand) -> Lane {
+        let (pos, last, head_wanted) = stand.parts();
+        Lane { pos, last, head_wanted, lost: self.lost, usual: self.usual, misses: self.misses, ..Lane::default() }
+    }
+}

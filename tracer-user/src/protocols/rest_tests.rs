@@ -1,0 +1,65 @@
+//! A connection that rests between operations says what it says otherwise.
+
+use super::*;
+use crate::protocols::conversation::tests::{Op, play};
+use crate::protocols::fixtures::connections;
+use crate::protocols::{Chunk, Closed, Said, Settings};
+use proptest::prelude::*;
+
+/// Plays operations; between any two of them the connection may rest. Gives what was said, and how often it rested.
+fn play_resting(ops: &[Op], midstream: bool) -> (Vec<Said>, usize) {
+    let (mut talk, settings, mut said, mut rested) = (Talk::new(midstream), Settings::default(), Vec::new(), 0);
+    let mut pos = [0u64; 2];
+    for (i, op) in ops.iter().enumerate() {
+        talk.rest();
+        rested += usize::from(talk.resting.is_some());
+        let which = usize::from(op.dir == Direction::Tx);
+        let captured = op.captured.min(op.bytes.len());
+        let tail =
+            if captured < op.bytes.len() { &op.bytes[op.bytes.len().saturating_sub(8).max(captured)..] } else { &[] };
+        let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 + which as u32, reads: 0 };
+        let len = op.bytes.len() as u64;
+        let chunk = Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes[..captured], tail, at, arrived: 0 };
+        pos[which] += len;
+        talk.awake().bytes(&chunk, &settings, &mut said);
+        let (side, several) = (talk.side(), talk.is_multiplexed());
+        talk.rest();
+        assert_eq!((talk.side(), talk.is_multiplexed()), (side, several));
+    }
+    talk.awake().closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
+    (said, rested)
+}
+
+fn played(ops: &[Op], midstream: bool) -> Vec<Said> {
+    let mut conversation = Conversation::new(midstream);
+    let mut said = play(&mut conversation, ops);
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
+    said
+}
+
+#[test]
+fn captured_connections_say_the_same_when_they_rest() {
+    for (name, ops) in connections() {
+        let (said, rested) = play_resting(&ops, false);
+        assert_eq!(said, played(&ops, false), "{name}");
+        assert!(rested > 0, "{name} never rests");
+        let late = &ops[ops.len() / 2..];
+        assert_eq!(play_resting(late, true).0, played(late, true), "{name}, joined in its middle");
+    }
+}
+
+proptest! {
+    #[test]
+    fn so_do_connections_of_which_parts_are_missing(
+        which in any::<prop::sample::Index>(),
+        captured in proptest::collection::vec(prop_oneof![Just(usize::MAX), 0usize..64], 40),
+        midstream in any::<bool>(),
+    ) {
+        let all = connections();
+        let (_, ops) = &all[which.index(all.len())];
+        let ops: Vec<Op> = ops.iter().enumerate().map(|(i, op)| {
+            Op { captured: captured[i % captured.len()], ..op.clone() }
+        }).collect();
+        prop_assert_eq!(play_resting(&ops, midstream).0, played(&ops, midstream));
+    }
+}
