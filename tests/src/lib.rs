@@ -15,6 +15,7 @@ pub mod load;
 pub mod mariadb;
 pub mod metrics;
 pub mod nginx;
+pub mod peers;
 pub mod php;
 pub mod postgresql;
 pub mod process;

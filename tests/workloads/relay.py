@@ -1,20 +1,52 @@
-"""Stands between a client and a server and writes down what they say, as fixtures of the protocols' tests hold it.
+"""Stands between clients and a server and writes down what they say, as fixtures of the protocols' tests hold it.
 
-relay.py LISTEN SERVER FILE: ports, or paths of UNIX sockets; one connection after the other. Each line is a read by the
-server (`rx`) or a send (`tx`), in hexadecimal; a line `new` begins a connection. Ends after three idle seconds.
+relay.py LISTEN SERVER FILE: ports, or paths of UNIX sockets. Each line is a read by the server (`rx`) or a send (`tx`), in
+hexadecimal; a line `new` begins a connection, which is written when it is over. Ends three seconds after the last one.
 """
 
 import os
 import selectors
 import socket
 import sys
+import threading
 
 
 def end(where):
     return (socket.AF_INET, ("127.0.0.1", int(where))) if where.isdigit() else (socket.AF_UNIX, where)
 
 
+def relay(client):
+    family, address = end(server)
+    upstream = socket.socket(family)
+    upstream.connect(address)
+    lines = ["new\n"]
+    waiting = selectors.DefaultSelector()
+    waiting.register(client, selectors.EVENT_READ, ("rx", upstream))
+    waiting.register(upstream, selectors.EVENT_READ, ("tx", client))
+    open_ends = 2
+    while open_ends:
+        ready = waiting.select(3)
+        if not ready:
+            break
+        for key, _ in ready:
+            word, other = key.data
+            data = key.fileobj.recv(1 << 16)
+            if data:
+                lines.append(f"{word} {data.hex()}\n")
+                other.sendall(data)
+            else:
+                waiting.unregister(key.fileobj)
+                other.shutdown(socket.SHUT_WR)
+                open_ends -= 1
+    client.close()
+    upstream.close()
+    with lock, open(path, "a") as out:
+        out.writelines(lines)
+
+
 listen, server, path = sys.argv[1:]
+lock = threading.Lock()
+open(path, "w").close()
 family, address = end(listen)
 listener = socket.socket(family)
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -24,33 +56,13 @@ listener.bind(address)
 listener.listen(16)
 listener.settimeout(3)
 print("READY", flush=True)
-with open(path, "w") as out:
-    while True:
-        try:
-            client, _ = listener.accept()
-        except TimeoutError:
-            break
-        family, address = end(server)
-        upstream = socket.socket(family)
-        upstream.connect(address)
-        out.write("new\n")
-        waiting = selectors.DefaultSelector()
-        waiting.register(client, selectors.EVENT_READ, ("rx", upstream))
-        waiting.register(upstream, selectors.EVENT_READ, ("tx", client))
-        open_ends = 2
-        while open_ends:
-            ready = waiting.select(3)
-            if not ready:
-                break
-            for key, _ in ready:
-                word, other = key.data
-                data = key.fileobj.recv(1 << 16)
-                if data:
-                    out.write(f"{word} {data.hex()}\n")
-                    other.sendall(data)
-                else:
-                    waiting.unregister(key.fileobj)
-                    other.shutdown(socket.SHUT_WR)
-                    open_ends -= 1
-        client.close()
-        upstream.close()
+connections = []
+while True:
+    try:
+        client, _ = listener.accept()
+    except TimeoutError:
+        if any(connection.is_alive() for connection in connections):
+            continue
+        break
+    connections.append(threading.Thread(target=relay, args=(client,)))
+    connections[-1].start()

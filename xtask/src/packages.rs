@@ -82,6 +82,12 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("mariadb-client-core", "mariadb", Need::Programs, "its client"),
     package("python3-pymysql", "", Need::Programs, "a client library that sends text"),
     package("libdbd-mariadb-perl", "", Need::Programs, "a client library that prepares statements"),
+    package(
+        "python3-pymongo",
+        "",
+        Need::Programs,
+        "a client library of MongoDB, and documents for the server's script",
+    ),
     package("openssl", "openssl", Need::Programs, "a server of TLS, and certificates for it"),
     package("openssh-server", "sshd", Need::Programs, "an SSH server"),
     package("openssh-client", "ssh", Need::Programs, "its client"),

@@ -117,6 +117,11 @@ impl Conversation {
         self.multiplexed.is_some() || self.datagrams.is_some()
     }
 
+    /// Whether a server works on several requests of it at a time.
+    pub fn interleaves(&self) -> bool {
+        self.multiplexed.as_ref().is_some_and(|multiplexed| multiplexed.interleaves())
+    }
+
     /// Exchanges the last operation had bytes of, where those can be several.
     pub fn touched(&self) -> &[u64] {
         self.multiplexed.as_ref().map_or(&[], |multiplexed| multiplexed.touched())

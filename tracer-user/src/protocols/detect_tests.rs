@@ -35,7 +35,7 @@ const FIRST: &[(&str, &str, &[u8])] = &[
     ("postgresql", "PostgreSQL query", b"Q\0\0\0\x0dSELECT 1\0"),
     ("mysql", "MySQL greeting", b"\x4a\0\0\0\x0a8.0.36\0\x0b\0\0\0abcdefgh\0\xff\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\0\0\0\0abcdefghijkl\0mysql_native_password\0"),
     ("mysql", "MySQL query", b"\x09\0\0\0\x03SELECT 1"),
-    ("", "MongoDB OP_MSG", b"\x2a\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x15\0\0\0\x10ping\0\x01\0\0\0\0"),
+    ("mongodb", "MongoDB OP_MSG", b"\x24\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x0f\0\0\0\x10ping\0\x01\0\0\0\0"),
     ("", "Cassandra STARTUP", b"\x04\0\0\x01\x01\0\0\0\x16\0\x01\0\x0bCQL_VERSION\0\x053.0.0"),
     ("", "Kafka ApiVersions", b"\0\0\0\x18\0\x12\0\0\0\0\0\x01\0\x0eclient-library"),
     ("", "AMQP", b"AMQP\0\0\x09\x01"),

@@ -34,13 +34,25 @@ pub trait Framed: Send + fmt::Debug {
     /// Where in `bytes` a frame begins, after some that were not seen; certain enough to go on with. `open` tells the
     /// keys of open requests.
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize>;
-    /// Whether `bytes`, a frame from the server, answer a request that was not seen yet.
-    fn is_early(&self, bytes: &[u8]) -> bool {
-        let _ = bytes;
+    /// Whether `bytes`, a frame from the server, answer a request that was not seen yet. `open` tells the keys of open
+    /// requests.
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        let _ = (bytes, open);
         false
     }
-    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it.
-    fn overhead(&self) -> u64;
+    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it, where bodies come in
+    /// many frames.
+    fn overhead(&self) -> u64 {
+        0
+    }
+    /// Whether a server works on several requests of one connection at a time.
+    fn interleaves(&self) -> bool {
+        true
+    }
+    /// Bytes wanted from the front of every operation; 0: as many as of other protocols.
+    fn wants(&self) -> u16 {
+        0
+    }
     /// The request `key` was made in another way, before the protocol began.
     fn adopt(&mut self, key: u64) {
         let _ = key;

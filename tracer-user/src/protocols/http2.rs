@@ -455,7 +455,7 @@ impl Framed for Frames {
         })
     }
 
-    fn is_early(&self, bytes: &[u8]) -> bool {
+    fn is_early(&self, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> bool {
         Header::read(bytes).is_some_and(|header| {
             header.kind == HEADERS && header.key % 2 == 1 && header.key > self.highest && self.highest != 0
         })
@@ -463,6 +463,11 @@ impl Framed for Frames {
 
     fn overhead(&self) -> u64 {
         HEADER as u64
+    }
+
+    fn wants(&self) -> u16 {
+        // Many frames lie in one.
+        tracer_common::limits::HEAD_REQUEST
     }
 
     fn adopt(&mut self, key: u64) {

@@ -19,6 +19,7 @@ pub mod http1;
 pub mod http2;
 pub mod memcached;
 mod missing;
+pub mod mongodb;
 mod multiplex;
 pub mod mysql;
 mod pair;
@@ -57,6 +58,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &mysql::MariaDb,
     &fastcgi::FastCgi,
     &memcached::Memcached,
+    &mongodb::MongoDb,
     &websocket::WebSocket,
     &tls::Tls,
     &dns::Dns,

@@ -24,8 +24,8 @@ pub(super) const LIMIT: usize = 1024;
 const PARKED: usize = 16;
 const PARKED_BYTES: usize = 64 * 1024;
 const PATIENCE: Nanos = 20_000_000;
-/// Bytes wanted of operations from the beginning: many frames lie in one.
-const HEAD_FIRST: u16 = 4096;
+/// A frame of which at least this much is to come need not be reported till its end.
+const LONG: u64 = 64 * 1024;
 /// Operations in which no frame was found before a connection is left alone.
 const MISSES: u8 = 64;
 /// Most exchanges told for one operation.
@@ -116,7 +116,8 @@ impl Multiplexed {
     /// A connection whose requests go `requests`; the next bytes are at these positions (received, sent), `lost` says in
     /// which directions frames went by before.
     pub(super) fn new(framed: Box<dyn Framed>, requests: Direction, pos: (u64, u64), lost: (bool, bool)) -> Self {
-        let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted: HEAD_FIRST, ..Lane::default() };
+        let head_wanted = framed.wants();
+        let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted, ..Lane::default() };
         let (rx, tx) = (lane(pos.0, lost.0), lane(pos.1, lost.1));
         let mut made = Self {
             framed,
@@ -167,7 +168,13 @@ impl Multiplexed {
 
     pub(super) fn want(&self) -> Want {
         let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
-        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: 0, tx_skip: 0 }
+        let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
+        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx) }
+    }
+
+    /// Whether a server works on several requests at a time.
+    pub(super) fn interleaves(&self) -> bool {
+        self.framed.interleaves()
     }
 
     /// Exchanges the last operation had bytes of.
@@ -257,14 +264,18 @@ impl Multiplexed {
         }
         let lane = self.lane(dir);
         let fresh = lane.left == 0 && lane.buffer.is_empty() && lane.lost.is_none() && lane.pos == chunk.pos;
-        dir != self.requests && self.requests == Direction::Tx && fresh && self.framed.is_early(chunk.head)
+        dir != self.requests && self.requests == Direction::Tx && fresh && self.is_early(chunk.head)
+    }
+
+    fn is_early(&self, head: &[u8]) -> bool {
+        self.framed.is_early(head, &|key| self.open.contains_key(&key))
     }
 
     fn is_next(&self, held: &Held) -> bool {
         let lane = if held.dir == Direction::Rx { &self.rx } else { &self.tx };
         let first = !self.parked.iter().any(|other| other.dir == held.dir && other.pos < held.pos);
         let follows = held.pos.saturating_sub(lane.pos) <= lane.left || lane.lost.is_some();
-        let early = held.dir != self.requests && self.requests == Direction::Tx && self.framed.is_early(&held.head);
+        let early = held.dir != self.requests && self.requests == Direction::Tx && self.is_early(&held.head);
         first && follows && !early
     }
 
@@ -334,6 +345,7 @@ impl Multiplexed {
                 if self.reckon(dir) {
                     continue;
                 }
+                self.lane(dir).head_wanted = HEAD_MAX;
                 self.lose(dir, left, out);
                 break;
             }
@@ -452,7 +464,8 @@ impl Multiplexed {
         lane.start = None;
         lane.left = 0;
         lane.end = false;
-        lane.head_wanted = HEAD_MAX;
+        // Where frames are short, others lay beyond what was captured.
+        lane.head_wanted = if lane.head_wanted > 0 { HEAD_MAX } else { 0 };
         lane.reckoned = None;
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {

@@ -113,6 +113,15 @@ impl Talk {
         }
     }
 
+    /// Whether a server works on several of its requests at a time.
+    pub fn interleaves(&self) -> bool {
+        match (&self.awake, &self.resting) {
+            (Some(conversation), _) => conversation.interleaves(),
+            (None, Some(resting)) => matches!(&resting.memory, Memory::Lanes(lanes) if lanes.interleaves()),
+            (None, None) => false,
+        }
+    }
+
     /// Exchanges the last operation had bytes of, where those can be several.
     pub fn touched(&self) -> &[u64] {
         self.awake.as_ref().map_or(&[], |conversation| conversation.touched())

@@ -10,7 +10,7 @@ mod tokens;
 
 use std::sync::Arc;
 
-pub(super) use self::names::shared;
+pub(super) use self::names::{dotted, shared};
 use self::statement::{Statement, statement};
 use self::tokens::Tokens;
 

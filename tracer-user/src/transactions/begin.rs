@@ -44,7 +44,7 @@ impl Engine {
         let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
         let service = self.service(head_at.pid);
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let multiplexed = connection.talk.is_multiplexed();
+        let multiplexed = connection.talk.interleaves();
         let (trace, remote_parent) = match request.traceparent {
             Some(context) if side == Side::Server => (TraceId(context.trace_id), Some(context.parent_id)),
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),

@@ -236,8 +236,7 @@ impl Engine {
             // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
             self.end_units(open.cookie, open.header.nanos);
         }
-        let ports = [open.local_port, open.remote_port];
-        let timed = ports.iter().any(|port| *port != 0 && self.settings.timed_ports.contains(port));
+        let timed = self.is_timed(open);
         self.connection(open.cookie, out).opened(open, timed);
     }
 
@@ -322,12 +321,8 @@ impl Engine {
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            let conversation = connection.talk.awake();
-            if header.flags & OP_DATAGRAM == 0 {
-                conversation.bytes(&chunk, &self.settings, &mut said).exchange
-            } else {
-                conversation.datagram(&chunk, &mut said).exchange
-            }
+            let datagram = header.flags & OP_DATAGRAM != 0;
+            connection.talk.awake().moved(datagram, &chunk, &self.settings, &mut said).exchange
         };
         let cookie = op.cookie;
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
@@ -349,9 +344,7 @@ impl Engine {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
-        if self.connections.get(&cookie).is_some_and(|connection| connection.talk.turn_began()) {
-            self.turn_begins(cookie, during);
-        }
+        self.turn_begins(cookie, during);
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or(together.first().copied());
         let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
         self.charge_op(op, dir, unit, out);

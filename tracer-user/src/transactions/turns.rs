@@ -1,6 +1,8 @@
 //! Turns of connections of which nothing else is known: they are told when they are over, so that what will be asked of
 //! them then is noted when they begin, or when the request they were made for ends.
 
+use tracer_common::event::Open;
+
 use super::begin::During;
 use super::engine::Engine;
 use super::live::{Cause, Slot, Vote};
@@ -14,9 +16,18 @@ pub(super) const UNKNOWN: Cause =
     Cause { candidate: None, alone: false, vote: Vote::None, evidence: "its beginning was not seen", kept: None };
 
 impl Engine {
-    /// A turn begins on `cookie` with this operation.
+    /// Whether turns of the connection are wanted whatever is spoken.
+    pub(super) fn is_timed(&self, open: &Open) -> bool {
+        let ports = [open.local_port, open.remote_port];
+        ports.iter().any(|port| *port != 0 && self.settings.timed_ports.contains(port))
+    }
+
+    /// If a turn begins on `cookie` with this operation: notes who caused it.
     pub(super) fn turn_begins(&mut self, cookie: u64, during: During<'_>) {
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.connections.get_mut(&cookie).filter(|connection| connection.talk.turn_began())
+        else {
+            return;
+        };
         if connection.side() != Some(Side::Client) {
             connection.turn = None;
             return;

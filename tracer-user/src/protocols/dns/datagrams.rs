@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::{Dns, Message};
 use crate::model::{Direction, Nanos, Outcome, Side};
-use crate::protocols::{Chunk, Conversation, Protocol as _, Said, Stamp, Touched, Verdict};
+use crate::protocols::{Chunk, Conversation, Protocol as _, Said, Settings, Stamp, Touched, Verdict};
 
 /// Most questions of one socket that wait.
 const LIMIT: usize = 1024;
@@ -120,6 +120,11 @@ impl Datagrams {
 }
 
 impl Conversation {
+    /// Takes one operation: of a stream, or a datagram.
+    pub fn moved(&mut self, is_datagram: bool, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+        if is_datagram { self.datagram(chunk, out) } else { self.bytes(chunk, settings, out) }
+    }
+
     /// Takes a datagram of a socket that resolves names.
     pub fn datagram(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Touched {
         let datagrams = self.datagrams.get_or_insert_with(Box::default);

@@ -36,6 +36,8 @@ pub(super) fn pack(entries: &VecDeque<Entry>) -> Box<[u8]> {
             Name::Wanted(index) => index.saturating_add(NAMES.len() as u16),
             name => NAMES.iter().position(|other| other == name).unwrap_or_default() as u16,
         };
+        // Of no header that matters more is looked at.
+        let value = value.get(..value.len().min(usize::from(u16::MAX))).unwrap_or_default();
         out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&size.to_le_bytes());
         out.extend_from_slice(&(value.len() as u16).to_le_bytes());
@@ -70,6 +72,12 @@ mod tests {
         let entries: VecDeque<Entry> = names.enumerate().map(entry).collect();
         let packed = pack(&entries);
         assert_eq!(unpack(&packed), entries);
+        let long = VecDeque::from([
+            Entry { name: Name::Path, value: vec![7; 70_000].into(), size: 70_032 },
+            entry((1, Name::Status)),
+        ]);
+        let again = unpack(&pack(&long));
+        assert_eq!((again[0].value.len(), &again[1]), (65_535, &long[1]));
         assert!(unpack(&packed[..packed.len() - 1]).len() == entries.len() - 1 && unpack(b"").is_empty());
     }
 }

@@ -50,6 +50,10 @@ impl RestingLanes {
         made
     }
 
+    pub(in crate::protocols) fn interleaves(&self) -> bool {
+        self.framed.interleaves()
+    }
+
     pub(in crate::protocols) fn kept_bytes(&self) -> usize {
         self.framed.kept_bytes()
     }

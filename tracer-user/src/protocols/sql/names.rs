@@ -8,6 +8,8 @@ use super::Dialect;
 
 /// Longest part of a table's name that is shown, bytes.
 const PART: usize = 63;
+/// Most parts of a name with dots that are shown.
+const PARTS: usize = 6;
 /// A name with more digits than this has a number or a date in it.
 const DIGITS: usize = 3;
 
@@ -173,6 +175,16 @@ pub(super) fn plain(word: &[u8]) -> Option<&'static str> {
 /// What kind of object `word` names, after CREATE, ALTER or DROP.
 pub(super) fn object(word: &[u8]) -> Option<&'static str> {
     find(OBJECTS, word)
+}
+
+/// A name with dots in it that is no table's (of a collection, a topic), bounded and without what changes, as those are.
+pub(in crate::protocols) fn dotted(text: &[u8]) -> String {
+    let mut name = String::new();
+    for (nth, piece) in text.split(|byte| *byte == b'.').take(PARTS).enumerate() {
+        name.push_str(if nth == 0 { "" } else { "." });
+        part(&mut name, piece, true, Dialect::MySql);
+    }
+    name
 }
 
 /// Adds a part of a table's name to `name`: bounded, without spaces and control characters, and with each number

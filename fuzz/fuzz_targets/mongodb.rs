@@ -1,0 +1,23 @@
+//! Any bytes, any messages and any documents, cut and captured in any way, in both directions of a connection of MongoDB.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::protocols::framed::Way;
+
+/// `{ping: 1}`.
+const PING: &[u8] = b"\x24\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x0f\0\0\0\x10ping\0\x01\0\0\0\0";
+
+fuzz_target!(|data: &[u8]| {
+    tracer_fuzz::framed(
+        PING,
+        |way, bytes| {
+            // What it is, its number, what it answers, flags, then documents and what is between them.
+            let [kind, id, to, flags, body @ ..] = bytes else { return bytes.to_vec() };
+            let kind = [2013u32, 2013, 2013, 2013, 1, 2004, 2012, 2002][usize::from(kind % 8)];
+            let to = if way == Way::Request { 0 } else { u32::from(*to) };
+            let words = [20 + body.len() as u32, u32::from(*id), to, kind, u32::from(flags & 3)];
+            [&words.map(u32::to_le_bytes).concat()[..], body].concat()
+        },
+        data,
+    );
+});

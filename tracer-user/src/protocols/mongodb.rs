@@ -1,0 +1,393 @@
+//! MongoDB's wire protocol (MongoDB's manual, "MongoDB Wire Protocol"): OP_MSG, and the operations before it as far as
+//! connections begin with them.
+//!
+//! A unit of work is a command with its reply, paired by the number the reply says it answers. Of commands only known
+//! names and the collection are kept (`mongodb/names.rs`), of errors the number; documents are passed over unread, and so is what is
+//! compressed.
+
+mod bson;
+mod names;
+
+use std::sync::Arc;
+
+use self::bson::{Elements, Value, long, text};
+use super::framed::{Frame, Framed, Front, Says, Way};
+use super::sql::{dotted, shared};
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+
+/// Bytes of a message's header.
+const HEADER: usize = 16;
+/// Longest message: what servers allow (`maxMessageSizeBytes`), and what proxies add.
+const MESSAGE_LIMIT: i32 = 64 << 20;
+/// Bytes of a message that are looked at.
+const LOOK: usize = 1024;
+
+/// What messages are.
+const REPLY: i32 = 1;
+const UPDATE: i32 = 2001;
+const INSERT: i32 = 2002;
+const QUERY: i32 = 2004;
+const GET_MORE: i32 = 2005;
+const DELETE: i32 = 2006;
+const KILL_CURSORS: i32 = 2007;
+const COMPRESSED: i32 = 2012;
+const MESSAGE: i32 = 2013;
+
+/// Flag of OP_MSG: others follow, without being asked for; of a request: no reply is wanted.
+const MORE_TO_COME: i32 = 2;
+/// Flags of OP_MSG that must be understood and that are known: a checksum follows, more messages follow.
+const FLAGS_KNOWN: i32 = 3;
+/// Flags of OP_MSG that must be understood.
+const FLAGS_REQUIRED: i32 = 0xffff;
+
+/// What a command of which nothing is read is called.
+const PACKED: &str = "_COMPRESSED";
+/// [`Asked::note`]: how the server is. Asked once, it may tell for as long as the connection lasts.
+const NOTE_HELLO: u16 = 1;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct MongoDb;
+
+impl Protocol for MongoDb {
+    fn name(&self) -> &'static str {
+        "mongodb"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        let Some(header) = Header::read(bytes) else { return front(bytes) };
+        if !header.is_one() {
+            return Detected::No;
+        }
+        match likely(header, bytes.get(HEADER..).unwrap_or_default()) {
+            Some(true) if header.is_request() => Detected::Request,
+            Some(true) => Detected::Reply,
+            Some(false) => Detected::No,
+            None => Detected::NeedMore,
+        }
+    }
+
+    fn framed(&self, _: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Messages::default()))
+    }
+}
+
+/// Whether less than a header can be the beginning of one.
+fn front(bytes: &[u8]) -> Detected {
+    let len = bytes.get(..4).map_or(HEADER as i32, |_| long(bytes, 0).unwrap_or_default());
+    let fits = (HEADER as i32..=MESSAGE_LIMIT).contains(&len) && bytes.get(3).is_none_or(|high| *high <= 4);
+    if fits { Detected::NeedMore } else { Detected::No }
+}
+
+/// A message's header.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    len: i32,
+    id: u32,
+    /// The message it answers.
+    to: u32,
+    kind: i32,
+}
+
+impl Header {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let number = |at| long(bytes, at);
+        let unsigned = |at| number(at).map(i32::cast_unsigned);
+        Some(Self { len: number(0)?, id: unsigned(4)?, to: unsigned(8)?, kind: number(12)? })
+    }
+
+    /// Whether it is one.
+    fn is_one(self) -> bool {
+        let kind = matches!(self.kind, REPLY | UPDATE | INSERT | QUERY..=KILL_CURSORS | COMPRESSED | MESSAGE);
+        kind && (HEADER as i32 + 4..=MESSAGE_LIMIT).contains(&self.len)
+    }
+
+    /// Whether it is from a client: what it asks answers nothing.
+    fn is_request(self) -> bool {
+        self.kind != REPLY && self.to == 0
+    }
+
+    fn len(self) -> u64 {
+        u64::try_from(self.len).unwrap_or_default()
+    }
+
+    /// Bytes of the message there have to be, to read of it what is read.
+    fn look(self) -> usize {
+        (self.len() as usize).min(LOOK)
+    }
+}
+
+/// Whether what follows a header is what should; `None`: too little is there.
+fn likely(header: Header, body: &[u8]) -> Option<bool> {
+    let document = |at: usize| -> Option<bool> {
+        let len = long(body, at)?;
+        let first = body.get(at + 4)?;
+        Some((5..=header.len).contains(&len) && matches!(first, 0..=0x13 | 0x7f | 0xff))
+    };
+    match header.kind {
+        MESSAGE => {
+            if long(body, 0)? & FLAGS_REQUIRED & !FLAGS_KNOWN != 0 {
+                return Some(false);
+            }
+            match body.get(4)? {
+                0 => document(5),
+                1 => Some((5..=header.len).contains(&long(body, 5)?)),
+                _ => Some(false),
+            }
+        }
+        REPLY => Some(header.to != 0 && (0..16).contains(&long(body, 0)?) && long(body, 16)? >= 0),
+        COMPRESSED => {
+            let (kind, size, by) = (long(body, 0)?, long(body, 4)?, *body.get(8)?);
+            Some(matches!(kind, REPLY | QUERY | MESSAGE) && (0..=MESSAGE_LIMIT).contains(&size) && by < 4)
+        }
+        KILL_CURSORS => Some(long(body, 0)? == 0 && long(body, 4)? > 0),
+        _ => {
+            let name = body.get(4..)?;
+            let name = name.get(..name.len().min(256)).unwrap_or_default();
+            let end = name.iter().position(|byte| *byte == 0);
+            let text = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+            // A database, a dot, a collection.
+            let fits = std::str::from_utf8(text).is_ok_and(|text| !text.chars().any(char::is_control));
+            match end {
+                Some(_) => Some(fits && text.contains(&b'.') && (0..256).contains(&long(body, 0)?)),
+                None if name.len() < 256 => None,
+                None => Some(false),
+            }
+        }
+    }
+}
+
+/// What a connection's messages said that later ones depend on.
+#[derive(Debug, Default)]
+struct Messages {
+    /// A reply said that others follow, each of which answers the one before it: that one, and the request; 0 where they
+    /// are no part of it.
+    following: Option<(u32, u64)>,
+}
+
+/// The key of the message `id`.
+fn key(id: u32) -> u64 {
+    u64::from(id) + 1
+}
+
+/// A request of this name; `path` is its class.
+fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Request> {
+    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+}
+
+fn plain(name: &Arc<str>, asked: Asked) -> Box<Request> {
+    named(Arc::clone(name), Arc::clone(name), asked)
+}
+
+/// A command about a collection, if one is named.
+fn about(name: &Arc<str>, collection: Option<&[u8]>, asked: Asked) -> Box<Request> {
+    match collection.map(dotted).filter(|collection| !collection.is_empty()) {
+        Some(collection) => named(Arc::clone(name), Arc::from(format!("{name} {collection}")), asked),
+        None => plain(name, asked),
+    }
+}
+
+/// The request that the elements of a command make.
+fn command(mut elements: Elements<'_>, asked: Asked) -> Box<Request> {
+    let Some((name, value)) = elements.next() else { return Box::new(Request { asked, ..*Request::unnamed() }) };
+    // What was wrapped for the sake of a server's choice.
+    if let (b"$query" | b"query", Value::Document(inner)) = (name, &value) {
+        return command(inner.clone(), asked);
+    }
+    let Some(known) = names::command(name) else { return plain(&shared(names::OTHER), asked) };
+    let collection = match value {
+        Value::Text(text) if known.of_collection => Some(text),
+        _ if &*known.name == "getMore" => match elements.get(b"collection") {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    };
+    let note = if matches!(&*known.name, "hello" | "isMaster" | "ismaster") { NOTE_HELLO } else { 0 };
+    about(&known.name, collection, Asked { note, ..asked })
+}
+
+/// The command of an OP_MSG, behind its flags.
+fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
+    let mut named = None;
+    loop {
+        match body {
+            [0, document @ ..] => match Elements::of(document) {
+                Some(elements) => return command(elements, asked),
+                None => break,
+            },
+            [1, sequence @ ..] => {
+                // Documents that belong to an argument of the command, which tells whose it is.
+                let Some(len) = long(sequence, 0).and_then(|len| usize::try_from(len).ok()) else { break };
+                named = text(sequence, 4).map(|(name, _)| name).or(named);
+                let Some(rest) = sequence.get(len.max(5)..) else { break };
+                body = rest;
+            }
+            _ => break,
+        }
+    }
+    let name: &[u8] = match named {
+        Some(b"documents") => b"insert",
+        Some(b"updates") => b"update",
+        Some(b"deletes") => b"delete",
+        Some(b"ops") => b"bulkWrite",
+        _ => b"",
+    };
+    let known = names::command(name);
+    known.map_or_else(|| Box::new(Request { asked, ..*Request::unnamed() }), |known| plain(&known.name, asked))
+}
+
+/// The request a message from a client is.
+fn request(header: Header, body: &[u8]) -> Box<Request> {
+    let flags = long(body, 0).unwrap_or_default();
+    let silent = match header.kind {
+        MESSAGE => flags & MORE_TO_COME != 0,
+        UPDATE | INSERT | DELETE | KILL_CURSORS => true,
+        _ => false,
+    };
+    let asked = Asked { silent, ..Asked::default() };
+    let after = body.get(4..).unwrap_or_default();
+    let name: &[u8] = match header.kind {
+        MESSAGE => return sections(after, asked),
+        QUERY => b"find",
+        UPDATE => b"update",
+        INSERT => b"insert",
+        GET_MORE => b"getMore",
+        DELETE => b"delete",
+        KILL_CURSORS => b"killCursors",
+        _ => return plain(&shared(PACKED), asked),
+    };
+    let full = if header.kind == KILL_CURSORS { None } else { text(after, 0) };
+    let collection =
+        full.and_then(|(full, _)| full.iter().position(|byte| *byte == b'.').and_then(|at| full.get(at + 1..)));
+    if let (QUERY, Some(b"$cmd"), Some((_, end))) = (header.kind, collection, full) {
+        // To skip, to return, then the command.
+        if let Some(elements) = after.get(end + 8..).and_then(Elements::of) {
+            return command(elements, asked);
+        }
+    }
+    let known = names::command(name);
+    known.map_or_else(
+        || Box::new(Request { asked, ..*Request::unnamed() }),
+        |known| about(&known.name, collection, asked),
+    )
+}
+
+/// How what the elements of a reply tell failed.
+fn failure(elements: &Elements<'_>) -> Option<&'static str> {
+    let code = |elements: &Elements<'_>| match elements.get(b"code") {
+        Some(Value::Number(number)) => names::error(number),
+        _ => names::OTHER,
+    };
+    for (name, value) in elements.clone() {
+        match (name, value) {
+            (b"ok", Value::Number(0)) | (b"$err", _) => return Some(code(elements)),
+            (b"writeErrors", Value::Document(mut each)) => {
+                if let Some((_, Value::Document(first))) = each.next() {
+                    return Some(code(&first));
+                }
+            }
+            (b"writeConcernError", Value::Document(error)) => return Some(code(&error)),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// How what a message from a server tells failed.
+fn outcome(header: Header, body: &[u8]) -> Option<&'static str> {
+    let document = match header.kind {
+        MESSAGE if body.get(4) == Some(&0) => body.get(5..),
+        REPLY => body.get(20..),
+        _ => None,
+    };
+    document.and_then(Elements::of).as_ref().and_then(failure)
+}
+
+impl Messages {
+    fn reply(&mut self, header: Header, body: &[u8], asked: &dyn Fn(u64) -> Option<Asked>) -> (u64, Says, bool) {
+        let following = self.following.filter(|(before, _)| *before == header.to);
+        let key = following.map_or(key(header.to), |(_, key)| key);
+        let more = header.kind == MESSAGE && long(body, 0).unwrap_or_default() & MORE_TO_COME != 0;
+        let hello = asked(key).is_some_and(|asked| asked.note == NOTE_HELLO);
+        let request = if hello { 0 } else { key };
+        if more {
+            self.following = Some((header.id, request));
+        } else if following.is_some() {
+            self.following = None;
+        }
+        if key == 0 {
+            return (0, Says::Nothing, false);
+        }
+        let failure = outcome(header, body);
+        let says = match (following, failure) {
+            (None, _) => Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None },
+            (Some(_), Some(_)) => Says::Judged { status: 0, failure },
+            (Some(_), None) => Says::Part,
+        };
+        (key, says, !more || hello)
+    }
+}
+
+impl Framed for Messages {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        _: &Settings,
+    ) -> Front {
+        let Some(header) = Header::read(bytes) else { return Front::Need(HEADER) };
+        if !header.is_one() || way == Way::Request && !header.is_request() {
+            return Front::Invalid;
+        }
+        if bytes.len() < header.look() && !cut {
+            return Front::Need(header.look());
+        }
+        let body = bytes.get(HEADER..header.look().min(bytes.len())).unwrap_or_default();
+        let len = header.len();
+        let (key, says, end) = match way {
+            Way::Request => {
+                let mut request = request(header, body);
+                request.cut = (HEADER + body.len()) < header.look();
+                (key(header.id), Says::Begun { request, protocol: MongoDb.name(), length: None }, true)
+            }
+            Way::Reply => self.reply(header, body, asked),
+        };
+        let body = if way == Way::Reply { len - HEADER as u64 } else { 0 };
+        Front::Frame(Frame { len, key, body, says, end })
+    }
+
+    fn lost(&mut self, way: Way) {
+        if way == Way::Reply {
+            self.following = None;
+        }
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
+        (0..bytes.len().saturating_sub(HEADER)).find(|at| {
+            let rest = bytes.get(*at..).unwrap_or_default();
+            let Some(header) = Header::read(rest).filter(|header| header.is_one()) else { return false };
+            let fits = match way {
+                Way::Request => header.is_request(),
+                // One that nobody waits for can only be believed where an operation begins.
+                Way::Reply => open(key(header.to)) || *at == 0,
+            };
+            fits && likely(header, rest.get(HEADER..).unwrap_or_default()) != Some(false)
+        })
+    }
+
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        let Some(header) = Header::read(bytes) else { return false };
+        header.is_one() && !open(key(header.to)) && self.following.is_none_or(|(before, _)| before != header.to)
+    }
+
+    fn interleaves(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+#[path = "mongodb/tests.rs"]
+mod tests;
