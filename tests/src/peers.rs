@@ -106,17 +106,15 @@ pub fn seen<'a>(units: impl Iterator<Item = &'a Unit>) -> Classes {
     classes
 }
 
-/// Waits until no more units of `protocol` come; the metrics then.
-pub fn settled(agent: &Agent, protocol: &str) -> Metrics {
-    let mut last = 0.0;
+/// Waits until no more units come; the metrics then.
+pub fn settled(agent: &Agent) -> Metrics {
+    let mut tail = units::Tail::new(&agent.transactions);
+    let mut last = 0;
     wait("the last units", Duration::from_secs(60), || {
-        let metrics = agent.metrics();
-        let now = metrics.sum("tracer_work_total", &[("protocol", protocol)])
-            + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", protocol)]);
-        let still = now > 0.0 && (now - last).abs() < 0.5;
-        last = now;
+        let now = tail.read().len();
+        let still = now > 0 && now == std::mem::replace(&mut last, now);
         std::thread::sleep(Duration::from_millis(1500));
-        still.then_some(metrics)
+        still.then(|| agent.metrics())
     })
 }
 

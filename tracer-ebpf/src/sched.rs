@@ -28,14 +28,20 @@ use crate::{
 #[map]
 static CPUS: PerCpuArray<CpuBooks> = PerCpuArray::with_max_entries(1, 0);
 
+/// Longest time between two ticks of a CPU that works, nanoseconds: at each the scheduler brings its figure up to date.
+const STALE: u64 = 10_000_000;
+
 /// What `task`, which runs here, has used by `now`, nanoseconds since it was created: the scheduler's figure of when it
-/// was switched in, and its slice since.
+/// was switched in, and its slice since. Interrupts within the slice may not be charged to it, so that it can run ahead of
+/// the scheduler, but only by what that has not counted yet.
 #[inline(always)]
 fn used(task: Task, now: u64) -> u64 {
+    let counted = task.exec();
     // SAFETY: this CPU's element.
     let seen = CPUS.get_ptr(0).map_or((0, 0, 0), |cpu| unsafe { ((*cpu).task, (*cpu).exec_in, (*cpu).switch_in) });
-    // Otherwise its switch was not reported; the scheduler's figure is as old as the last timer tick.
-    if seen.0 == task.0 as u64 { seen.1 + now.saturating_sub(seen.2) } else { task.exec() }
+    // Otherwise its switch was not reported.
+    let slice = if seen.0 == task.0 as u64 { seen.1 + now.saturating_sub(seen.2) } else { counted };
+    slice.min(counted + STALE)
 }
 
 /// When `task`, which runs here, was switched in; `now` if that was not seen.

@@ -88,6 +88,7 @@ pub(crate) const PACKAGES: &[Package] = &[
         Need::Programs,
         "a client library of MongoDB, and documents for the server's script",
     ),
+    package("python3-kafka", "", Need::Programs, "a client library of Kafka"),
     package("openssl", "openssl", Need::Programs, "a server of TLS, and certificates for it"),
     package("openssh-server", "sshd", Need::Programs, "an SSH server"),
     package("openssh-client", "ssh", Need::Programs, "its client"),
@@ -96,8 +97,6 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("ldap-utils", "ldapsearch", Need::Programs, "its clients"),
     package("dnsmasq-base", "dnsmasq", Need::Programs, "a name server that logs questions and answers"),
     package("bind9-dnsutils", "dig", Need::Programs, "questions of every kind to name servers"),
-    package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi, with a log"),
-    package("uwsgi-plugin-python3", "", Need::Programs, "what it runs applications with"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];

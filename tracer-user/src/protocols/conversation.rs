@@ -260,6 +260,8 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         if turned {
+            // A message that is over and could still have become one is a miss, too.
+            self.misses += u8::from(!stream.buffer.is_empty());
             stream.buffer = Vec::new();
             stream.start = None;
         }
@@ -323,14 +325,14 @@ impl Conversation {
             }
             return true;
         }
-        if more && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
+        if more && self.misses < limit && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
             stream.begin(chunk, 0);
             stream.buffer.extend_from_slice(chunk.head);
             return false;
         }
         stream.buffer = Vec::new();
         stream.start = None;
-        self.misses += 1;
+        self.misses = self.misses.saturating_add(1);
         if self.misses < limit {
             return false;
         }

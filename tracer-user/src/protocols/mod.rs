@@ -17,6 +17,7 @@ pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod kafka;
 pub mod memcached;
 mod missing;
 pub mod mongodb;
@@ -59,6 +60,7 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &fastcgi::FastCgi,
     &memcached::Memcached,
     &mongodb::MongoDb,
+    &kafka::Kafka,
     &websocket::WebSocket,
     &tls::Tls,
     &dns::Dns,

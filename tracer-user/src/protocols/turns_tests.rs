@@ -72,7 +72,7 @@ fn who_asks_is_who_connected_and_else_nobody_knows() {
 
 #[test]
 fn what_is_not_known_is_timed_only_where_that_is_asked_for() {
-    let ops: Vec<Op> = (0..8).flat_map(|_| [rx(b"\x07what"), tx(b"\x08ever")]).collect();
+    let ops: Vec<Op> = (0..8).flat_map(|_| [rx(b"\xfewhat is asked here"), tx(b"\xffever is answered")]).collect();
     let (turns, conversation) = told(Some(Side::Server), false, &ops);
     assert_eq!((turns.len(), conversation.want().verdict), (0, Verdict::Ignore));
     let (turns, _) = told(Some(Side::Server), true, &ops);

@@ -63,6 +63,14 @@ impl Engine {
             first.blocked = 0;
             second.blocked = 0;
         }
+        // Before its first byte arrived nothing waited for it.
+        if let Some(live) = unit.filter(|_| dir == Direction::Rx).and_then(|slot| self.units.get(slot))
+            && live.side == Side::Server
+            && live.arrived != 0
+            && live.start == header.nanos
+        {
+            second.runq = second.runq.min(header.nanos.saturating_sub(live.arrived));
+        }
         let (before, after) = if known { (before, after) } else { (Target::Nobody, owner) };
         let split = if delta.waited { delta.wait_end } else { header.nanos };
         self.charge(header.tid, header.tgid, before, first, split, out);

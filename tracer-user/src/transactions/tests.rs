@@ -25,6 +25,8 @@ struct Host {
     numbers: HashMap<u32, u32>,
     /// How often a record of an operation arrives.
     times: u32,
+    /// When the first byte of what is read next arrived; 0: not known.
+    arrived: Nanos,
     nanos: Nanos,
 }
 
@@ -41,6 +43,7 @@ impl Host {
             books: HashMap::new(),
             numbers: HashMap::new(),
             times: 1,
+            arrived: 0,
             nanos: 1_000,
         }
     }
@@ -83,7 +86,8 @@ impl Host {
         let flags = if sends { OP_TX } else { 0 };
         let header = Header { kind: Kind::Op as u8, flags, nanos: self.nanos, tgid, tid, ..Header::default() };
         let pos = self.positions.entry((cookie, sends)).or_default();
-        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, ..Op::default() };
+        let arrived = if sends { 0 } else { std::mem::take(&mut self.arrived) };
+        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, arrived, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
             self.engine.record(&Record::Op { op, head: text, tail: &[] }, &mut self.out);
@@ -163,6 +167,21 @@ fn books_that_run_ahead_are_not_charged_twice() {
     host.waits(5, false).reads(5, 1, GET).works(5, 50).sends(5, 1, OK);
     let total: u64 = host.finish().iter().map(|(live, _)| live.cost.cpu).sum();
     assert_eq!(total + host.overhead(), 130);
+}
+
+#[test]
+fn nobody_waits_for_a_cpu_before_it_arrived() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK).waits(5, false);
+    // The thread was put off for 5000, and the request came in the last 200 of it.
+    host.books.entry(5).or_default().runq += 5_000;
+    host.nanos += 5_000;
+    host.arrived = host.nanos - 200;
+    host.reads(5, 1, GET);
+    host.books.entry(5).or_default().runq += 70;
+    host.works(5, 10).sends(5, 1, OK);
+    let runq: Vec<u64> = host.finish().iter().map(|(live, _)| live.cost.runq).collect();
+    assert_eq!(runq, [0, 270]);
 }
 
 #[test]

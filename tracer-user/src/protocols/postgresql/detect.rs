@@ -38,6 +38,14 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
         [] => return Detected::NeedMore,
         [0, ..] => {
             return match startup(bytes) {
+                Startup::Is(length, code) if code >> 16 == 3 => match bytes.get(8) {
+                    // Names of parameters follow, or the zero behind them. The same eight bytes begin a request of Kafka,
+                    // whose number follows.
+                    Some(b'a'..=b'z' | b'A'..=b'Z' | b'_') => Detected::Request,
+                    Some(0) if length == 9 => Detected::Request,
+                    Some(_) => Detected::No,
+                    None => Detected::NeedMore,
+                },
                 Startup::Is(..) => Detected::Request,
                 Startup::Short => Detected::NeedMore,
                 Startup::No => Detected::No,

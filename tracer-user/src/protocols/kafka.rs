@@ -1,0 +1,303 @@
+//! Kafka's protocol (its protocol guide, "Kafka protocol guide"; flexible versions by KIP-482).
+//!
+//! A unit of work is a request with its reply, paired by the correlation id. Of requests the API and the first topic are
+//! read, of replies the first error; records, keys and what authenticates are passed over unread.
+//!
+//! Its own small reader: libraries that know all of the protocol want whole messages, and of those here only the first
+//! bytes are there.
+
+mod names;
+mod read;
+mod replies;
+mod requests;
+
+use std::sync::Arc;
+
+use self::read::Reader;
+use self::requests::{Subject, has_topics, subject};
+use super::framed::{Frame, Framed, Front, Says, Way};
+use super::sql::{dotted, shared};
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+
+/// APIs of which more is read than their header.
+const PRODUCE: i16 = 0;
+const FETCH: i16 = 1;
+const LIST_OFFSETS: i16 = 2;
+const METADATA: i16 = 3;
+const OFFSET_COMMIT: i16 = 8;
+const SASL_HANDSHAKE: i16 = 17;
+const API_VERSIONS: i16 = 18;
+const CREATE_TOPICS: i16 = 19;
+const DELETE_TOPICS: i16 = 20;
+
+/// Bytes of a message before what its length counts.
+const LENGTH: usize = 4;
+/// Longest message: twice what brokers take by default (`socket.request.max.bytes`), and what they give (`fetch.max.bytes`).
+const MESSAGE_LIMIT: i32 = 200 << 20;
+/// Bytes of a message that are looked at.
+const LOOK: usize = 1024;
+/// Longest name of a client that is believed where nothing else says that a request begins.
+const CLIENT: usize = 200;
+/// Highest version of an API that is believed there.
+const VERSION: i16 = 30;
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Kafka;
+
+impl Protocol for Kafka {
+    fn name(&self) -> &'static str {
+        "kafka"
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        // Replies say nothing that tells.
+        match likely(bytes) {
+            Some(true) => Detected::Request,
+            Some(false) => Detected::No,
+            None => Detected::NeedMore,
+        }
+    }
+
+    fn framed(&self, _: bool) -> Option<Box<dyn Framed>> {
+        Some(Box::new(Calls::default()))
+    }
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<i32> {
+    bytes.get(at..)?.first_chunk().map(|four| i32::from_be_bytes(*four))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<i16> {
+    bytes.get(at..)?.first_chunk().map(|two| i16::from_be_bytes(*two))
+}
+
+/// A request's header, as every version has it.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    api: i16,
+    version: i16,
+    correlation: i32,
+}
+
+impl Header {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            api: short(bytes, LENGTH)?,
+            version: short(bytes, LENGTH + 2)?,
+            correlation: long(bytes, LENGTH + 4)?,
+        })
+    }
+
+    /// What follows the header of the request at the front of `bytes`.
+    fn body(self, bytes: &[u8]) -> Option<Reader<'_>> {
+        // The client's name is never compact.
+        let client = usize::try_from(short(bytes, LENGTH + 8)?).unwrap_or_default();
+        let mut body = Reader::new(bytes.get(LENGTH + 10 + client..)?, names::is_flexible(self.api, self.version));
+        body.tags()?;
+        Some(body)
+    }
+}
+
+/// Bytes of the message that begins here, its length included; `None`: no message, or none yet.
+fn length(bytes: &[u8], least: i32) -> Option<u64> {
+    let len = long(bytes, 0).filter(|len| (least..=MESSAGE_LIMIT).contains(len))?;
+    u64::try_from(len).ok().map(|len| len + LENGTH as u64)
+}
+
+/// Whether a request begins here, by all of it that is there; `None` when more is needed to tell.
+fn likely(bytes: &[u8]) -> Option<bool> {
+    if bytes.first().is_some_and(|first| *first > 0x0c) {
+        return Some(false);
+    }
+    let Some(len) = length(bytes, 10) else { return (bytes.len() >= LENGTH).then_some(false) };
+    let rest = bytes.get(LENGTH..bytes.len().min(len as usize)).unwrap_or_default();
+    let api = short(rest, 0)?;
+    if !names::is_known(api) {
+        return Some(false);
+    }
+    let version = short(rest, 2)?;
+    if !(0..=VERSION).contains(&version) {
+        return Some(false);
+    }
+    let client = short(rest, 8)?;
+    let size = match client {
+        -1 => 0,
+        _ => match usize::try_from(client).ok().filter(|size| *size <= CLIENT) {
+            Some(size) if size as u64 + 14 <= len => size,
+            _ => return Some(false),
+        },
+    };
+    let name = rest.get(10..rest.len().min(10 + size)).unwrap_or_default();
+    if !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
+        return Some(false);
+    }
+    if name.len() < size {
+        return None;
+    }
+    let flexible = names::is_flexible(api, version);
+    let named = size > 0;
+    if api == API_VERSIONS && !flexible {
+        return Some(len == 14 + size as u64);
+    }
+    if !has_topics(api) {
+        return Some(named);
+    }
+    let header = Header { api, version, correlation: 0 };
+    match header.body(bytes).and_then(|body| subject(api, version, body)) {
+        Some(Subject { topic: Some(topic), .. }) => Some(is_topic(topic)),
+        Some(_) => Some(named),
+        // Cut, or no such request.
+        None if bytes.len() < (len as usize).min(LOOK) => None,
+        None => Some(false),
+    }
+}
+
+/// Whether it may be a topic's name.
+fn is_topic(name: &[u8]) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..250).contains(&name.len()) && name.iter().all(fits)
+}
+
+/// The key of a correlation id.
+fn key(correlation: i32) -> u64 {
+    u64::from(correlation.cast_unsigned()) + 1
+}
+
+/// [`Asked::note`]: the API and its version, which replies do not say.
+fn note(header: Header) -> u16 {
+    let [_, api] = header.api.to_be_bytes();
+    let [_, version] = header.version.to_be_bytes();
+    u16::from_be_bytes([api, version])
+}
+
+/// What a connection's messages said that later ones depend on.
+#[derive(Debug, Default)]
+struct Calls {
+    /// Messages may be of SASL's own, without headers: the handshake of the first version says so.
+    bare: bool,
+    /// What is fetched, for requests that only go on with it.
+    fetched: Option<Arc<str>>,
+}
+
+impl Calls {
+    /// The request at the front of `bytes`.
+    fn request(&mut self, header: Header, bytes: &[u8], cut: bool) -> Box<Request> {
+        let Header { api, version, .. } = header;
+        let method = names::name(api).unwrap_or_else(|| shared(names::OTHER));
+        let found = header.body(bytes).and_then(|body| subject(api, version, body));
+        let about = found.unwrap_or_default();
+        let topic = about.topic.filter(|topic| is_topic(topic)).map(dotted);
+        let mut path = match topic {
+            Some(topic) if about.topics > 1 => Arc::from(format!("{method} {topic}, …")),
+            Some(topic) => Arc::from(format!("{method} {topic}")),
+            None => Arc::clone(&method),
+        };
+        if api == FETCH {
+            if about.goes_on && about.topics == 0 {
+                path = self.fetched.clone().unwrap_or(path);
+            } else if found.is_some() && !about.goes_on {
+                self.fetched = Some(Arc::clone(&path));
+            }
+        }
+        if api == SASL_HANDSHAKE {
+            self.bare = version == 0;
+        }
+        let asked = Asked { silent: about.silent, note: note(header), ..Asked::default() };
+        let cut = cut && found.is_none() && has_topics(api);
+        Box::new(Request { method, path, asked, cut, ..*Request::unnamed() })
+    }
+}
+
+fn nothing(len: u64) -> Front {
+    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+}
+
+impl Framed for Calls {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        asked: &dyn Fn(u64) -> Option<Asked>,
+        _: &Settings,
+    ) -> Front {
+        if bytes.len() < LENGTH {
+            return Front::Need(LENGTH);
+        }
+        let Some(len) = length(bytes, 0) else { return Front::Invalid };
+        let look = (len as usize).min(LOOK);
+        if bytes.len() < look && !cut {
+            return Front::Need(look);
+        }
+        let front = bytes.get(..look.min(bytes.len())).unwrap_or_default();
+        match way {
+            Way::Request => {
+                if self.bare && likely(front) != Some(true) {
+                    return nothing(len);
+                }
+                let Some(header) = Header::read(front).filter(|header| header.api >= 0 && header.version >= 0) else {
+                    return Front::Invalid;
+                };
+                self.bare = false;
+                let request = self.request(header, front, front.len() < look);
+                let says = Says::Begun { request, protocol: Kafka.name(), length: None };
+                Front::Frame(Frame { len, key: key(header.correlation), body: 0, says, end: true })
+            }
+            Way::Reply => {
+                let correlation = long(front, LENGTH);
+                let of = correlation.and_then(|correlation| asked(key(correlation)));
+                let (Some(correlation), false) = (correlation, self.bare && of.is_none()) else {
+                    return if self.bare { nothing(len) } else { Front::Invalid };
+                };
+                let failure = of.and_then(|asked| {
+                    let [api, version] = asked.note.to_be_bytes().map(i16::from);
+                    let flexible = names::is_flexible(api, version);
+                    // Whoever asks for versions need not know any.
+                    let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
+                    header.tags()?;
+                    replies::failure(api, version, header.with(flexible))
+                });
+                let reply = Reply { status: 0, failure, interim: false };
+                let says = Says::Replied { reply, length: None };
+                let body = len.saturating_sub(LENGTH as u64 * 2);
+                Front::Frame(Frame { len, key: key(correlation), body, says, end: true })
+            }
+        }
+    }
+
+    fn lost(&mut self, way: Way) {
+        if way == Way::Request {
+            self.fetched = None;
+        }
+    }
+
+    fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
+        let reply = |at: usize| -> Option<u64> {
+            let rest = bytes.get(at..)?;
+            let len = length(rest, 4)?;
+            open(key(long(rest, LENGTH)?)).then_some(len)
+        };
+        (0..bytes.len().saturating_sub(LENGTH + 3)).find(|at| match way {
+            Way::Request => likely(bytes.get(*at..).unwrap_or_default()) == Some(true),
+            // A length and a small number look like much else, where nothing says that a message begins.
+            Way::Reply => reply(*at).is_some_and(|len| {
+                let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len));
+                *at == 0 || end.is_some_and(|end| end == bytes.len() || reply(end).is_some())
+            }),
+        })
+    }
+
+    fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
+        let correlation = length(bytes, 4).and(long(bytes, LENGTH));
+        correlation.is_some_and(|correlation| !self.bare && !open(key(correlation)))
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.fetched.as_ref().map_or(0, |fetched| fetched.len())
+    }
+}
+
+#[cfg(test)]
+#[path = "kafka/tests.rs"]
+mod tests;
