@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tracer_common::event::{Header, Kind, Op, Open, State, Tick};
+use tracer_common::event::{Header, Kind, Op, Open, State, Tick, Wake};
 use tracer_user::decode::Record;
 use tracer_user::protocols::Settings;
 use tracer_user::transactions::engine::{Engine, Limits, Output};
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
             polls: u32::from(who),
             ..Default::default()
         };
-        match what % 6 {
+        match what % 7 {
             0 | 1 | 2 => {
                 let head = HEADS[usize::from(what >> 3) % HEADS.len()];
                 let position = &mut pos[usize::from(which & 15)][usize::from(value & 1)];
@@ -67,6 +67,18 @@ fuzz_target!(|data: &[u8]| {
             ),
             4 => engine
                 .record(&Record::State(State { header, cookie, new: value % 13, books, ..State::default() }), &mut out),
+            5 => engine.record(
+                &Record::Wake(Wake {
+                    header,
+                    wakee: u32::from(which & 15),
+                    nth: u32::from(which >> 4),
+                    slept_at: u64::from(value),
+                    given_at: nanos.saturating_sub(u64::from(who) << 16),
+                    given_by: u32::from(value & 15),
+                    ..Wake::default()
+                }),
+                &mut out,
+            ),
             _ => engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut out),
         }
         engine.report(nanos, &mut out);

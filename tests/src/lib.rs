@@ -22,6 +22,7 @@ pub mod process;
 pub mod redis;
 pub mod secrets;
 pub mod stat;
+pub mod truth;
 pub mod units;
 pub mod vitals;
 pub mod workload;

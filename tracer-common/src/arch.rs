@@ -146,6 +146,18 @@ pub const fn is_splice_aarch64(nr: u64) -> bool {
     nr == 76
 }
 
+/// Whether system call `nr` is futex, on x86-64.
+#[inline(always)]
+pub const fn is_futex_x86_64(nr: u64) -> bool {
+    nr == 202
+}
+
+/// Whether system call `nr` is futex, on arm64.
+#[inline(always)]
+pub const fn is_futex_aarch64(nr: u64) -> bool {
+    nr == 98
+}
+
 /// The machine this was compiled for (user space).
 #[cfg(target_arch = "x86_64")]
 pub const HOST: Arch = X86_64;

@@ -24,11 +24,14 @@ pub enum Kind {
     Exec = 6,
     /// A stack was sampled: [`Sample`].
     Sample = 7,
+    /// A thread woke another that waited for it: [`Wake`].
+    Wake = 8,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 7] = [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample];
+    pub const ALL: [Self; 8] =
+        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample, Self::Wake];
 
     /// The kind a header's first byte names.
     pub fn from_byte(byte: u8) -> Option<Self> {
@@ -45,6 +48,7 @@ impl Kind {
             Self::Fork => "fork",
             Self::Exec => "exec",
             Self::Sample => "sample",
+            Self::Wake => "wake",
         }
     }
 
@@ -58,6 +62,7 @@ impl Kind {
             Self::Fork => Fork::SIZE,
             Self::Exec => Exec::SIZE,
             Self::Sample => Sample::SIZE,
+            Self::Wake => Wake::SIZE,
         }
     }
 }
@@ -186,8 +191,8 @@ wire! {
         pub head: u16,
         /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
         pub tail: u16,
-        /// Which operation of its thread this is, from 1; those that could not be reported are counted too, those
-        /// nobody asked for are not. Wraps.
+        /// Which operation or [`Wake`] of its thread this is, from 1; those that could not be reported are counted too,
+        /// those nobody asked for are not. Wraps.
         pub nth: u32,
         /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none. With
         /// [`OP_TURN`] bytes that moved the other way.
@@ -343,6 +348,29 @@ wire! {
     }
 }
 
+wire! {
+    /// A thread that has read no request (or answered it) woke one of its process that holds one, both by a futex of
+    /// the same address. What the kernel takes for holding is an estimate; user space knows better.
+    pub struct Wake {
+        /// Common part: the thread that wakes.
+        pub header: Header,
+        /// The thread that is woken.
+        pub wakee: u32,
+        /// Which record of its thread this is; numbered with [`Op::nth`].
+        pub nth: u32,
+        /// The futex.
+        pub address: u64,
+        /// When the woken thread fell asleep.
+        pub slept_at: u64,
+        /// When a thread that held a request woke the waking one last, by a futex; 0 = never.
+        pub given_at: u64,
+        /// That thread.
+        pub given_by: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,6 +398,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(8), None);
+        assert_eq!(Kind::from_byte(9), None);
     }
 }

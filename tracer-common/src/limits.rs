@@ -27,6 +27,10 @@ pub const SAMPLE_RING_BYTES: usize = 1 << 20;
 pub const ASKS_MAX: u32 = 16 * 1024;
 /// `io_uring` requests between submission and completion whose buffer is remembered.
 pub const URING_MAX: u32 = 16 * 1024;
+/// Processes in which wake-ups between threads are looked at.
+pub const HANDOVERS_MAX: u32 = 1024;
+/// Wake-ups of threads that hold requests that are reported of one thread between two of its operations.
+pub const WAKES_MAX: u32 = 8;
 /// Processes with a policy of their own.
 pub const PROCESSES_MAX: u32 = 16 * 1024;
 /// A thread that used CPU reports it when it leaves the CPU at least this long after its last report, nanoseconds.

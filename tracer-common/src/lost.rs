@@ -22,11 +22,13 @@ pub enum Lost {
     PayloadUnknown = 7,
     /// Stack could not be walked.
     Stack = 8,
+    /// A thread woke more threads that hold requests, after one of its operations, than are reported.
+    Wakes = 9,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -36,11 +38,12 @@ impl Lost {
         Self::PayloadFault,
         Self::PayloadUnknown,
         Self::Stack,
+        Self::Wakes,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
     pub fn is_event(self) -> bool {
-        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack)
+        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack | Self::Wakes)
     }
 
     /// Label value of `tracer_events_lost_total{reason}`.
@@ -55,6 +58,7 @@ impl Lost {
             Self::PayloadFault => "payload_fault",
             Self::PayloadUnknown => "payload_unknown",
             Self::Stack => "stack_unreadable",
+            Self::Wakes => "wakes_not_told",
         }
     }
 }

@@ -48,6 +48,25 @@ wire! {
 }
 
 wire! {
+    /// Where the static data of a process's program lies, and that of its interpreter or virtual machine: futexes in
+    /// there are locks of its own (Python's global one), which say nothing of whom work is for. Empty ranges are 0 to 0.
+    pub struct Statics {
+        /// Address of the first range.
+        pub first: u64,
+        /// Behind it.
+        pub first_end: u64,
+        /// Address of the second range.
+        pub second: u64,
+        /// Behind it.
+        pub second_end: u64,
+        /// Address of the third range.
+        pub third: u64,
+        /// Behind it.
+        pub third_end: u64,
+    }
+}
+
+wire! {
     /// Switches that may change while running; the single element of an array map.
     pub struct Control {
         /// `CONTROL_…`.

@@ -9,6 +9,7 @@
 mod arch;
 mod bound;
 mod emit;
+mod handover;
 mod kernel;
 mod offsets;
 mod policy;

@@ -221,6 +221,7 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
         let wait = arch::wait(Regs::of(prev).nr());
         if wait != Wait::Other {
             thread.idle_cpu = exec.saturating_sub(thread.base_exec);
+            thread.slept_at = now;
             thread.idles += 1;
             thread.polls += (wait == Wait::Poll) as u32;
             thread.waiting = 1;

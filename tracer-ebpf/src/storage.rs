@@ -83,6 +83,10 @@ pub(crate) struct Thread {
     pub(crate) sent_pos: u64,
     pub(crate) sent_end: u64,
     pub(crate) sent_at: u64,
+    /// When it fell asleep last, waiting for work.
+    pub(crate) slept_at: u64,
+    /// When a thread that held a request woke it last, by a futex.
+    pub(crate) given_at: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
@@ -99,6 +103,17 @@ pub(crate) struct Thread {
     pub(crate) ops: u32,
     /// The first of two programs on a hook has seen the operation under way: bit 0 for receives, bit 1 for sends.
     pub(crate) handled: u32,
+    /// 1: it read from a socket that was accepted, and has sent nothing on one since: it holds a request.
+    pub(crate) holds: u32,
+    /// 1: it sent on a socket it connected while it held nothing, and read no reply yet.
+    pub(crate) asked: u32,
+    /// 1: it has read one since.
+    pub(crate) replied: u32,
+    /// Which thread gave it work at `given_at`, and 1 until a wake-up by it was reported since.
+    pub(crate) given_by: u32,
+    pub(crate) given_new: u32,
+    /// Wake-ups by it reported since its last operation.
+    pub(crate) wakes: u32,
     /// Flags of the operation under way that are known before its payload is copied.
     pub(crate) early: u32,
 }

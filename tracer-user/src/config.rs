@@ -85,6 +85,7 @@ struct ProtocolsFile {
 #[serde(deny_unknown_fields, default)]
 struct TransactionsFile {
     grace: Option<Spanned<String>>,
+    handover: Option<Spanned<String>>,
     keep: Option<Spanned<i64>>,
     request_id: bool,
     baggage: Vec<Spanned<String>>,
@@ -205,6 +206,8 @@ const BAGGAGE: usize = 8;
 pub struct Transactions {
     /// How long a finished unit waits for later evidence.
     pub grace: Duration,
+    /// How long a call of a thread without a request waits for who takes its result.
+    pub handover: Duration,
     /// Transactions kept in memory.
     pub keep: usize,
     /// Keep `X-Request-ID`.
@@ -223,6 +226,7 @@ impl Default for Transactions {
     fn default() -> Self {
         Self {
             grace: Duration::from_millis(50),
+            handover: Duration::from_secs(1),
             keep: 2000,
             request_id: false,
             baggage: Arc::from([]),
@@ -340,11 +344,16 @@ impl Config {
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }
-        if let Some(grace) = &file.transactions.grace {
-            config.transactions.grace = crate::span::duration(grace.get_ref())
+        let transactions = &mut config.transactions;
+        for (given, time) in [
+            (&file.transactions.grace, &mut transactions.grace),
+            (&file.transactions.handover, &mut transactions.handover),
+        ] {
+            let Some(given) = given else { continue };
+            *time = crate::span::duration(given.get_ref())
                 .ok()
-                .filter(|grace| *grace <= Duration::from_secs(60))
-                .ok_or_else(|| source.wrong(&grace.span(), "expected a time of at most 60s, such as \"250ms\""))?;
+                .filter(|time| *time <= Duration::from_secs(60))
+                .ok_or_else(|| source.wrong(&given.span(), "expected a time of at most 60s, such as \"250ms\""))?;
         }
         if let Some(keep) = &file.transactions.keep {
             config.transactions.keep = source.number(keep, 1..100_001)?;
@@ -492,6 +501,7 @@ mod tests {
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
             ("[protocols]\ndns_ports = [53, 54, 55]\n", "t.toml:2:13: expected ports"),
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
+            ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
             ("[limits]\nmax_memory = \"1k\"\n", "t.toml:2:14: '1k' is no amount of memory: expected"),
             ("[limits]\nmax_memory = \"10M\"\n", "t.toml:2:14: '10M' is too little"),

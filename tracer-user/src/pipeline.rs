@@ -124,7 +124,11 @@ impl Pipeline {
             ..Settings::default()
         };
         let memory = config.ceilings.memory;
-        let limits = Limits { grace: config.transactions.grace.as_nanos() as u64, ..Limits::for_memory(memory) };
+        let limits = Limits {
+            grace: config.transactions.grace.as_nanos() as u64,
+            handover: config.transactions.handover.as_nanos() as u64,
+            ..Limits::for_memory(memory)
+        };
         Self {
             engine: Engine::new(settings, limits, seed),
             classifier: Classifier::new(&config.classes).within(classes::Bounds::for_memory(memory)),
@@ -211,6 +215,11 @@ impl Pipeline {
         std::mem::take(&mut self.engine.unseen)
     }
 
+    /// Processes whose wake-ups between threads are wanted, since last taken.
+    pub fn take_wanted(&mut self) -> std::vec::Drain<'_, u32> {
+        self.engine.take_wanted()
+    }
+
     /// Wishes for the kernel since last taken.
     pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
         self.engine.take_asks()
@@ -247,6 +256,7 @@ impl Pipeline {
             Record::Fork(fork) => (Kind::Fork, &fork.header),
             Record::Exec(exec) => (Kind::Exec, &exec.header),
             Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
+            Record::Wake(wake) => (Kind::Wake, &wake.header),
         };
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
@@ -540,6 +550,7 @@ impl Pipeline {
             ("heads_given_up", counters.heads_given_up),
             ("requests_unnamed", counters.unnamed),
             ("streams_given_up", counters.streams_given_up),
+            ("errands_given_up", counters.errands_given_up),
             ("statements_refused", counters.statements_refused),
         ] {
             self.metrics.set_lost(reason, count);

@@ -1,5 +1,5 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|check|deny|test|ci|demo|bench|faults|fuzz|vm|tidy`.
+//! `cargo xtask setup|build-ebpf|build|check|deny|test|ci|demo|bench|faults|transactions|fuzz|vm|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
 //! Nothing here is part of the tracer.
@@ -25,6 +25,7 @@ mod shell;
 mod tally;
 mod test;
 mod tidy;
+mod transactions;
 mod vm;
 mod wheels;
 
@@ -63,6 +64,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the fault cases and print what became of requests, traced programs and the agent in each.
     Faults(faults::Options),
+    /// Run applications that pass an id on and print how many of their calls are linked to the right request.
+    Transactions(transactions::Options),
     /// A server that sleeps 5 ms a request; part of `bench`.
     #[command(hide = true)]
     BenchSleeper {
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
         Task::Faults(options) => faults::run(way, &options),
+        Task::Transactions(options) => transactions::run(way, &options),
         Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),

@@ -73,6 +73,12 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
     package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
     package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
+    package(
+        "openjdk-17-jdk-headless",
+        "java",
+        Need::Programs,
+        "applications whose pools of threads work for each other",
+    ),
     package("node-ws", "", Need::Programs, "WebSocket as applications use it, compressed, in both roles"),
     package("python3-grpcio", "", Need::Programs, "gRPC server and client"),
     package("postgresql", "", Need::Programs, "a server with a process for each connection, and pgbench"),

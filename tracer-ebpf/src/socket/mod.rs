@@ -22,7 +22,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, emit,
+    arch, bound, emit, handover,
     kernel::{
         regs::Regs,
         sock::{SockPtr, What},
@@ -155,6 +155,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         }
         sock.flags |= SOCK_EOF;
     }
+    handover::noted::<TX>(thread, sock.flags);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
+use tracer_common::policy::Statics;
 
 use super::save::Saver;
 use super::sweep::Sweep;
@@ -18,6 +19,7 @@ use crate::guard::status::Status;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, service_name};
 use crate::host::stat::{self, HostCpu};
+use crate::host::statics;
 use crate::http::{self, Command, Health, Job};
 use crate::kernel::level::RingLevel;
 use crate::kernel::load::{Kernel, monotonic};
@@ -172,6 +174,20 @@ impl Agent {
         if pipeline.take_unseen() {
             self.kernel.attach_deferred(Until::Spliced);
         }
+        for pid in pipeline.take_wanted() {
+            // One that is gone needs nothing.
+            let Some([first, second, third]) = statics::read(pid) else { continue };
+            let statics = Statics {
+                first: first.0,
+                first_end: first.1,
+                second: second.0,
+                second_end: second.1,
+                third: third.0,
+                third_end: third.1,
+            };
+            self.kernel.policy.handover(pid, statics);
+            self.kernel.attach_deferred(Until::HandedOver);
+        }
         for (cookie, ask) in pipeline.take_asks() {
             self.kernel.policy.ask(cookie, ask);
         }
@@ -304,6 +320,7 @@ impl Agent {
                 total += count;
             }
         }
+        pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());

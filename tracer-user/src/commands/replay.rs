@@ -65,6 +65,7 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
                 pipeline.record(bytes, &mut Recorded);
                 // There is no kernel to tell.
                 pipeline.take_asks().for_each(drop);
+                pipeline.take_wanted().for_each(drop);
             }
             Ok((Kind::Process, bytes)) => match serde_json::from_slice::<ProcessFacts>(bytes) {
                 Ok(facts) => pipeline.process(facts.pid, &facts),

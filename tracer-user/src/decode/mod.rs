@@ -1,6 +1,6 @@
 //! Bytes from the kernel to records. Pure and total: the only reader of raw kernel bytes, fuzzed.
 
-use tracer_common::event::{Exec, Fork, Header, Kind, Op, Open, Sample, State, Tick};
+use tracer_common::event::{Exec, Fork, Header, Kind, Op, Open, Sample, State, Tick, Wake};
 
 /// One record, its variable part borrowed from the bytes it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Record<'a> {
         /// Kernel addresses.
         kernel: Vec<u64>,
     },
+    /// A thread woke another.
+    Wake(Wake),
 }
 
 /// Why bytes are no record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -86,6 +88,7 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::Tick => fixed(Record::Tick(Tick::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;

@@ -3,3 +3,4 @@
 pub mod process;
 pub mod services;
 pub mod stat;
+pub mod statics;

@@ -188,8 +188,20 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "",
         ),
     });
+    features.push(match on("waking") {
+        Some(hook) => {
+            Feature::full("pools of threads", format!("who waits for whose result, by {hook}, when it is needed"))
+        }
+        None => Feature::less(
+            "pools of threads",
+            State::Missing,
+            why(&["waking"]),
+            "calls that a pool's thread makes for a request are orphans",
+            "",
+        ),
+    });
     features.push(match on("switch") {
-        Some(_) if on("waking").is_some() || settings.counts_run_delay => {
+        Some(_) if settings.counts_run_delay => {
             Feature::full("waiting times", "on CPU, run queue and blocked, by the scheduler")
         }
         Some(_) => Feature::less(
@@ -419,6 +431,7 @@ mod tests {
             ("UDP sockets", State::Degraded),
             ("io_uring", State::Degraded),
             ("arrival times", State::Degraded),
+            ("pools of threads", State::Missing),
             ("waiting times", State::Missing),
             ("CPU accounting", State::Degraded),
             ("stacks", State::Missing),

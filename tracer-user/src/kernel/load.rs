@@ -134,7 +134,7 @@ macro_rules! pod {
         unsafe impl aya::Pod for Pod<$ty> {}
     )+ };
 }
-pod!(CpuBooks, tracer_common::policy::Ask, tracer_common::policy::Control);
+pod!(CpuBooks, tracer_common::policy::Ask, tracer_common::policy::Control, tracer_common::policy::Statics);
 
 /// How to load.
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +209,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "PROCESSES")?,
         take(&mut ebpf, "PORTS")?,
         take(&mut ebpf, "ASKS")?,
+        take(&mut ebpf, "HANDOVERS")?,
     )?;
 
     let mut attached = Vec::new();
@@ -312,14 +313,18 @@ impl Kernel {
             let program: Option<&mut BtfTracePoint> =
                 self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
             let Some(program) = program else { continue };
-            match program.attach() {
-                Ok(_) => log::info!(
-                    "{name} is attached: {}",
-                    match shown {
-                        Until::Spliced => "bytes left a socket by splice",
-                        Until::Skipped => "the kernel preempts programs and skips them for others",
-                    }
-                ),
+            match program.attach().and_then(|id| program.take_link(id)) {
+                Ok(link) => {
+                    self.held.0.link(link);
+                    log::info!(
+                        "{name} is attached: {}",
+                        match shown {
+                            Until::Spliced => "bytes left a socket by splice",
+                            Until::Skipped => "the kernel preempts programs and skips them for others",
+                            Until::HandedOver => "threads of a server make calls for requests that others hold",
+                        }
+                    );
+                }
                 Err(error) => log::warn!("{name} could not be attached: {}", chain(&error)),
             }
         }

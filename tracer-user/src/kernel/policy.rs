@@ -4,7 +4,7 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
     Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, Control, PROCESS_IGNORE,
-    PROCESS_TRACE,
+    PROCESS_TRACE, Statics,
 };
 
 use super::load::{LoadError, Pod, refused};
@@ -15,11 +15,14 @@ pub struct Policy {
     processes: HashMap<MapData, u32, u32>,
     ports: HashMap<MapData, u16, u8>,
     asks: HashMap<MapData, u64, Pod<Ask>>,
+    handovers: HashMap<MapData, u32, Pod<Statics>>,
     current: Control,
     /// Processes with a policy of their own.
     listed: usize,
     /// Processes whose policy found no place.
     pub processes_refused: u64,
+    /// Processes whose threads' wake-ups are not looked at because there are too many.
+    pub handovers_refused: u64,
     /// Answers that could not be written: the connection stays as it is, at a higher cost.
     pub asks_refused: u64,
 }
@@ -38,13 +41,14 @@ pub enum Scope {
 }
 
 impl Policy {
-    pub(super) fn new(control: Map, processes: Map, ports: Map, asks: Map) -> Result<Self, LoadError> {
+    pub(super) fn new(control: Map, processes: Map, ports: Map, asks: Map, handovers: Map) -> Result<Self, LoadError> {
         let bad = |name: &str, error: &dyn std::fmt::Display| refused(&format!("map {name}"), error);
         Ok(Self {
             control: Array::try_from(control).map_err(|error| bad("CONTROL", &error))?,
             processes: HashMap::try_from(processes).map_err(|error| bad("PROCESSES", &error))?,
             ports: HashMap::try_from(ports).map_err(|error| bad("PORTS", &error))?,
             asks: HashMap::try_from(asks).map_err(|error| bad("ASKS", &error))?,
+            handovers: HashMap::try_from(handovers).map_err(|error| bad("HANDOVERS", &error))?,
             current: Control {
                 flags: 0,
                 generation: 0,
@@ -55,6 +59,7 @@ impl Policy {
             },
             listed: 0,
             processes_refused: 0,
+            handovers_refused: 0,
             asks_refused: 0,
         })
     }
@@ -94,7 +99,13 @@ impl Policy {
     /// Forgets a process that is gone. Its id may come back as another's.
     pub fn forget_process(&mut self, tgid: u32) {
         // Not there is what is wanted.
+        let _ = self.handovers.remove(&tgid);
         self.listed -= usize::from(self.listed > 0 && self.processes.remove(&tgid).is_ok());
+    }
+
+    /// Wake-ups between threads of the process are looked at from now on, but for futexes in `statics`.
+    pub fn handover(&mut self, tgid: u32, statics: Statics) {
+        self.handovers_refused += u64::from(self.handovers.insert(tgid, Pod(statics), 0).is_err());
     }
 
     /// Processes with a policy of their own.

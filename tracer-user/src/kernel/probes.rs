@@ -56,6 +56,8 @@ pub enum Until {
     Spliced,
     /// The kernel skipped a program.
     Skipped,
+    /// A process that serves requests lets threads that hold none make its calls.
+    HandedOver,
 }
 
 /// One program.
@@ -135,6 +137,15 @@ pub const PROBES: &[Probe] = &[
         true,
         "nothing received by UNIX sockets is seen",
     ),
+    Probe {
+        until: Some(Until::HandedOver),
+        ..at(
+            "waking",
+            &[Hook::Tracepoint("sched_waking")],
+            false,
+            "calls that a pool's thread makes for a request are nobody's",
+        )
+    },
     // Behind those they stand in for: they ask what these have seen.
     second("tx_again", &[Hook::Preemptible("sock_send_length")]),
     second("rx_again", &[Hook::Preemptible("sock_recv_length")]),

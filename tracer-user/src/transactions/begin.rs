@@ -81,7 +81,9 @@ impl Engine {
             posted: Cost::default(),
             samples: Vec::new(),
             calls: Vec::new(),
-            cause: Cause { candidate: None, alone: false, vote: Vote::None, evidence: "no request held", kept: None },
+            cause: Cause::none("no request held"),
+            helped: SmallVec::new(),
+            answered_by: 0,
             alone: true,
             batch: false,
             shared: false,
@@ -107,7 +109,8 @@ impl Engine {
             }
         };
         if side == Side::Client {
-            live.cause = if timed { turn.map_or(UNKNOWN, |cause| *cause) } else { self.cause(opener, op) };
+            live.cause =
+                if timed { turn.map_or_else(|| Cause::none(UNKNOWN), |cause| *cause) } else { self.cause(opener, op) };
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
@@ -125,6 +128,11 @@ impl Engine {
                 }
             }
             Side::Client => {
+                if let Some(During { op, .. }) = op
+                    && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
+                {
+                    self.errand(slot, op);
+                }
                 if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
                     self.link(slot, request);
                 }
@@ -155,14 +163,18 @@ impl Engine {
     /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
     fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
         let (tid, tgid) = (at.tid, at.pid);
+        // Who reads a request has done with what it did for others.
+        self.decide(tid);
         self.serves(tgid);
-        let units = &self.units;
-        let Some(thread) = self.threads.get(&tid) else {
+        if !self.threads.contains_key(&tid) {
             if let Some(thread) = self.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
             }
             return;
-        };
+        }
+        self.lets_go(tid, cookie);
+        let units = &self.units;
+        let Some(thread) = self.threads.get(&tid) else { return };
         // Streams of one connection are no queue: any of them may be worked for.
         let several = !thread.multiplexer
             && thread
@@ -180,6 +192,10 @@ impl Engine {
         if thread.open.len() < 4096 {
             thread.open.push(slot);
         }
+        let shared = thread.multiplexer;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.read(shared);
+        }
         for other in held {
             if let Some(live) = self.units.get_mut(other) {
                 live.alone = false;
@@ -190,9 +206,31 @@ impl Engine {
         }
     }
 
+    /// A request whose client has gone may be over for its thread, unseen, or not: the thread is in doubt, but not yet
+    /// one that runs several.
+    fn lets_go(&mut self, tid: u32, cookie: u64) {
+        let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.multiplexer) else { return };
+        let gone = |other: &Slot| {
+            let other = self.units.get(*other).filter(|live| live.cookie != cookie);
+            other.and_then(|live| self.connections.get(&live.cookie)).is_some_and(|connection| connection.closing)
+        };
+        if !thread.open.iter().any(gone) {
+            return;
+        }
+        let (left, kept): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) = thread.open.iter().copied().partition(gone);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.lose();
+        thread.open.clone_from(&kept);
+        for slot in left.into_iter().chain(kept) {
+            if let Some(live) = self.units.get_mut(slot) {
+                live.alone = false;
+            }
+        }
+    }
+
     /// Who caused a call that is being sent.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
-        let none = |evidence| Cause { candidate: None, alone: false, vote: Vote::None, evidence, kept: None };
+        let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all
             && !self.serving.contains(&during.op.header.tgid)
@@ -211,7 +249,7 @@ impl Engine {
                 0 | 1 => (Some(slot), true, "same thread, one request at a time"),
                 _ => (Some(slot), false, "same thread, more than one request of a connection"),
             }
-        } else if let Some((slot, alone)) = opener {
+        } else if let Some((slot, alone)) = opener.filter(|(_, alone)| multiplexer || alone.is_some()) {
             (Some(slot), alone == Some(op.header.tid) && !multiplexer, "connection opened in its group")
         } else if multiplexer {
             match group.and_then(|entity| self.request_of(entity)) {
@@ -221,12 +259,11 @@ impl Engine {
         } else {
             return none("no request held");
         };
-        let kept =
-            candidate.and_then(|slot| self.units.get(slot)).map(|live| (live.id, live.trace, live.service, live.class));
+        let kept = candidate.and_then(|slot| self.units.get(slot)).map(Live::kept);
         if kept.is_none() {
             return none("the request was over");
         }
-        Cause { candidate, alone, vote: Vote::None, evidence, kept }
+        Cause { candidate, alone, kept, ..none(evidence) }
     }
 
     /// The first byte of a final reply moved.
@@ -245,6 +282,11 @@ impl Engine {
         live.failure = failure;
         if live.side == Side::Client {
             return;
+        }
+        let reader = live.tid;
+        self.confirm(slot, first.tid);
+        if op.is_some() && first.tid != reader {
+            self.answered(first.tid, slot);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(During { group: Some(Entity::Call(call)), .. }) = op

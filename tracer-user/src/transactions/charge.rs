@@ -15,7 +15,7 @@ use crate::protocols::Said;
 /// A thread that does socket I/O is charged by its operations; its ticks only count after this long without one.
 const QUIET: Nanos = 2_000_000_000;
 /// Samples a unit keeps until it has a class.
-const UNIT_SAMPLES: usize = 512;
+pub(super) const UNIT_SAMPLES: usize = 512;
 
 impl Engine {
     /// Charges the stretch that ends with a socket operation on `unit`'s connection.
@@ -26,6 +26,8 @@ impl Engine {
         let owner = unit.map_or(Target::Nobody, |slot| match self.units.get(slot) {
             Some(live) if live.side == Side::Client => match live.cause.candidate {
                 Some(parent) if self.units.get(parent).is_some() => Target::of(&self.units, parent),
+                // It becomes whose the call becomes.
+                None if live.cause.open => Target::Unit { slot, class: None, service: live.service },
                 _ => Target::Nobody,
             },
             _ => Target::of(&self.units, slot),
@@ -202,6 +204,12 @@ impl Engine {
         }
     }
 
+    /// The request a call is made for, once that is known.
+    fn works_for(&self, slot: Slot) -> Slot {
+        let call = self.units.get(slot).filter(|live| live.side == Side::Client);
+        call.and_then(|live| live.cause.candidate).filter(|parent| self.units.get(*parent).is_some()).unwrap_or(slot)
+    }
+
     /// Adds `cost` to a unit, to the class of one that was reported, or to overhead.
     pub(super) fn post(&mut self, target: Target, cost: Cost, tgid: u32) {
         if cost == Cost::default() {
@@ -209,6 +217,7 @@ impl Engine {
         }
         match target {
             Target::Unit { slot, class, service } => {
+                let slot = self.works_for(slot);
                 if let Some(live) = self.units.get_mut(slot) {
                     live.cost.add(cost);
                 } else if let Some(class) = class {
@@ -261,9 +270,9 @@ impl Engine {
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {
         let (owner, unit) = match target {
             Target::Nobody => (Owner::Overhead(self.service(tgid)), None),
-            Target::Unit { slot, class, service } => match self.units.get_mut(slot) {
+            Target::Unit { slot, class, service } => match self.units.get_mut(self.works_for(slot)) {
                 Some(live) => {
-                    if let Some(class) = live.class {
+                    if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                         (Owner::Class(class), Some(live.id))
                     } else {
                         if live.samples.len() < UNIT_SAMPLES {
@@ -286,7 +295,8 @@ impl Engine {
         let slots: Vec<Slot> = self.units.slots().collect();
         for slot in slots {
             let Some(live) = self.units.get_mut(slot) else { continue };
-            if let Some(class) = live.class {
+            // What calls cost is still to become somebody's.
+            if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                 let rest = less(live.cost, live.posted);
                 live.posted = live.cost;
                 add(&mut self.class_costs, class.0, rest);

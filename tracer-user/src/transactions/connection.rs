@@ -21,6 +21,8 @@ pub struct Connection {
     pub opener: Option<Box<(Slot, Option<u32>)>>,
     /// Only its being opened was told: nothing was sent or received on it yet, and perhaps never is.
     pub announced: bool,
+    /// This end said that it sends no more.
+    pub shut: bool,
     /// It closed, and is forgotten soon.
     pub closing: bool,
     /// Who caused the turn under way, where this end asks.
@@ -67,6 +69,7 @@ impl Connection {
             busy: None,
             opener: None,
             announced: false,
+            shut: false,
             closing: false,
             turn: None,
             used: false,

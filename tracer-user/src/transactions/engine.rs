@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use tracer_common::event::{
-    Books, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN,
-    STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, Header, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
+    ROLE_UNKNOWN, State, TICK_DEAD, Tick,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
 
 use super::begin::{Begun, During};
 use super::connection::Connection;
+use super::handover::Pools;
 use super::join::Joins;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
@@ -23,7 +25,7 @@ use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
 /// loopback even that of the operation that provoked it. Nanoseconds.
-const LINGER: Nanos = 20_000_000;
+pub(super) const LINGER: Nanos = 20_000_000;
 
 /// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
 /// traced, or never carry anything, and its end is not reported then. A socket that asked for a name and was answered is
@@ -59,6 +61,8 @@ pub struct Counters {
     pub unnamed: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
+    /// Calls of threads without a request that are nobody's because too many waited for who would wait for them.
+    pub errands_given_up: u64,
     /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
     pub statements_refused: u64,
 }
@@ -117,6 +121,10 @@ pub struct Engine {
     pub(super) serving: FxHashSet<u32>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
+    /// Processes whose threads make calls while they hold no request, and what their jobs are like.
+    pub(super) pools: FxHashMap<u32, Pools>,
+    /// Those of them that were not asked for yet.
+    pub(super) wanted: Vec<u32>,
     pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
@@ -149,6 +157,8 @@ impl Engine {
             graves: VecDeque::new(),
             serving: FxHashSet::default(),
             serving_all: false,
+            pools: FxHashMap::default(),
+            wanted: Vec::new(),
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
@@ -180,6 +190,7 @@ impl Engine {
     pub fn forget_process(&mut self, tgid: u32) {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
+        self.pools.remove(&tgid);
     }
 
     /// Service of a process; the first one there is for a process never introduced.
@@ -212,6 +223,11 @@ impl Engine {
         self.closing.len() + self.graves.len() + self.waiting.len() + self.deferred.len()
     }
 
+    /// Processes whose wake-ups between threads are wanted, since last taken.
+    pub fn take_wanted(&mut self) -> std::vec::Drain<'_, u32> {
+        self.wanted.drain(..)
+    }
+
     /// Wishes for the kernel since last taken.
     pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
         self.asks.drain(..)
@@ -226,6 +242,7 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
+            Record::Wake(wake) => self.woken(wake),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
@@ -241,7 +258,7 @@ impl Engine {
     }
 
     /// The connection, made when it is not known.
-    fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
+    pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
         self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
     }
@@ -256,18 +273,6 @@ impl Engine {
             self.counters.connections_evicted += 1;
             self.close(cookie, Closed::Both, self.now, None, out);
             self.drop_connection(cookie, self.now);
-        }
-    }
-
-    /// Forgets a connection; what is still open on it has no end that could be seen.
-    fn drop_connection(&mut self, cookie: u64, nanos: Nanos) {
-        self.end_units(cookie, nanos);
-        self.connections.remove(&cookie);
-    }
-
-    fn end_units(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
-            self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
 
@@ -290,7 +295,7 @@ impl Engine {
         if let Some(sent) = op.sent_before(books) {
             self.moved(&sent, &[], &[], out);
         }
-        self.follow(op);
+        self.follow(&op.header, op.nth);
         self.moved(op, head, tail, out);
     }
 
@@ -307,6 +312,8 @@ impl Engine {
         connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;
+        // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
+        let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);
         if op.seq != 0 {
             let base = Some(op.seq.wrapping_sub(op.pos as u32));
             match dir {
@@ -324,6 +331,9 @@ impl Engine {
             let datagram = header.flags & OP_DATAGRAM != 0;
             connection.talk.awake().moved(datagram, &chunk, &self.settings, &mut said).exchange
         };
+        if unread && let Some(doubted) = self.threads.get_mut(&header.tid).map(Thread::lose) {
+            self.doubt(header.tid, doubted);
+        }
         let cookie = op.cookie;
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);
@@ -353,11 +363,16 @@ impl Engine {
         self.wish(cookie);
     }
 
-    /// Notices that operations of a thread are missing.
-    fn follow(&mut self, op: &Op) {
-        let header = &op.header;
+    /// Notices that records of a thread are missing.
+    pub(super) fn follow(&mut self, header: &Header, nth: u32) {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
-        let Some(doubted) = thread.follow(op.nth) else { return };
+        let Some(doubted) = thread.follow(nth) else { return };
+        self.doubt(header.tid, doubted);
+    }
+
+    /// Thread `tid` lost something: these are no longer sure to be its only requests.
+    fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
+        self.release(tid);
         self.counters.threads_doubted += 1;
         for slot in doubted {
             if let Some(live) = self.units.get_mut(slot) {
@@ -409,87 +424,12 @@ impl Engine {
         }
     }
 
-    fn state(&mut self, state: &State, out: &mut Vec<Output>) {
-        self.now = self.now.max(state.header.nanos);
-        match state.new {
-            tcp_state::SYN_SENT => {
-                if state.header.flags & STATE_OWN == 0 {
-                    return;
-                }
-                let opener = self.threads.get(&state.header.tid).and_then(|thread| {
-                    thread.holder().map(|slot| (slot, Some(state.header.tid))).or_else(|| {
-                        let entity = thread.group.current(&state.books)?;
-                        self.request_of(entity).map(|slot| (slot, None))
-                    })
-                });
-                let connection = self.connection(state.cookie, out);
-                connection.announced = connection.last == 0;
-                connection.opener = opener.map(Box::new);
-                connection.tgid = state.header.tgid;
-                connection.last = state.header.nanos;
-            }
-            tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
-                self.close(state.cookie, Closed::Local, state.header.nanos, Some(state), out);
-            }
-            tcp_state::CLOSE => {
-                if let Some(connection) = self.connections.get_mut(&state.cookie)
-                    && !std::mem::replace(&mut connection.closing, true)
-                {
-                    if self.closing.len() >= self.limits.connections
-                        && let Some((due, _)) = self.closing.front().copied()
-                    {
-                        self.counters.closing_early += 1;
-                        self.bury(due, out);
-                    }
-                    self.closing.push_back((self.now + LINGER, *state));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Ends the connections that closed, once nothing can come of them any more.
-    pub(super) fn bury(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        while let Some((due, state)) = self.closing.front().copied()
-            && (due <= now || self.closing.len() > self.limits.connections)
-        {
-            self.closing.pop_front();
-            self.close(state.cookie, Closed::Both, state.header.nanos, Some(&state), out);
-            self.drop_connection(state.cookie, state.header.nanos);
-        }
-        while let Some((due, tid, died)) = self.graves.front().copied()
-            && (due <= now || self.graves.len() > self.limits.threads)
-        {
-            self.graves.pop_front();
-            if self.threads.get(&tid).is_some_and(|thread| thread.died == died) {
-                self.threads.remove(&tid);
-            }
-        }
-    }
-
     /// The request an entity stands for.
     pub(super) fn request_of(&self, entity: Entity) -> Option<Slot> {
         match entity {
             Entity::Request(slot) => Some(slot),
             Entity::Call(slot) => self.units.get(slot).and_then(|live| live.cause.candidate),
         }
-    }
-
-    /// The connection ended, one way or both.
-    fn close(&mut self, cookie: u64, how: Closed, nanos: Nanos, state: Option<&State>, out: &mut Vec<Output>) {
-        let mut said = std::mem::take(&mut self.said);
-        let Some(connection) = self.connections.get_mut(&cookie) else {
-            self.said = said;
-            return;
-        };
-        let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
-        let totals =
-            state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
-        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
-        for word in said.drain(..) {
-            self.heard(cookie, word, None, out);
-        }
-        self.said = said;
     }
 
     /// What a connection's bytes said, with the operation that said it and the state of its thread before it.
@@ -573,6 +513,9 @@ impl Engine {
         let dead = tick.header.flags & TICK_DEAD != 0;
         self.charge_tick(tick, dead, out);
         let (tid, died) = (tick.header.tid, tick.header.nanos.max(1));
+        if dead {
+            self.decide(tid);
+        }
         if dead
             && let Some(thread) = self.threads.get_mut(&tid)
             && thread.died == 0
@@ -630,6 +573,8 @@ impl Engine {
         self.threads.give_back();
         self.services.give_back();
         self.serving.give_back();
+        self.pools.give_back();
+        self.wanted.give_back();
         self.joins.give_back();
         self.waiting.give_back();
         self.deferred.give_back();

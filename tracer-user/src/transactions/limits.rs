@@ -17,6 +17,9 @@ const RESTS_AFTER: Nanos = 2_000_000_000;
 pub struct Limits {
     /// How long a finished unit waits for later evidence, nanoseconds.
     pub grace: Nanos,
+    /// How long a call of a thread without a request waits for who takes its result, after the last that was heard of
+    /// it, nanoseconds.
+    pub handover: Nanos,
     /// A connection without operations for this long is finished with and forgotten, nanoseconds.
     pub idle: Nanos,
     /// Most connections; beyond it the one that was idle longest of a few is forgotten.
@@ -36,6 +39,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             grace: 50_000_000,
+            handover: 1_000_000_000,
             idle: 300_000_000_000,
             connections: 131_072,
             threads: 65_536,
@@ -49,10 +53,11 @@ impl Default for Limits {
 impl Limits {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, idle, connections, threads, units, processes, head_bytes } = Self::default();
+        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes } = Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
             grace,
+            handover,
             idle,
             connections: scaled(connections),
             threads: scaled(threads),
@@ -85,7 +90,7 @@ pub struct EngineFills {
 impl Engine {
     /// How full everything is. A new bound has no way around this: the pattern names all of them.
     pub fn fills(&self) -> EngineFills {
-        let Limits { grace: _, idle: _, connections, threads, units, processes, head_bytes } = self.limits;
+        let Limits { grace: _, handover: _, idle: _, connections, threads, units, processes, head_bytes } = self.limits;
         let counters = &self.counters;
         EngineFills {
             connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::model::{ClassId, Cost, Grade, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::Request;
 
@@ -35,7 +37,32 @@ pub struct Cause {
     /// Where the candidate comes from, for people.
     pub evidence: &'static str,
     /// Ids of the candidate, kept for when it is reported first.
-    pub kept: Option<(UnitId, TraceId, ServiceId, Option<ClassId>)>,
+    pub kept: Option<Kept>,
+    /// Made by a thread that held no request: who waits for its result may yet be seen.
+    pub open: bool,
+    /// The thread that waited for its result was.
+    pub handed: Option<Handed>,
+    /// That thread.
+    pub by: u32,
+}
+
+impl Cause {
+    /// Nobody, as far as is known.
+    pub fn none(evidence: &'static str) -> Self {
+        Self { candidate: None, alone: false, vote: Vote::None, evidence, kept: None, open: false, handed: None, by: 0 }
+    }
+}
+
+/// What is remembered of a unit that may be reported: its id, transaction, service and class.
+pub type Kept = (UnitId, TraceId, ServiceId, Option<ClassId>);
+
+/// How it was seen who waited for a call's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Why it may have been somebody else.
+    pub doubt: Option<&'static str>,
+    /// Who waited had also given the work.
+    pub paired: bool,
 }
 
 /// A unit of work in progress or in its grace time.
@@ -105,6 +132,10 @@ pub struct Live {
     pub calls: Vec<(Nanos, Nanos)>,
     /// Client side: who caused it.
     pub cause: Cause,
+    /// Server side: calls of other threads that may be its.
+    pub helped: SmallVec<[Slot; 1]>,
+    /// Server side: the thread that answered it, 0 none yet.
+    pub answered_by: u32,
     /// Server side: whether its thread ran one request at a time throughout.
     pub alone: bool,
     /// Server side: answered by one operation with others, which shared what they cost together.
@@ -120,6 +151,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// What is remembered of it.
+    pub fn kept(&self) -> Kept {
+        (self.id, self.trace, self.service, self.class)
+    }
+
     /// Time in which at least one call was open.
     pub fn downstream(&self) -> u64 {
         let mut calls = self.calls.clone();
@@ -138,7 +174,13 @@ impl Live {
 
 /// The call's parent, how sure that is and why.
 pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
+    if let Some(doubt) = cause.handed.and_then(|handed| handed.doubt) {
+        return (cause.candidate, Grade::Ambiguous, doubt);
+    }
     match (cause.candidate, cause.alone, cause.vote) {
+        (Some(slot), false, Vote::For(other)) if slot == other && cause.handed.is_some() => {
+            (Some(slot), Grade::Confirmed, cause.evidence)
+        }
         (Some(slot), true, _) => (Some(slot), Grade::Certain, cause.evidence),
         (Some(slot), false, Vote::For(other)) if slot == other => {
             (Some(slot), Grade::Confirmed, "sent in its group, its reply answered it")

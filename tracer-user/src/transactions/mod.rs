@@ -9,8 +9,10 @@
 
 mod begin;
 mod charge;
+mod closing;
 pub mod connection;
 pub mod engine;
+pub mod handover;
 pub mod ids;
 pub mod join;
 pub mod limits;

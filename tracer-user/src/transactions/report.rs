@@ -2,7 +2,7 @@
 
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
-use super::live::{Live, Slot, Vote, grade};
+use super::live::{Handed, Live, Slot, Vote, grade};
 use crate::model::{ClassId, Grade, Nanos, Side, TraceId, UnitId};
 
 /// How long, and how often, a report is put off for a call whose parent has not begun its answer.
@@ -25,6 +25,7 @@ impl Engine {
                 break;
             };
             let Some((_, slot)) = slot else { break };
+            self.settle_due(slot, now);
             if now != Nanos::MAX && self.undecided(slot) {
                 if let Some(live) = self.units.get_mut(slot) {
                     live.deferred += 1;
@@ -37,15 +38,20 @@ impl Engine {
     }
 
     /// Whether evidence for this unit's place in its transaction can still come: a call (or the request at the other
-    /// end of one) whose supposed parent has not begun its answer.
+    /// end of one) whose supposed parent has not begun its answer, or one above it that is nobody's yet; or for its cost:
+    /// a call that may have been made for it.
     fn undecided(&self, slot: Slot) -> bool {
         let Some(live) = self.units.get(slot) else { return false };
         if live.deferred >= DEFERRALS {
             return false;
         }
-        let call =
-            if live.side == Side::Client { Some(live) } else { live.caller.and_then(|(call, _)| self.units.get(call)) };
-        call.is_some_and(|call| {
+        let is_open = |call: &Slot| self.units.get(*call).is_some_and(|call| call.cause.open);
+        if live.helped.iter().any(is_open) {
+            return true;
+        }
+        let above = |live: &Live| live.caller.and_then(|(call, _)| self.units.get(call));
+        let mut call = if live.side == Side::Client { Some(live) } else { above(live) };
+        let waits = call.is_some_and(|call| {
             !call.cause.alone
                 && call.cause.vote == Vote::None
                 && call
@@ -53,7 +59,18 @@ impl Engine {
                     .candidate
                     .and_then(|parent| self.units.get(parent))
                     .is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
-        })
+        });
+        if waits {
+            return true;
+        }
+        for _ in 0..DEPTH {
+            let Some(live) = call else { return false };
+            if live.cause.open {
+                return true;
+            }
+            call = live.cause.candidate.and_then(|parent| self.units.get(parent)).and_then(above);
+        }
+        false
     }
 
     /// The transaction a unit belongs to: that of the first request up its chain of parents.
@@ -78,6 +95,15 @@ impl Engine {
 
     /// Gives a unit out, whatever is still missing.
     pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
+        self.settle_due(slot, Nanos::MAX);
+        let Some(live) = self.units.get(slot) else { return };
+        if let Some(handed) = live.cause.handed
+            && handed.doubt.is_none()
+            && let Some(doubt) = self.doubt_of(live.pid, handed.paired)
+            && let Some(live) = self.units.get_mut(slot)
+        {
+            live.cause.handed = Some(Handed { doubt: Some(doubt), ..handed });
+        }
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);
         let verdicts = match live.side {
@@ -104,6 +130,7 @@ impl Engine {
         };
         let Some(mut live) = self.units.remove(slot) else { return };
         live.trace = trace;
+        self.leave(&mut live, out);
         // The other end outlives it at times, and must find the transaction.
         if let Some(callee) = live.callee.and_then(|callee| self.units.get_mut(callee))
             && callee.remote_parent.is_none()

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, Wake,
+    tcp_state,
 };
 
 use crate::decode::Record;
@@ -41,6 +42,7 @@ pub(super) enum Sent {
     Open(Open),
     State(State),
     Tick(Tick),
+    Wake(Wake),
 }
 
 impl Sent {
@@ -50,6 +52,7 @@ impl Sent {
             Self::Open(open) => Record::Open(*open),
             Self::State(state) => Record::State(*state),
             Self::Tick(tick) => Record::Tick(*tick),
+            Self::Wake(wake) => Record::Wake(*wake),
         }
     }
 
@@ -67,6 +70,13 @@ impl Sent {
             Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
             Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
             Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
+            Self::Wake(wake) => {
+                let Wake { header, wakee, nth, slept_at, given_at, given_by, .. } = wake;
+                let (tid, at) = (header.tid, header.nanos);
+                format!(
+                    "{tid} wakes {wakee} #{nth} at {at}, which slept at {slept_at}; given {given_at} by {given_by}\n"
+                )
+            }
         }
     }
 }
@@ -87,8 +97,17 @@ pub(super) struct Truth {
 
 const FRONT: u32 = 1;
 const BACK: u32 = 2;
-/// Thread of the front service that runs several requests at once.
+/// A front service whose only thread runs several requests at once, and that thread.
+const LOOPS: u32 = 3;
 const LOOP: u32 = 50;
+
+/// The process of a thread of a front service.
+fn front(tid: u32) -> u32 {
+    if tid == LOOP { LOOPS } else { FRONT }
+}
+
+/// Threads of the front service's pool, which work for those that run one request at a time.
+const POOL: [u32; 2] = [80, 81];
 
 /// One end of a connection that this host's kernel reports.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +137,8 @@ struct Job {
     link: Option<usize>,
     step: Step,
     aborted: bool,
+    /// The thread of the pool that makes its call.
+    worker: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +156,11 @@ struct Runs {
     books: Books,
     nth: u32,
     tgid: u32,
+    /// When it fell asleep to wait for another; when another gave it work, and who.
+    slept: Nanos,
+    given: (Nanos, u32),
+    /// Whom it works for.
+    busy: u32,
 }
 
 /// The host.
@@ -232,7 +258,8 @@ impl<'a> Host<'a> {
         if !wide {
             self.truth.serial.push(name.clone());
         }
-        Job { path: name.1, end, calls: self.choices.below(3), link: None, step: Step::Read, aborted: false }
+        let calls = self.choices.below(3);
+        Job { path: name.1, end, calls, link: None, step: Step::Read, aborted: false, worker: None }
     }
 
     /// The next steps of a request, up to where its thread waits.
@@ -240,7 +267,7 @@ impl<'a> Host<'a> {
         match job.step {
             Step::Read => {
                 self.waits(tid, wide);
-                self.moves(FRONT, tid, job.end, false, &request(&job.path));
+                self.moves(front(tid), tid, job.end, false, &request(&job.path));
                 job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
                 // A callback that only queues the work: another one does it.
                 if wide && self.choices.once_in(6) {
@@ -265,9 +292,16 @@ impl<'a> Host<'a> {
             }
             Step::Collect => {
                 let Some(link) = job.link.take() else { return };
+                if let Some(worker) = job.worker.take() {
+                    self.collects(worker, link);
+                    self.hands_back(worker, tid);
+                    job.calls -= 1;
+                    job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
+                    return;
+                }
                 self.waits(tid, wide);
                 let end = self.links[link].client;
-                self.moves(FRONT, tid, end, false, &reply());
+                self.moves(front(tid), tid, end, false, &reply());
                 self.free_links.push(link);
                 job.calls -= 1;
                 job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
@@ -289,7 +323,7 @@ impl<'a> Host<'a> {
             return;
         }
         if job.step == Step::Answer {
-            self.moves(FRONT, tid, job.end, true, &reply());
+            self.moves(front(tid), tid, job.end, true, &reply());
             if self.choices.once_in(4) {
                 self.closes(tid, job.end);
             } else {
@@ -302,15 +336,89 @@ impl<'a> Host<'a> {
         let above = (Side::Server, job.path.clone());
         self.truth.units.insert((Side::Client, path.clone()), Some(above));
         self.truth.units.insert((Side::Server, path.clone()), Some((Side::Client, path.clone())));
-        if !wide {
+        let worker = POOL[self.choices.below(POOL.len())];
+        let pooled = !wide && self.choices.once_in(3) && self.threads.get(&worker).is_none_or(|runs| runs.busy == 0);
+        if !wide && !pooled {
             self.truth.serial.push((Side::Client, path.clone()));
         }
+        let by = if pooled { self.gives(tid, worker) } else { tid };
         let old = if self.choices.once_in(3) { None } else { self.free_links.pop() };
-        let link = old.unwrap_or_else(|| self.connects(tid));
+        let link = old.unwrap_or_else(|| self.connects(by));
         job.link = Some(link);
         let end = self.links[link].client;
-        self.moves(FRONT, tid, end, true, &request(&path));
+        self.moves(front(by), by, end, true, &request(&path));
         job.step = Step::Serve;
+        job.worker = pooled.then_some(worker);
+        if pooled && self.choices.once_in(4) {
+            // Nobody waits for it.
+            self.steps(tid, false, job);
+            if let Some(link) = job.link.take() {
+                self.collects(worker, link);
+            }
+            self.threads.entry(worker).or_default().busy = 0;
+            job.worker = None;
+            job.calls -= 1;
+            job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
+        }
+    }
+
+    /// `tid`, which holds a request, wakes `worker` for something to do, and sleeps until that is done.
+    fn gives(&mut self, tid: u32, worker: u32) -> u32 {
+        self.nanos += 100;
+        let nanos = self.nanos;
+        let runs = self.threads.entry(worker).or_default();
+        runs.tgid = FRONT;
+        runs.given = (nanos, tid);
+        runs.busy = tid;
+        self.threads.entry(tid).or_default().slept = nanos + 50;
+        self.waits(worker, false);
+        self.works(worker);
+        worker
+    }
+
+    /// `worker` reads the reply of the call it made.
+    fn collects(&mut self, worker: u32, link: usize) {
+        self.waits(worker, false);
+        let end = self.links[link].client;
+        self.moves(FRONT, worker, end, false, &reply());
+        self.free_links.push(link);
+        self.works(worker);
+    }
+
+    /// `worker` gives `tid` the result; before or after, it lets go of a lock that another waits for.
+    fn hands_back(&mut self, worker: u32, tid: u32) {
+        let others = self
+            .threads
+            .iter()
+            .filter(|(other, runs)| **other < LOOP && **other != tid && runs.tgid == FRONT && runs.busy == 0);
+        let mut others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        others.sort_unstable();
+        let locked = (!others.is_empty() && self.choices.once_in(4)).then(|| others[self.choices.below(others.len())]);
+        let first = self.choices.once_in(2);
+        if let Some(other) = locked.filter(|_| first) {
+            self.lets_go(worker, other);
+        }
+        self.nanos += 100;
+        let slept = self.threads.entry(tid).or_default().slept;
+        self.wakes(worker, tid, slept);
+        if let Some(other) = locked.filter(|_| !first) {
+            self.lets_go(worker, other);
+        }
+        self.threads.entry(worker).or_default().busy = 0;
+    }
+
+    /// `other` came to wait for a lock that `worker` held after it had read its reply.
+    fn lets_go(&mut self, worker: u32, other: u32) {
+        self.nanos += 100;
+        self.wakes(worker, other, self.nanos - 50);
+    }
+
+    fn wakes(&mut self, worker: u32, wakee: u32, slept_at: Nanos) {
+        let runs = self.threads.entry(worker).or_default();
+        runs.nth += 1;
+        let (nth, (given_at, given_by)) = (runs.nth, runs.given);
+        let header = self.header(Kind::Wake, FRONT, worker);
+        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, ..Wake::default() }));
     }
 
     fn connects(&mut self, tid: u32) -> usize {
@@ -323,7 +431,7 @@ impl<'a> Host<'a> {
             kind: Kind::State as u8,
             flags: STATE_OWN,
             nanos: self.nanos,
-            tgid: FRONT,
+            tgid: front(tid),
             tid,
             ..Header::default()
         };
@@ -398,7 +506,8 @@ impl<'a> Host<'a> {
         // The far end's reset shows as the last state alone.
         let states = [tcp_state::FIN_WAIT1, tcp_state::CLOSE];
         for new in states.into_iter().skip(usize::from(tid == 0)) {
-            let header = Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, FRONT, tid) };
+            let header =
+                Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, front(tid), tid) };
             let End { cookie, rx, tx, .. } = self.ends[end];
             let books = self.threads.get(&tid).map(|runs| runs.books).unwrap_or_default();
             let (last_rx, last_tx) = (self.nanos, self.nanos);

@@ -500,5 +500,7 @@ mod found {
     }
 }
 
+#[path = "handover_tests.rs"]
+mod handover;
 #[path = "streams_tests.rs"]
 mod streams;

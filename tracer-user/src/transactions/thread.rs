@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 use tracer_common::event::Books;
 
+use super::handover::Errands;
 use super::live::Slot;
 use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
@@ -110,6 +111,8 @@ pub struct Thread {
     pub died: Nanos,
     /// Its callback group.
     pub group: Group,
+    /// Calls it made while it held no request.
+    pub errands: Errands,
     /// Whom its work since the last operation is for, until something says otherwise.
     pub last: Target,
     /// Recent stretches, newest last.
@@ -133,6 +136,7 @@ impl Thread {
             doubt: 0,
             died: 0,
             group: Group::default(),
+            errands: Errands::default(),
             last: Target::Nobody,
             history: VecDeque::new(),
             pending: Vec::new(),
@@ -160,12 +164,14 @@ impl Thread {
         if ahead <= u32::MAX / 2 {
             self.nth = nth;
         }
-        if ahead == 1 {
-            return None;
-        }
+        (ahead != 1).then(|| self.lose())
+    }
+
+    /// Something of it was not seen; gives the requests that can no longer be said to be its only ones.
+    pub fn lose(&mut self) -> SmallVec<[Slot; 2]> {
         self.doubt = PROBATION;
         self.group = Group::default();
-        Some(std::mem::take(&mut self.open))
+        std::mem::take(&mut self.open)
     }
 
     /// A request it read is over; `answered`: by its answer. Otherwise (the client has gone, the end was not seen) it
@@ -178,6 +184,13 @@ impl Thread {
         } else if held == 1 && self.open.is_empty() {
             self.doubt = self.doubt.saturating_sub(1);
         }
+    }
+
+    /// It was decided whose calls it made; whether that is in doubt because something of it was not seen.
+    pub fn settled(&mut self) -> bool {
+        let doubted = self.doubt > 0;
+        self.doubt = self.doubt.saturating_sub(1);
+        doubted
     }
 
     /// Whether its identity says nothing: it runs several requests at once, or may do so unseen.

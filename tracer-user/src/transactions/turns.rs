@@ -5,15 +5,14 @@ use tracer_common::event::Open;
 
 use super::begin::During;
 use super::engine::Engine;
-use super::live::{Cause, Slot, Vote};
+use super::live::Slot;
 use crate::model::Side;
 
 /// Turns of one request that count as its calls while they last.
 const TURNS: usize = 32;
 
-/// Of a turn whose beginning was not seen.
-pub(super) const UNKNOWN: Cause =
-    Cause { candidate: None, alone: false, vote: Vote::None, evidence: "its beginning was not seen", kept: None };
+/// Evidence for a turn whose beginning was not seen.
+pub(super) const UNKNOWN: &str = "its beginning was not seen";
 
 impl Engine {
     /// Whether turns of the connection are wanted whatever is spoken.
@@ -36,6 +35,7 @@ impl Engine {
         let mut cause = self.cause(opener, Some(during));
         // What a turn is about is not known, nor whether other threads have a part in it.
         cause.alone &= cause.candidate.is_none();
+        cause.open = false;
         if let Some(parent) = cause.candidate.and_then(|slot| self.units.get_mut(slot))
             && parent.turns.len() < TURNS
         {

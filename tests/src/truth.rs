@@ -1,0 +1,223 @@
+//! What the truth tests of transactions share: applications that pass the id of a request on to the calls they make for
+//! it, and the comparison of every reported edge with that id.
+//!
+//! A request is `GET /MODE/ID`, a call it causes `GET /b/ID/kN/dT`: path segments, which the agent shows and never links
+//! by. Sleeps are random on both sides, so replies come in another order than requests.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::agent::Agent;
+use crate::load::{self, Request};
+use crate::units::{self, Unit};
+use crate::workload::{Server, source};
+use crate::{Numbers, find, say};
+
+/// An application of `workloads/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Application {
+    /// Its service name, unlike any other's.
+    pub name: &'static str,
+    /// Program that runs it.
+    pub program: &'static str,
+    /// Arguments before its source.
+    pub arguments: &'static [&'static str],
+    /// Its source.
+    pub source: &'static str,
+    /// Whether it is of Java, and compiled first.
+    pub java: bool,
+    /// What it is, for the table.
+    pub title: &'static str,
+}
+
+impl Application {
+    /// What starts it.
+    fn command(&self, dir: &Path) -> Command {
+        let find = |program: &str| find(program).unwrap_or_else(|| panic!("no {program}"));
+        let mut command = Command::new(find(self.program));
+        command.args(self.arguments);
+        if !self.java {
+            command.arg(source(self.source));
+            return command;
+        }
+        let main = self.source.trim_end_matches(".java");
+        if !dir.join(main).with_extension("class").is_file() {
+            let done = Command::new(find("javac")).arg("-d").arg(dir).arg(source(self.source)).output();
+            let done = done.unwrap_or_else(|error| panic!("javac: {error}"));
+            assert!(done.status.success(), "{}: {}", self.source, String::from_utf8_lossy(&done.stderr));
+        }
+        command.arg("-cp").arg(dir).arg(main);
+        command
+    }
+}
+
+/// One way of an application to make its calls, and what the agent must know of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    /// First segment of the path.
+    pub name: &'static str,
+    /// What it does, for the table.
+    pub title: &'static str,
+    /// Least share of calls whose request must be named, rightly, and said to be sure; of one.
+    pub right: f64,
+}
+
+/// Edges of one mode at one concurrency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Calls that were made, as the upstream's end counted them.
+    pub made: u64,
+    /// Certain or confirmed, and right.
+    pub right: u64,
+    /// Certain, and wrong.
+    pub certain_wrong: u64,
+    /// Confirmed, and wrong.
+    pub confirmed_wrong: u64,
+    /// Said to be ambiguous.
+    pub ambiguous: u64,
+    /// Said to be of nobody.
+    pub orphan: u64,
+}
+
+/// Whether the full size is asked for (`TRACER_TRUTH=full`), and not what fits in CI.
+pub fn full() -> bool {
+    std::env::var("TRACER_TRUTH").is_ok_and(|size| size == "full")
+}
+
+/// Concurrent requests, and requests in all.
+pub fn sizes() -> &'static [(u64, u64)] {
+    if full() { &[(1, 400), (8, 2000), (64, 6000), (256, 8000)] } else { &[(1, 40), (8, 240), (64, 960)] }
+}
+
+/// The request an edge's end belongs to: the second segment of its path.
+fn ident(path: &str) -> &str {
+    path.split('/').nth(2).unwrap_or_default()
+}
+
+/// Compares the calls of `service` for requests whose id begins with `prefix` with the truth.
+pub fn score(all: &[Unit], service: &str, prefix: &str) -> Score {
+    let ids: HashMap<&str, &Unit> = all.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+    let of = |unit: &&Unit| unit.path.starts_with("/b/") && ident(&unit.path).starts_with(prefix);
+    let mut score = Score { made: all.iter().filter(|u| u.server).filter(of).count() as u64, ..Score::default() };
+    for call in all.iter().filter(|u| u.service == service && !u.server).filter(of) {
+        let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
+        let right = parent.is_some_and(|parent| ident(&parent.path) == ident(&call.path));
+        let counter = match call.grade.as_str() {
+            "certain" | "confirmed" if right => &mut score.right,
+            "certain" => &mut score.certain_wrong,
+            "confirmed" => &mut score.confirmed_wrong,
+            "ambiguous" => &mut score.ambiguous,
+            _ => &mut score.orphan,
+        };
+        *counter += 1;
+    }
+    score
+}
+
+/// Load on `address` in one mode: `requests` in all, on `connections`. Ids begin with `prefix`.
+fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<Vec<Request>> {
+    (0..connections)
+        .map(|c| {
+            let mut numbers = Numbers::new(c + 1);
+            let mut one = |r| Request {
+                pause: Duration::from_micros(numbers.below(3000)),
+                ..Request::get(format!("/{mode}/{prefix}c{c}r{r}"))
+            };
+            (0..requests.div_ceil(connections)).map(&mut one).collect()
+        })
+        .collect()
+}
+
+/// Runs `application`, once for each mode, in front of `upstream`, beside `agent`; waits until every unit is told.
+pub fn run(
+    agent: &Agent,
+    upstream: SocketAddr,
+    dir: &Path,
+    application: &Application,
+    modes: &[Mode],
+) -> Vec<(Mode, u64, Score)> {
+    let mut tail = units::Tail::new(&agent.transactions);
+    let mut sent = Vec::new();
+    for mode in modes {
+        let mut command = application.command(dir);
+        command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
+        let server = Server::start(application.name, dir, &mut command);
+        // What it needs to be followed is attached when it is first seen to be needed.
+        let warm = load::run(server.address, plans(mode.name, "warm-", 1, 20));
+        assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
+        sent.push((*mode, 0, "warm-".to_owned(), warm.answers.len()));
+        for (connections, requests) in sizes() {
+            let prefix = format!("{}{}{connections}-", application.name, mode.name);
+            let loaded = load::run(server.address, plans(mode.name, &prefix, *connections, *requests));
+            assert!(loaded.broken().is_empty(), "{}: {:?}", mode.name, loaded.broken().first());
+            sent.push((*mode, *connections, prefix, loaded.answers.len()));
+        }
+        // What it still does for requests that are answered is done before it ends.
+        let of = |unit: &Unit| unit.path.starts_with("/b/") && !unit.server && unit.service == application.name;
+        let mut before = usize::MAX;
+        while before != tail.read().iter().filter(|unit| of(unit)).count() {
+            before = tail.units.iter().filter(|unit| of(unit)).count();
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+    }
+    let all: usize = sent.iter().map(|(.., answers)| answers).sum();
+    let own = |unit: &Unit| unit.server && unit.service == application.name;
+    let have = tail.until(all, Duration::from_secs(20), own);
+    say(&format!("{}: {have} of {all} requests told; lost {:?}", application.name, agent.metrics().lost()));
+    let units = std::mem::take(&mut tail.units);
+    let score = |prefix: &str| score(&units, application.name, prefix);
+    let measured = sent.iter().filter(|(_, connections, ..)| *connections > 0);
+    measured.map(|(mode, connections, prefix, _)| (*mode, *connections, score(prefix))).collect()
+}
+
+/// Prints the scores, writes them where the table is made of them (`TRACER_TRUTH_FILE`), and says what is not as it must
+/// be: an edge that is certain and wrong, more than one in two thousand wrong, fewer right than the mode must have.
+pub fn report(application: &Application, scores: &[(Mode, u64, Score)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    say(&format!(
+        "{:<34} {:>5} {:>7} {:>9} {:>9} {:>9} {:>7} {:>9}",
+        application.title, "conc.", "calls", "right", "ambiguous", "orphan", "certain", "confirmed"
+    ));
+    for (mode, connections, score) in scores {
+        let share = |n: u64| 100.0 * n as f64 / score.made.max(1) as f64;
+        say(&format!(
+            "  {:<32} {connections:>5} {:>7} {:>8.2}% {:>8.2}% {:>8.2}% {:>7} {:>9}",
+            mode.title,
+            score.made,
+            share(score.right),
+            share(score.ambiguous),
+            share(score.orphan),
+            score.certain_wrong,
+            score.confirmed_wrong
+        ));
+        line(application, mode, *connections, score);
+        let at = format!("{}, {}, {connections} at once: {score:?}", application.title, mode.title);
+        let wrong = score.certain_wrong + score.confirmed_wrong;
+        if score.certain_wrong > 0 || wrong * 2000 > score.made.max(2000) {
+            faults.push(format!("wrong: {at}"));
+        }
+        if share(score.right) < 100.0 * mode.right {
+            faults.push(format!("fewer than {} right: {at}", mode.right));
+        }
+    }
+    faults
+}
+
+fn line(application: &Application, mode: &Mode, connections: u64, score: &Score) {
+    let Some(path) = std::env::var_os("TRACER_TRUTH_FILE") else { return };
+    let line = serde_json::json!({
+        "application": application.title, "mode": mode.title, "connections": connections, "made": score.made,
+        "right": score.right, "ambiguous": score.ambiguous, "orphan": score.orphan,
+        "certain_wrong": score.certain_wrong, "confirmed_wrong": score.confirmed_wrong,
+    });
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    writeln!(file, "{line}").unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}

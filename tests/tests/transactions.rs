@@ -1,0 +1,107 @@
+//! Which request caused which call, inside of applications that work as theirs do: every reported edge against an id
+//! that the application passed on.
+
+use tracer_tests::agent::Agent;
+use tracer_tests::truth::{Application, Mode, report, run};
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, scratch};
+
+const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
+    Mode { name, title, right }
+}
+
+fn judge(test: &str, application: &Application, modes: &[Mode]) {
+    let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let scores = run(&agent, upstream.address, dir.path(), application, modes);
+    agent.stop();
+    let faults = report(application, &scores);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn python_threads_and_pools() {
+    let application = Application {
+        name: "pythreads",
+        program: "python3",
+        arguments: &["-u"],
+        source: "tree_threads.py",
+        java: false,
+        title: "Python threads, ThreadPoolExecutor",
+    };
+    let modes = [
+        mode("same", "calls on the request's thread", 0.999),
+        mode("pool", "a job in a pool, awaited", 0.98),
+        mode("once", "the same without sleeps", 0.98),
+        mode("turn", "a job with two calls", 0.0),
+        mode("two", "two jobs at once", 0.0),
+        mode("forgotten", "half of the jobs not awaited", 0.0),
+        mode("hole", "calls not awaited, jobs without one", 0.0),
+    ];
+    judge("transactions_python", &application, &modes);
+}
+
+#[test]
+fn java_pools() {
+    let application = Application {
+        name: "javapools",
+        program: "java",
+        arguments: &["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        source: "Tree.java",
+        java: true,
+        title: "Java 17, com.sun.net.httpserver",
+    };
+    let modes = [
+        mode("same", "calls on the request's thread", 0.999),
+        mode("pool", "a job in a pool, awaited", 0.0),
+        mode("once", "the same without sleeps", 0.0),
+        mode("turn", "a job with two calls", 0.0),
+        mode("bounded", "a bounded queue", 0.0),
+        mode("two", "two jobs at once", 0.0),
+        mode("join", "CompletableFuture.join, ForkJoinPool", 0.0),
+        mode("client", "java.net.http.HttpClient", 0.0),
+        mode("async", "answered by the pool's thread", 0.0),
+        mode("forgotten", "half of the jobs not awaited", 0.0),
+        mode("hole", "calls not awaited, jobs without one", 0.0),
+    ];
+    judge("transactions_java", &application, &modes);
+}
+
+#[test]
+fn python_asyncio() {
+    let application = Application {
+        name: "pyasyncio",
+        program: "python3",
+        arguments: &["-u"],
+        source: "tree_asyncio.py",
+        java: false,
+        title: "Python asyncio streams",
+    };
+    let modes = [
+        mode("direct", "a call at once", 0.0),
+        mode("naps", "two calls after sleeps", 0.0),
+        mode("gather", "two calls at once (gather)", 0.0),
+    ];
+    judge("transactions_asyncio", &application, &modes);
+}
+
+#[test]
+fn node() {
+    let application = Application {
+        name: "nodejs",
+        program: "node",
+        arguments: &[],
+        source: "tree.js",
+        java: false,
+        title: "Node.js, http",
+    };
+    let modes = [
+        mode("direct", "a call at once", 0.0),
+        mode("row", "two calls, one after the other", 0.0),
+        mode("naps", "a call after a sleep", 0.0),
+        mode("all", "two calls at once (Promise.all)", 0.0),
+    ];
+    judge("transactions_node", &application, &modes);
+}

@@ -1,0 +1,393 @@
+//! Calls that a thread makes while it holds no request: for whom, by who waited for what it did.
+//!
+//! A thread of a pool makes a call, reads its reply, and with its next wake-up hands the result to the thread that
+//! waits for it, which holds the request: the call was made for that. A call is an *errand* until its thread does
+//! something else: asks again after a hand-back, reads or answers a request, is given work by another, ends, or does
+//! nothing of interest for a while. Whoever was woken until then is a candidate; two of them that may have waited for
+//! the result make it ambiguous, because one of them waited for a lock.
+
+use smallvec::SmallVec;
+use tracer_common::event::{Op, Wake};
+
+use super::charge::{UNIT_SAMPLES, add, less};
+use super::engine::{Engine, Output};
+use super::live::{Handed, Kept, Live, Slot, Vote};
+use super::thread::Target;
+use crate::model::{Cost, Nanos, Owner, Side};
+
+/// Most calls of one thread that wait; beyond it the oldest is nobody's.
+const ERRANDS: usize = 32;
+/// Most threads woken that are remembered; with more, none is sure.
+const BACKS: usize = 8;
+/// A process whose threads share requests reads more than one in so many by such a thread.
+const SHARED: u32 = 8;
+/// How long a process counts as one that has jobs nobody waits for, after the last of them.
+const REMEMBERED: Nanos = 60_000_000_000;
+/// Jobs counted of a process before the counts are halved.
+const JOBS: u32 = 8192;
+/// At most one hand-back in so many may be another's: the share of jobs nobody waits for, times that of jobs without
+/// calls.
+const MIXED: u64 = 2500;
+
+/// What the jobs of a process are like, as far as it was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pools {
+    /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
+    unreturned: Nanos,
+    /// How many there were of those lately, of jobs that were waited for and made no call, and of all.
+    alone: u32,
+    bare: u32,
+    jobs: u32,
+    /// Requests read by threads that run one at a time, and by others, since it was looked at.
+    single: u32,
+    shared: u32,
+}
+
+impl Pools {
+    /// A job was seen: whether nobody waited for it, whether it made no call.
+    fn job(&mut self, alone: bool, bare: bool) {
+        if self.jobs >= JOBS {
+            (self.alone, self.bare, self.jobs) = (self.alone / 2, self.bare / 2, self.jobs / 2);
+        }
+        self.alone += u32::from(alone);
+        self.bare += u32::from(bare);
+        self.jobs += 1;
+    }
+
+    /// Whether it has both, jobs with calls that nobody waits for and jobs without that somebody does: the one before the
+    /// other on the same thread looks like a job with a call.
+    fn mixed(&self) -> bool {
+        let [alone, bare, jobs] = [self.alone, self.bare, self.jobs].map(u64::from);
+        alone * bare * MIXED > jobs * jobs
+    }
+
+    /// A request was read, by a thread that runs several at once or not.
+    pub(super) fn read(&mut self, shared: bool) {
+        let count = if shared { &mut self.shared } else { &mut self.single };
+        *count = count.saturating_add(1);
+    }
+}
+
+/// A thread that held a request and was woken by one that had made a call.
+#[derive(Clone, Copy, Debug)]
+struct Back {
+    /// Its request.
+    request: Slot,
+    /// When that was read.
+    since: Nanos,
+    kept: Kept,
+    /// The thread.
+    by: u32,
+    /// Whether it slept before the reply came: who waits for a lock that was taken after it, did not.
+    waited: bool,
+    /// Whether it had woken the other one before.
+    paired: bool,
+}
+
+/// Calls of one thread that are nobody's yet.
+#[derive(Clone, Debug, Default)]
+pub struct Errands {
+    calls: SmallVec<[Slot; 2]>,
+    backs: SmallVec<[Back; 1]>,
+    /// When the last thread was woken.
+    back_at: Nanos,
+    /// There were more than are remembered.
+    more: bool,
+    /// When the job before ended at the latest: its result was handed back then.
+    settled: Nanos,
+}
+
+impl Errands {
+    /// Nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+impl Engine {
+    /// A call that nobody is known to have caused, of a thread that may work for others.
+    pub(super) fn errand(&mut self, slot: Slot, op: &Op) {
+        let (tid, tgid) = (op.header.tid, op.header.tgid);
+        if self.threads.get(&tid).is_none_or(|thread| thread.multiplexer) {
+            return;
+        }
+        if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
+            let shared = self.threads.values().any(|thread| thread.tgid == tgid && thread.multiplexer);
+            self.pools.insert(tgid, Pools { shared: u32::from(shared), ..Pools::default() });
+            if self.wanted.len() < self.limits.processes {
+                self.wanted.push(tgid);
+            }
+        }
+        // What is asked after a hand-back is another job's.
+        if self.threads.get(&tid).is_some_and(|thread| !thread.errands.backs.is_empty()) {
+            self.decide(tid);
+        }
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let given_up = (thread.errands.calls.len() >= ERRANDS).then(|| thread.errands.calls.remove(0));
+        thread.errands.calls.push(slot);
+        if let Some(live) = self.units.get_mut(slot) {
+            live.cause.open = true;
+        }
+        if let Some(call) = given_up {
+            self.counters.errands_given_up += 1;
+            self.dismiss(call);
+        }
+    }
+
+    /// A thread woke another.
+    pub(super) fn woken(&mut self, wake: &Wake) {
+        let header = &wake.header;
+        self.now = self.now.max(header.nanos);
+        self.follow(header, wake.nth);
+        let (tid, tgid) = (header.tid, header.tgid);
+        let Some(from) = self.threads.get(&tid).filter(|thread| thread.tgid == tgid && thread.died == 0) else {
+            return;
+        };
+        if from.multiplexer || !from.open.is_empty() {
+            return;
+        }
+        self.given(tid, tgid, wake.given_at);
+        let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
+        let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
+        let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
+        let Some(last) = errands.calls.last().copied() else {
+            // It gave the work, then slept until it was done.
+            let bare = wake.given_by == wake.wakee && wake.given_at > errands.settled && wake.slept_at > wake.given_at;
+            if bare && let Some(pools) = self.pools.get_mut(&tgid) {
+                pools.job(false, true);
+            }
+            return;
+        };
+        let (Some(call), Some(live)) = (self.units.get(last), self.units.get(request)) else { return };
+        let replied = call.first_reply;
+        // Between a call and its reply it wakes for locks of its client library; and what was asked before the request
+        // was read, was asked for another.
+        if replied == 0 || call.start < live.start {
+            return;
+        }
+        let back = Back {
+            request,
+            since: live.start,
+            kept: live.kept(),
+            by: wake.wakee,
+            waited: wake.slept_at < replied,
+            paired: wake.given_by == wake.wakee && wake.given_at > errands.settled,
+        };
+        let calls = errands.calls.clone();
+        if let Some(live) = self.units.get_mut(request) {
+            for call in calls {
+                if live.helped.len() < ERRANDS && !live.helped.contains(&call) {
+                    live.helped.push(call);
+                }
+            }
+        }
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.errands.back_at = header.nanos;
+        if thread.errands.backs.len() < BACKS {
+            thread.errands.backs.push(back);
+        } else {
+            thread.errands.more = true;
+        }
+    }
+
+    /// The thread was given work at `at` by one that holds a request: what it asked before was not for that.
+    fn given(&mut self, tid: u32, tgid: u32, at: Nanos) {
+        let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
+        let before = |slot: &Slot| self.units.get(*slot).is_some_and(|live| live.start < at);
+        if at == 0 || !errands.calls.iter().any(before) {
+            return;
+        }
+        if !errands.backs.is_empty() {
+            // Those that were woken were woken before; so was asked whatever is still open.
+            self.decide(tid);
+            return;
+        }
+        let (old, new): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) = errands.calls.iter().copied().partition(before);
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.errands.calls = new;
+        }
+        for call in old {
+            self.dismiss(call);
+        }
+        let now = self.now;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.unreturned = now;
+            pools.job(true, false);
+        }
+    }
+
+    /// Thread `tid`, which held no request, wrote the answer of one that another had read.
+    pub(super) fn answered(&mut self, tid: u32, request: Slot) {
+        let Some(live) = self.units.get(request) else { return };
+        let (since, kept, now) = (live.start, live.kept(), self.now);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if thread.multiplexer || !thread.open.is_empty() || thread.errands.calls.is_empty() {
+            return;
+        }
+        let first = thread.errands.calls.iter().filter(|call| self.units.get(**call).is_some_and(|c| c.start >= since));
+        // Which of several was for this one is not known: the others may have been of requests that were answered before
+        // their calls were.
+        let one = first.count() == 1 && thread.errands.backs.is_empty();
+        thread.errands.more |= !one;
+        thread.errands.backs.push(Back { request, since, kept, by: tid, waited: true, paired: true });
+        thread.errands.back_at = now;
+        self.decide(tid);
+    }
+
+    /// Decides whose the calls were that `tid` made.
+    pub(super) fn decide(&mut self, tid: u32) {
+        let now = self.now;
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if thread.errands.calls.is_empty() {
+            return;
+        }
+        let Errands { calls, backs, more, back_at, .. } = std::mem::take(&mut thread.errands);
+        thread.errands.settled = if backs.is_empty() { now } else { back_at };
+        let tgid = thread.tgid;
+        let doubted = !backs.is_empty() && thread.settled();
+        let Some(first) = backs.first().copied() else {
+            for call in calls {
+                self.dismiss(call);
+            }
+            return;
+        };
+        let one = |which: &dyn Fn(&&Back) -> bool| {
+            let mut some = backs.iter().filter(which);
+            let first = some.next()?;
+            some.all(|other| other.request == first.request).then_some(*first)
+        };
+        // Who did not sleep before the reply came may have waited for a lock.
+        let (back, doubt) = match (one(&|_| true), one(&|back| back.waited)) {
+            (_, Some(back)) => (back, None),
+            (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
+            (None, None) => (first, Some("its thread woke several that waited")),
+        };
+        let doubt = match doubt {
+            None if more => Some("its thread woke more, or made more calls, than can be told apart"),
+            None if doubted => Some("something of its thread was not seen"),
+            doubt => doubt,
+        };
+        let mut pools = Pools::default();
+        if let Some(known) = self.pools.get_mut(&tgid) {
+            known.job(false, false);
+            pools = *known;
+        }
+        let unreturned = pools.unreturned != 0 && now.saturating_sub(pools.unreturned) < REMEMBERED;
+        let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
+            calls.iter().copied().partition(|call| self.units.get(*call).is_some_and(|live| live.start >= back.since));
+        for call in others {
+            self.dismiss(call);
+        }
+        let count = own.len();
+        for (index, call) in own.into_iter().enumerate() {
+            let last = index + 1 == count;
+            let alone = last || (back.paired && !unreturned);
+            let doubt = doubt.or((!alone).then_some("not the last call of its thread before somebody took a result"));
+            self.hand(call, &back, Handed { doubt, paired: back.paired && count == 1 });
+        }
+    }
+
+    /// The call was made for the request of whoever was woken.
+    fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
+        let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
+        let Some(live) = self.units.get_mut(call) else { return };
+        live.cause.open = false;
+        live.cause.candidate = Some(back.request);
+        live.cause.kept = Some(back.kept);
+        live.cause.by = back.by;
+        live.cause.handed = Some(handed);
+        live.cause.evidence = "the thread that held the request waited for its result";
+        if let Some(tid) = answered {
+            live.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
+        }
+        let (cost, times, end) = (std::mem::take(&mut live.cost), (live.start, live.end), live.end);
+        let samples = std::mem::take(&mut live.samples);
+        let tgid = live.pid;
+        let target = Target::of(&self.units, back.request);
+        self.post(target, cost, tgid);
+        if let Some(request) = self.units.get_mut(back.request) {
+            if end != 0 && request.calls.len() < 1024 {
+                request.calls.push(times);
+            }
+            let room = UNIT_SAMPLES.saturating_sub(request.samples.len());
+            self.counters.samples_dropped += samples.len().saturating_sub(room) as u64;
+            request.samples.extend(samples.into_iter().take(room));
+        }
+    }
+
+    /// The request was answered by thread `tid`: whoever worked for it, worked for that one.
+    pub(super) fn confirm(&mut self, request: Slot, tid: u32) {
+        let Some(live) = self.units.get_mut(request) else { return };
+        live.answered_by = tid;
+        let helped = live.helped.clone();
+        for call in helped {
+            let Some(live) = self.units.get_mut(call) else { continue };
+            if live.cause.handed.is_some() && live.cause.candidate == Some(request) {
+                live.cause.vote = if live.cause.by == tid { Vote::For(request) } else { Vote::Split };
+            }
+        }
+    }
+
+    /// Forgets what thread `tid` did for others: something of it was not seen.
+    pub(super) fn release(&mut self, tid: u32) {
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        for call in std::mem::take(&mut thread.errands).calls {
+            self.dismiss(call);
+        }
+    }
+
+    fn dismiss(&mut self, call: Slot) {
+        if let Some(live) = self.units.get_mut(call) {
+            live.cause.open = false;
+        }
+    }
+
+    /// Decides whose the call was, if nothing more is waited for.
+    pub(super) fn settle_due(&mut self, slot: Slot, now: Nanos) {
+        let Some(live) = self.units.get(slot).filter(|live| live.cause.open) else { return };
+        let (tid, end) = (live.tid, live.end);
+        match self.threads.get(&tid).map(|thread| &thread.errands).filter(|errands| errands.calls.contains(&slot)) {
+            Some(errands) => {
+                if end.max(errands.back_at).saturating_add(self.limits.handover) <= now {
+                    self.decide(tid);
+                }
+            }
+            None => self.dismiss(slot),
+        }
+    }
+
+    /// What of the process puts it in doubt that who took a call's result caused it; `paired`: who took it had given the
+    /// work.
+    pub(super) fn doubt_of(&self, tgid: u32, paired: bool) -> Option<&'static str> {
+        if self.shares_threads(tgid) {
+            return Some("requests of its process move between threads");
+        }
+        let mixed = !paired && self.pools.get(&tgid).is_some_and(Pools::mixed);
+        mixed.then_some("its process has jobs nobody waits for, and some without calls")
+    }
+
+    /// Whether requests of the process move between its threads (goroutines, tasks): then a thread that is woken, or
+    /// answers, does not stand for one.
+    fn shares_threads(&self, tgid: u32) -> bool {
+        self.pools.get(&tgid).is_some_and(|pools| pools.shared.saturating_mul(SHARED) > pools.single)
+    }
+
+    /// What a call cost that is nobody's is its service's overhead; what is left of one that is somebody's, that one's.
+    pub(super) fn leave(&mut self, live: &mut Live, out: &mut Vec<Output>) {
+        if live.side != Side::Client || (live.cost == Cost::default() && live.samples.is_empty()) {
+            return;
+        }
+        let rest = less(std::mem::take(&mut live.cost), live.posted);
+        live.posted = Cost::default();
+        let class = live.cause.kept.and_then(|(.., class)| class).filter(|_| live.cause.handed.is_some());
+        match class {
+            Some(class) => add(&mut self.class_costs, class.0, rest),
+            None => add(&mut self.overhead, live.service.0, rest),
+        }
+        let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);
+        for mut sample in std::mem::take(&mut live.samples) {
+            sample.owner = owner;
+            out.push(Output::Sample(sample));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Work that threads do for each other: a worker makes a call, somebody who holds a request waits for it.
+
+use tracer_common::event::Wake;
+
+use super::*;
+use crate::model::Side;
+
+const FIRST: u32 = 5;
+const SECOND: u32 = 6;
+const WORKER: u32 = 7;
+/// Long before anything, and long after.
+const EARLY: Nanos = 1;
+const LATE: Nanos = 1_000_000_000;
+
+impl Host {
+    /// Thread `tid` wakes `wakee`, which slept since `slept_at`; `given`: when who gave it work last.
+    fn wakes(&mut self, tid: u32, wakee: u32, slept_at: Nanos, given: (Nanos, u32)) -> &mut Self {
+        let nth = self.numbers.entry(tid).or_default();
+        *nth += 1;
+        let nth = *nth;
+        self.nanos += 10;
+        let header = Header { kind: Kind::Wake as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
+        let (given_at, given_by) = given;
+        let wake = Wake { header, wakee, nth, slept_at, given_at, given_by, ..Wake::default() };
+        for _ in 0..self.times {
+            self.engine.record(&Record::Wake(wake), &mut self.out);
+        }
+        self
+    }
+
+    /// The worker makes call `path`, on a connection of its own, and reads the reply.
+    fn calls(&mut self, path: &str) -> &mut Self {
+        self.works(WORKER, 100).sends(WORKER, 70, format!("GET {path} HTTP/1.1\r\n\r\n"));
+        self.waits(WORKER, false).reads(WORKER, 70, OK).works(WORKER, 30)
+    }
+
+    /// Two threads read a request each.
+    fn two(&mut self) -> &mut Self {
+        self.opens(1, (0, 0)).opens(2, (0, 0)).opens(70, (0, 0));
+        self.reads(FIRST, 1, "GET /1 HTTP/1.1\r\n\r\n").reads(SECOND, 2, "GET /2 HTTP/1.1\r\n\r\n")
+    }
+
+    /// Both answer.
+    fn both_answer(&mut self) -> &mut Self {
+        self.works(FIRST, 1).sends(FIRST, 1, OK).works(SECOND, 1).sends(SECOND, 2, OK)
+    }
+
+    /// Grade and path of the parent of the call `path`, in the end.
+    fn verdict(&mut self, path: &str) -> (Grade, Option<String>) {
+        let units = self.finish();
+        let (_, verdicts) = units.iter().find(|(live, _)| &*live.request.path == path).expect("the call");
+        let parent = units.iter().find(|(live, _)| Some(live.id) == verdicts.parent);
+        (verdicts.grade, parent.map(|(live, _)| live.request.path.to_string()))
+    }
+}
+
+fn host() -> Host {
+    let mut host = Host::new(Limits::default());
+    host.two();
+    host
+}
+
+fn sure(path: &str) -> (Grade, Option<String>) {
+    (Grade::Confirmed, Some(path.into()))
+}
+
+#[test]
+fn a_call_belongs_to_who_waited_for_its_result() {
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer();
+    assert_eq!(host.verdict("/c"), sure("/2"));
+}
+
+#[test]
+fn what_a_worker_used_is_charged_to_whom_it_worked_for() {
+    let mut host = host();
+    host.waits(WORKER, false).works(WORKER, 0);
+    host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer().works(WORKER, 5).ends(WORKER);
+    let units = host.finish();
+    let cost = |path: &str, side| {
+        let found = units.iter().find(|(live, _)| &*live.request.path == path && live.side == side);
+        found.map(|(live, _)| (live.cost.cpu, live.calls.len()))
+    };
+    assert_eq!(cost("/c", Side::Client), Some((0, 0)));
+    // Its own nanosecond, and the worker's 100 before the call, 30 after it and 5 at its end.
+    assert_eq!(cost("/2", Side::Server), Some((1 + 100 + 30 + 5, 1)));
+    assert_eq!(cost("/1", Side::Server), Some((1, 0)));
+}
+
+#[test]
+fn what_nobody_waited_for_is_nobodys() {
+    let mut host = host();
+    host.calls("/c").both_answer().ends(WORKER);
+    assert_eq!(host.verdict("/c"), (Grade::Orphan, None));
+    assert_eq!(host.overhead(), 130);
+}
+
+#[test]
+fn two_that_waited_are_ambiguous_but_not_one_that_came_later() {
+    let mut both = host();
+    both.calls("/c").wakes(WORKER, FIRST, EARLY, (0, 0)).wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer();
+    assert_eq!(both.verdict("/c").0, Grade::Ambiguous);
+    for lock_first in [true, false] {
+        let mut host = host();
+        host.calls("/c");
+        for locked in [lock_first, !lock_first] {
+            let (who, slept) = if locked { (FIRST, LATE) } else { (SECOND, EARLY) };
+            host.wakes(WORKER, who, slept, (0, 0));
+        }
+        host.both_answer();
+        assert_eq!(host.verdict("/c"), sure("/2"), "{lock_first}");
+    }
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, FIRST, LATE, (0, 0)).both_answer();
+    assert_eq!(host.verdict("/c").0, Grade::Ambiguous, "perhaps only a lock");
+}
+
+#[test]
+fn who_gave_the_work_and_waited_is_sure_even_when_it_fell_asleep_late() {
+    let mut host = host();
+    let given = (host.nanos, SECOND);
+    host.calls("/c").wakes(WORKER, SECOND, LATE, given).both_answer();
+    assert_eq!(host.verdict("/c"), sure("/2"));
+}
+
+#[test]
+fn a_request_that_another_thread_answers_confirms_nobody() {
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).sends(FIRST, 1, OK).sends(8, 2, OK);
+    assert_eq!(host.verdict("/c").0, Grade::Ambiguous);
+}
+
+#[test]
+fn a_request_that_was_read_after_the_call_did_not_cause_it() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).opens(2, (0, 0)).opens(70, (0, 0)).reads(FIRST, 1, GET).calls("/c");
+    host.reads(SECOND, 2, "GET /2 HTTP/1.1\r\n\r\n").wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer();
+    assert_eq!(host.verdict("/c"), (Grade::Orphan, None));
+}
+
+#[test]
+fn of_several_calls_the_last_is_sure_and_the_others_where_both_sides_say_so() {
+    for (paired, first) in [(false, Grade::Ambiguous), (true, Grade::Confirmed)] {
+        let mut host = host();
+        let given = if paired { (host.nanos, SECOND) } else { (0, 0) };
+        host.calls("/c").calls("/d").wakes(WORKER, SECOND, EARLY, given).both_answer();
+        let units = host.finish();
+        let grade = |path: &str| units.iter().find(|(live, _)| &*live.request.path == path).map(|(_, v)| v.grade);
+        assert_eq!((grade("/c"), grade("/d")), (Some(first), Some(Grade::Confirmed)));
+    }
+}
+
+#[test]
+fn the_worker_that_answers_made_its_call_for_that() {
+    let mut host = host();
+    host.calls("/c").sends(WORKER, 2, OK).sends(FIRST, 1, OK);
+    assert_eq!(host.verdict("/c"), sure("/2"));
+}
+
+#[test]
+fn work_that_was_given_later_ends_what_was_before() {
+    let mut host = host();
+    host.calls("/c");
+    let given = (host.nanos, SECOND);
+    host.calls("/d").wakes(WORKER, SECOND, EARLY, given).both_answer();
+    let units = host.finish();
+    let grade = |path: &str| units.iter().find(|(live, _)| &*live.request.path == path).map(|(_, v)| v.grade);
+    assert_eq!((grade("/c"), grade("/d")), (Some(Grade::Orphan), Some(Grade::Confirmed)));
+}
+
+#[test]
+fn where_jobs_differ_one_side_is_not_enough() {
+    let mut host = host();
+    // One that nobody waits for, one without a call that somebody does.
+    host.calls("/c");
+    let given = (host.nanos, SECOND);
+    host.wakes(WORKER, SECOND, LATE, given).calls("/d").wakes(WORKER, FIRST, EARLY, given).both_answer();
+    assert_eq!(host.verdict("/d").0, Grade::Ambiguous);
+}
+
+#[test]
+fn a_wake_up_that_was_lost_leaves_nobody_sure() {
+    let mut host = host();
+    host.calls("/c").recorded(0, |host| {
+        host.wakes(WORKER, SECOND, EARLY, (0, 0));
+    });
+    host.wakes(WORKER, FIRST, EARLY, (0, 0)).both_answer();
+    assert_ne!(host.verdict("/c").0, Grade::Confirmed);
+}
+
+#[test]
+fn a_call_and_who_may_have_caused_it_wait_for_each_other() {
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer();
+    let told = |host: &mut Host, after: Nanos| {
+        let mut out = Vec::new();
+        host.engine.report(host.nanos + after, &mut out);
+        out.iter().filter(|output| matches!(output, Output::Finished(..))).count()
+    };
+    assert_eq!(told(&mut host, 900_000_000), 1, "only the request that nobody helped");
+    assert_eq!(told(&mut host, 1_600_000_000), 2);
+}
