@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
                 Step::Part { used, rest } | Step::Pass { used, rest } => {
                     assert!(used <= data.len() && used as u64 + rest > 0)
                 }
-                Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave => {}
+                Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave | Step::Tls => {}
             }
             for asked in [Asked::default(), Asked { bodiless: true, tunnel: true, ..Asked::default() }] {
                 match parser.reply(data, cut, &asked) {
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
                     Step::Part { used, rest } | Step::Pass { used, rest } => {
                         assert!(used <= data.len() && used as u64 + rest > 0);
                     }
-                    Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave => {}
+                    Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave | Step::Tls => {}
                 }
             }
         }

@@ -10,10 +10,10 @@ use crate::members::Member;
 pub struct Arch {
     /// Name as `uname -m` gives it.
     pub name: &'static str,
-    /// Members of `pt_regs`: the number of the system call and its first three arguments.
+    /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth.
     pub registers: &'static [Member],
     /// Added to the offset of an argument register, per argument, in bytes (arm64 keeps them in one array).
-    pub argument_step: [u64; 3],
+    pub argument_step: [u64; 4],
 }
 
 /// x86-64 (`arch/x86/include/asm/ptrace.h`, `arch/x86/entry/syscalls/syscall_64.tbl`).
@@ -24,8 +24,9 @@ pub const X86_64: Arch = Arch {
         Member { global: "OFF_REG_ARG0", of: "pt_regs", path: "di", required: true },
         Member { global: "OFF_REG_ARG1", of: "pt_regs", path: "si", required: true },
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "dx", required: true },
+        Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "r8", required: true },
     ],
-    argument_step: [0, 0, 0],
+    argument_step: [0, 0, 0, 0],
 };
 
 /// arm64 (`arch/arm64/include/asm/ptrace.h`, `include/uapi/asm-generic/unistd.h`).
@@ -36,8 +37,9 @@ pub const AARCH64: Arch = Arch {
         Member { global: "OFF_REG_ARG0", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG1", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "regs", required: true },
+        Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "regs", required: true },
     ],
-    argument_step: [0, 8, 16],
+    argument_step: [0, 8, 16, 32],
 };
 
 /// What a system call does with user memory, as far as the socket hooks care.
@@ -81,6 +83,18 @@ pub const fn shape_x86_64(nr: u64) -> Shape {
         40 | 275 => Shape::Pages,
         _ => Shape::Other,
     }
+}
+
+/// Whether system call `nr` is sendto, whose fifth argument is an address, on x86-64.
+#[inline(always)]
+pub const fn is_sendto_x86_64(nr: u64) -> bool {
+    nr == 44
+}
+
+/// Whether system call `nr` is sendto, on arm64.
+#[inline(always)]
+pub const fn is_sendto_aarch64(nr: u64) -> bool {
+    nr == 206
 }
 
 /// [`Wait`] of system call `nr` on x86-64.

@@ -79,6 +79,12 @@ pub const OP_EOF: u8 = 1 << 3;
 pub const OP_MORE: u8 = 1 << 4;
 /// [`Op`]: receive: bytes before these left the socket by a way no attached hook shows (splice).
 pub const OP_UNSEEN: u8 = 1 << 5;
+/// [`Op`]: the operation turned the direction on a socket of which only such are wanted
+/// ([`crate::policy::VERDICT_TURNS`]): its `sent_…` say how far the other direction came, and when, not what its thread
+/// sent.
+pub const OP_TURN: u8 = 1 << 6;
+/// [`Op`]: a datagram.
+pub const OP_DATAGRAM: u8 = 1 << 7;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Tick`]: the thread is dead; these are its final books.
@@ -188,7 +194,8 @@ wire! {
         /// Which operation or [`Wake`] of its thread this is, from 1; those that could not be reported are counted too,
         /// those nobody asked for are not. Wraps.
         pub nth: u32,
-        /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none.
+        /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none. With
+        /// [`OP_TURN`] bytes that moved the other way.
         pub sent_cookie: u64,
         /// Position of their first byte.
         pub sent_pos: u64,
@@ -202,12 +209,14 @@ wire! {
 }
 
 impl Op {
-    /// What the thread had sent before without a record of its own, as one; its books are `books`.
+    /// What the thread had sent before without a record of its own, or what moved the other way before the direction
+    /// turned, as one; its books are `books`.
     pub fn sent_before(&self, books: Books) -> Option<Self> {
         if self.sent_cookie == 0 {
             return None;
         }
-        let flags = OP_TX | OP_NO_PAYLOAD;
+        let turned = self.header.flags & OP_TURN != 0;
+        let flags = OP_NO_PAYLOAD | if turned { (self.header.flags & OP_TX) ^ OP_TX } else { OP_TX };
         Some(Self {
             header: Header { flags, nanos: self.sent_at, ..self.header },
             cookie: self.sent_cookie,

@@ -8,8 +8,10 @@ pub const VERDICT_NONE: u8 = 0;
 pub const VERDICT_TRACE: u8 = 1;
 /// [`Ask::verdict`]: count this connection's bytes and report nothing more of it.
 pub const VERDICT_IGNORE: u8 = 2;
+/// [`Ask::verdict`]: report only operations that turn the direction, and the ends.
+pub const VERDICT_TURNS: u8 = 3;
 
-/// [`Control::flags`]: report UDP sockets too (the self-test's only use of it).
+/// [`Control::flags`]: report every UDP socket (the self-test's only use of it), not only those of [`Control::names`].
 pub const CONTROL_UDP: u32 = 1 << 0;
 /// [`Control::flags`]: processes without a policy of their own are not traced.
 pub const CONTROL_DEFAULT_IGNORE: u32 = 1 << 1;
@@ -75,8 +77,10 @@ wire! {
         pub sample_period: u64,
         /// Most payload to carry from the front of an operation, bytes, whatever was asked for.
         pub head_max: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// UDP sockets with this port at one end are reported: those that resolve names. 0 = none.
+        pub names: u16,
+        /// Another such port. 0 = none.
+        pub names_too: u16,
     }
 }
 

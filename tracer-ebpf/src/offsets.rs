@@ -53,6 +53,7 @@ offsets! {
     OFF_REG_ARG0,
     OFF_REG_ARG1,
     OFF_REG_ARG2,
+    OFF_REG_ARG4,
 }
 
 /// Process id of the agent: its own sockets are not traced.

@@ -9,13 +9,13 @@ use tracer_common::{
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
         Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, Control, PROCESS_IGNORE,
-        PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE,
+        PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TURNS,
     },
 };
 
 use crate::{
     offsets::AGENT_TGID,
-    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_IGNORED, SOCK_PASSIVE, Sock, Thread},
+    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_IGNORED, SOCK_PASSIVE, SOCK_TURNS, Sock, Thread},
 };
 
 #[map]
@@ -103,6 +103,9 @@ pub(crate) fn refresh(sock: &mut Sock) {
     }
     if ask.verdict != VERDICT_NONE {
         sock.flags |= SOCK_DECIDED;
+    }
+    if ask.verdict == VERDICT_TURNS {
+        sock.flags |= SOCK_TURNS;
     }
     if ask.verdict == VERDICT_IGNORE {
         sock.flags |= SOCK_IGNORED;

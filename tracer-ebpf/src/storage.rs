@@ -114,6 +114,8 @@ pub(crate) struct Thread {
     pub(crate) given_new: u32,
     /// Wake-ups by it reported since its last operation.
     pub(crate) wakes: u32,
+    /// Flags of the operation under way that are known before its payload is copied.
+    pub(crate) early: u32,
 }
 
 /// What is kept per socket. Positions count bytes since the socket was first seen.
@@ -163,6 +165,10 @@ pub(crate) const SOCK_EOF: u32 = 1 << 6;
 
 /// [`Sock::flags`]: its first bytes are those of a protocol with many messages in one operation.
 pub(crate) const SOCK_FRAMES: u32 = 1 << 7;
+/// [`Sock::flags`]: only operations that turn the direction are reported.
+pub(crate) const SOCK_TURNS: u32 = 1 << 8;
+/// [`Sock::flags`]: a UDP socket without a peer of its own that sends to where names are resolved.
+pub(crate) const SOCK_NAMES: u32 = 1 << 9;
 
 #[btf_map]
 pub(crate) static THREADS: TaskStorage<Thread> = TaskStorage::new();

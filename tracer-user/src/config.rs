@@ -47,6 +47,7 @@ pub enum ConfigError {
 struct File {
     agent: Agent,
     sampling: SamplingFile,
+    protocols: ProtocolsFile,
     transactions: TransactionsFile,
     classes: ClassesFile,
     limits: LimitsFile,
@@ -71,6 +72,13 @@ struct Agent {
 #[serde(deny_unknown_fields, default)]
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ProtocolsFile {
+    timed_ports: Option<Spanned<Vec<u16>>>,
+    dns_ports: Option<Spanned<Vec<u16>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -158,6 +166,10 @@ pub struct Config {
     pub only_pids: Vec<u32>,
     /// Only these ports, when not empty.
     pub only_ports: Vec<u16>,
+    /// Connections with one of these ports are timed by turns when what they speak is not known.
+    pub timed_ports: Vec<u16>,
+    /// UDP sockets with one of these ports resolve names; two at most.
+    pub dns_ports: Vec<u16>,
     /// Hooks that otherwise wait until they are needed are attached at once.
     pub all_hooks: bool,
     /// Stack samples per second and CPU.
@@ -181,6 +193,10 @@ pub struct Config {
 
 /// `oom_score_adj` of the agent by default: before the programs it traces.
 pub const OOM_SCORE_ADJ: i32 = 500;
+/// Most ports whose connections are timed by turns whatever they speak: each connection is looked up in the list.
+const TIMED_PORTS: usize = 16;
+/// Most ports of UDP sockets that resolve names: the kernel side compares with each.
+const DNS_PORTS: usize = 2;
 
 /// Most members of baggage that can be kept.
 const BAGGAGE: usize = 8;
@@ -229,6 +245,8 @@ impl Default for Config {
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
+            timed_ports: Vec::new(),
+            dns_ports: vec![53],
             all_hooks: false,
             hertz: 99,
             transactions: Transactions::default(),
@@ -266,6 +284,14 @@ impl Source<'_> {
 }
 
 impl Source<'_> {
+    fn ports(&self, value: &Spanned<Vec<u16>>, most: usize) -> Result<Vec<u16>, ConfigError> {
+        let ports = value.get_ref();
+        if ports.len() > most || ports.contains(&0) {
+            return Err(self.wrong(&value.span(), format!("expected ports from 1 to 65535, {most} at most")));
+        }
+        Ok(ports.clone())
+    }
+
     /// A path from the root; empty = none.
     fn absolute(&self, path: Option<Spanned<String>>) -> Result<Option<PathBuf>, ConfigError> {
         match path.filter(|path| !path.get_ref().is_empty()) {
@@ -308,6 +334,12 @@ impl Config {
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;
         config.only_ports = file.agent.ports;
+        if let Some(ports) = &file.protocols.timed_ports {
+            config.timed_ports = source.ports(ports, TIMED_PORTS)?;
+        }
+        if let Some(ports) = &file.protocols.dns_ports {
+            config.dns_ports = source.ports(ports, DNS_PORTS)?;
+        }
         config.all_hooks = file.agent.all_hooks;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
@@ -449,6 +481,7 @@ mod tests {
         let default = Config::default();
         assert_eq!(config.listen, default.listen);
         assert_eq!(config.hertz, default.hertz);
+        assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
         assert_eq!(config.transactions, default.transactions);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
@@ -466,6 +499,8 @@ mod tests {
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
+            ("[protocols]\ndns_ports = [53, 54, 55]\n", "t.toml:2:13: expected ports"),
+            ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
             ("[limits]\nmax_memory = \"1k\"\n", "t.toml:2:14: '1k' is no amount of memory: expected"),

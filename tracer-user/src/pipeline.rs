@@ -120,6 +120,7 @@ impl Pipeline {
         let settings = Settings {
             headers: config.classes.header_names(),
             request_id: config.transactions.request_id,
+            timed_ports: config.timed_ports.clone(),
             baggage: config.transactions.baggage.clone(),
             host: config.classes.wants_host(),
             ..Settings::default()

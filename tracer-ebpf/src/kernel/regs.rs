@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_task_pt_regs;
 
 use super::{load, task::Task};
-use crate::offsets::{OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_NR};
+use crate::offsets::{OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_NR};
 
 /// Saved `pt_regs`.
 #[derive(Clone, Copy)]
@@ -51,5 +51,12 @@ impl Regs {
     pub(crate) fn arg2(self) -> u64 {
         // SAFETY: offset from BTF.
         unsafe { load(self.0, OFF_REG_ARG2.load()) }
+    }
+
+    /// Fifth argument.
+    #[inline(always)]
+    pub(crate) fn arg4(self) -> u64 {
+        // SAFETY: offset from BTF.
+        unsafe { load(self.0, OFF_REG_ARG4.load()) }
     }
 }

@@ -3,6 +3,7 @@
 mod connection;
 mod consumed;
 mod functions;
+mod names;
 mod payload;
 pub(crate) mod sent;
 mod uring;
@@ -14,10 +15,10 @@ use aya_ebpf::{
 };
 use tracer_common::{
     arch::Shape,
-    event::{Header, Kind, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TX, OP_UNSEEN, Op},
+    event::{Header, Kind, OP_DATAGRAM, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TURN, OP_TX, OP_UNSEEN, Op},
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
-    policy::{CONTROL_UDP, Control},
+    policy::Control,
 };
 
 use crate::{
@@ -30,8 +31,8 @@ use crate::{
     policy, ring,
     sched::books,
     storage::{
-        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING, SOCKS,
-        Sock, THREADS, Thread,
+        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
+        SOCK_TURNS, SOCKS, Sock, THREADS, Thread,
     },
 };
 
@@ -102,7 +103,7 @@ struct Seen {
 fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
     let what = sk.what();
-    if what == What::Other || (what == What::Udp && control.flags & CONTROL_UDP == 0) {
+    if what == What::Other || (what == What::Udp && !names::wanted::<TX>(sk, control)) {
         return None;
     }
     let task = Task::current();
@@ -171,6 +172,9 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
     }
     sock.ops += 1;
     policy::refresh(sock);
+    // Of such a connection the other direction's end is told with the operation that turns it, and nothing else.
+    let turns = sock.flags & SOCK_TURNS != 0;
+    let (other_end, other_at) = if TX { (sock.rx, sock.last_rx) } else { (sock.tx, sock.last_tx) };
     let (pos, arrived, skip) = if TX {
         sock.flags |= SOCK_SENDING;
         let pos = sock.tx + unseen as u64;
@@ -193,7 +197,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             (pos, arrived, sock.rx < sock.rx_skip)
         }
     };
-    if skip || sock.flags & SOCK_IGNORED != 0 {
+    if skip || sock.flags & SOCK_IGNORED != 0 || (turns && !turned && bytes != 0) {
         return;
     }
     let regs = Regs::of(task);
@@ -203,7 +207,14 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
-    let asked = head_cap::<TX>(sock);
+    let (early, asked) = match what {
+        What::Udp => (OP_DATAGRAM, names::HEAD),
+        _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock)),
+        _ => (0, head_cap::<TX>(sock)),
+    };
+    // Through memory for the same reason as the bytes to carry, below.
+    // SAFETY: the current thread's own record.
+    unsafe { (&raw mut thread.early).write_volatile(early as u32) };
     let least = if asked < control.head_max { asked } else { control.head_max };
     // What is not in user memory has no bytes here.
     let carried = if shape == Shape::Pages { 0 } else { bytes.min(least) + TAIL_MAX as u32 };
@@ -224,7 +235,11 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             sock.flags |= SOCK_FRAMES;
         }
     }
-    let mut flags = if TX { OP_TX } else { 0 };
+    // SAFETY: as above.
+    let mut flags = unsafe { (&raw const thread.early).read_volatile() } as u8;
+    if TX {
+        flags |= OP_TX;
+    }
     if more {
         flags |= OP_MORE;
     }
@@ -239,6 +254,15 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             emit::count(Lost::PayloadUnknown);
         }
     }
+    let (sent_cookie, sent_pos, sent_end, sent_at) = if flags & OP_TURN != 0 {
+        sent::told(thread, sock.cookie);
+        // As many as a record has bits for are enough: user space knows the rest.
+        (sock.cookie, other_end.saturating_sub(u32::MAX as u64), other_end, other_at)
+    } else {
+        let own = (thread.sent_cookie, thread.sent_pos, thread.sent_end, thread.sent_at);
+        thread.sent_cookie = 0;
+        own
+    };
     if found.fault {
         flags |= OP_FAULT;
         emit::count(Lost::PayloadFault);
@@ -266,14 +290,13 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             head: head as u16,
             tail: tail as u16,
             nth: thread.ops,
-            sent_cookie: thread.sent_cookie,
-            sent_pos: thread.sent_pos,
-            sent_end: thread.sent_end,
-            sent_at: thread.sent_at,
+            sent_cookie,
+            sent_pos,
+            sent_end,
+            sent_at,
             books: books(task, thread, now),
         };
     }
-    thread.sent_cookie = 0;
     slot.complete(len);
 }
 

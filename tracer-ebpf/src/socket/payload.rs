@@ -35,8 +35,9 @@ pub(super) struct Found {
     pub(super) fault: bool,
 }
 
+/// A value in user memory; zero where there is none.
 #[inline(always)]
-fn user<T: Copy>(at: u64) -> T {
+pub(super) fn user<T: Copy>(at: u64) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the helper tolerates any address and zeroes what it could not read, so the value is always written.
     unsafe {

@@ -266,7 +266,7 @@ impl Classifier {
         if conventions == Conventions::Rpc {
             return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
         }
-        if conventions == Conventions::Database {
+        if matches!(conventions, Conventions::Database | Conventions::Names | Conventions::Turns) {
             // The protocol itself names requests: from a list that ends, or by a summary.
             let name = if facts.path.is_empty() { facts.method } else { facts.path };
             return self.id(names, facts, Arc::from(name), Arc::from(""), false);

@@ -108,6 +108,7 @@ impl Agent {
     pub(super) fn open_up(&mut self) -> Result<(), Failure> {
         let policy = &mut self.kernel.policy;
         policy.only_ports(&self.config.only_ports)?;
+        policy.names(&self.config.dns_ports)?;
         policy.sample_period(self.kernel.sampler.announced_period())?;
         for pid in &self.config.only_pids {
             policy.process(*pid, true)?;

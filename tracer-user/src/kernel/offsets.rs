@@ -31,7 +31,7 @@ pub fn resolve(btf: &Btf) -> Result<Vec<Resolved>, Vec<String>> {
     }
     // Argument registers that share one array differ by a fixed step.
     for (argument, step) in arch::HOST.argument_step.into_iter().enumerate() {
-        let name = ["OFF_REG_ARG0", "OFF_REG_ARG1", "OFF_REG_ARG2"][argument];
+        let name = ["OFF_REG_ARG0", "OFF_REG_ARG1", "OFF_REG_ARG2", "OFF_REG_ARG4"][argument];
         for (global, offset) in &mut found {
             if *global == name {
                 *offset += step;

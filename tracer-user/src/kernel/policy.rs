@@ -54,7 +54,8 @@ impl Policy {
                 generation: 0,
                 sample_period: 0,
                 head_max: tracer_common::limits::HEAD_MAX as u32,
-                reserved: 0,
+                names: 0,
+                names_too: 0,
             },
             listed: 0,
             processes_refused: 0,
@@ -120,6 +121,14 @@ impl Policy {
     /// Carries at most this much payload from the front of an operation, whatever was asked for; bytes.
     pub fn head_max(&mut self, bytes: u16) -> Result<(), LoadError> {
         self.current.head_max = u32::from(bytes);
+        self.write()
+    }
+
+    /// Reports UDP sockets with one of these ports, two at most.
+    pub fn names(&mut self, ports: &[u16]) -> Result<(), LoadError> {
+        let mut ports = ports.iter().copied();
+        self.current.names = ports.next().unwrap_or(0);
+        self.current.names_too = ports.next().unwrap_or(0);
         self.write()
     }
 

@@ -21,6 +21,7 @@ use super::messages::{self, Messages};
 use super::operations::{self, Operations};
 use super::own::Own;
 use super::process::Process;
+use super::simple::{LOOKUP_LABELS, Simple, TURN_LABELS};
 use crate::guard::fill::{Fill, scaled};
 use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
@@ -49,6 +50,9 @@ pub struct Metrics {
     messaging_client: HistogramVec,
     messaging_process: HistogramVec,
     messaging_server: HistogramVec,
+    /// Lookups of names: served, made; turns: the same.
+    lookups: [HistogramVec; 2],
+    turns: [HistogramVec; 2],
     work: IntCounterVec,
     work_time: [CounterVec; 5],
     service_cpu: CounterVec,
@@ -117,6 +121,7 @@ struct Class {
     operations: Operations,
     messages: Messages,
     calls: Calls,
+    simple: Simple,
     folded: bool,
     work: Option<Work>,
     /// CPU, run queue, blocked, queue, downstream.
@@ -258,6 +263,19 @@ impl Metrics {
                     &operations::CLIENT_LABELS,
                 ),
             ),
+            lookups: [
+                (
+                    "dns_server_lookup_duration_seconds",
+                    "Duration of lookups of names served: question read to answer sent.",
+                ),
+                ("dns_lookup_duration_seconds", "Duration of lookups of names: question first sent to answer read."),
+            ]
+            .map(|(name, help)| vec(r, operations(name, help, &LOOKUP_LABELS))),
+            turns: [
+                ("tracer_server_turn_duration_seconds", "Duration of turns answered on connections that are not read."),
+                ("tracer_client_turn_duration_seconds", "Duration of turns asked on connections that are not read."),
+            ]
+            .map(|(name, help)| vec(r, operations(name, help, &TURN_LABELS))),
             work: vec(
                 r,
                 int(
@@ -374,6 +392,7 @@ impl Metrics {
                 operations: Operations::default(),
                 messages: Messages::default(),
                 calls: Calls::default(),
+                simple: Simple::default(),
                 folded,
                 // A class of calls has no work of its own; its series appear only if something is charged to it.
                 work: (info.side == Side::Server).then(|| Work {
@@ -547,6 +566,13 @@ impl Sink for Metrics {
                     messages::Family::Server => &self.messaging_server,
                 };
                 if class.messages.observe(family, class_labels(info, class.folded), info, unit) {
+                    self.folded_series.inc();
+                }
+            }
+            simple @ (Conventions::Names | Conventions::Turns) => {
+                let families = if simple == Conventions::Names { &self.lookups } else { &self.turns };
+                let family = &families[usize::from(unit.side == Side::Client)];
+                if class.simple.observe(family, class_labels(info, class.folded), unit, simple) {
                     self.folded_series.inc();
                 }
             }

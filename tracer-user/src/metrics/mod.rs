@@ -10,6 +10,7 @@ mod process;
 mod quantile;
 #[cfg(test)]
 mod samples;
+mod simple;
 mod stats;
 
 pub use export::{Metrics, text};

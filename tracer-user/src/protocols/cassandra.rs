@@ -93,7 +93,10 @@ impl Protocol for Cassandra {
             None if bytes.len() >= HEADER && !matches!(Segment::read(bytes), Some(Segment::Plain { .. })) => {
                 Detected::No
             }
-            None => Detected::NeedMore,
+            // What begins neither with a version nor with a segment's checked length is something else, however short.
+            None if bytes.first().is_none_or(|version| matches!(version & 0x7f, 3..=5)) => Detected::NeedMore,
+            None if matches!(Segment::read(bytes), Some(Segment::Plain { .. })) => Detected::NeedMore,
+            None => Detected::No,
         }
     }
 

@@ -14,7 +14,7 @@ impl Conversation {
         }
         let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
         let parser = self.parser.as_ref().map_or(0, |parser| parser.kept_bytes());
-        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser
+        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.turns_kept()
     }
 
     /// Gives those up: what they would have begun is not seen, as if its bytes had been lost.
@@ -101,12 +101,21 @@ impl Conversation {
         if let Some(multiplexed) = &mut self.multiplexed {
             return multiplexed.closed(how, at, totals, settings, out);
         }
+        if self.datagrams.is_some() {
+            return self.datagrams_overdue(at.nanos, how == Closed::Both, out);
+        }
         if self.verdict == Verdict::Ignore {
             return;
         }
         if self.session.is_some() {
             if how == Closed::Both {
                 self.session_ended(false, out);
+            }
+            return;
+        }
+        if self.turns.is_some() {
+            if how == Closed::Both {
+                self.turns_over(totals, out);
             }
             return;
         }
@@ -289,12 +298,14 @@ impl Conversation {
         if let Some(multiplexed) = &mut self.multiplexed {
             return multiplexed.expire(now, idle, out);
         }
+        self.datagrams_overdue(now, true, out);
         let Some(requests) = self.requests else { return };
         let newest = self.rx.last.nanos.max(self.tx.last.nanos);
         if now.saturating_sub(newest) < idle {
             return;
         }
         self.session_ended(true, out);
+        self.turns_over(None, out);
         self.release(out);
         let replies = requests.flip();
         let stream = self.stream(replies);
@@ -315,6 +326,7 @@ impl Conversation {
         if let Some(multiplexed) = &mut self.multiplexed {
             multiplexed.overdue(now, idle, settings, out);
         }
+        self.datagrams_overdue(now, false, out);
     }
 }
 

@@ -1,10 +1,12 @@
 //! One connection: two streams, a parser and the requests that wait.
 
 use super::closing::give_up;
+use super::dns::Datagrams;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
 use super::session::Session;
 use super::stream::{State, Stream};
+use super::turns::Turns;
 use super::{
     Body, Chunk, Detected, PROTOCOLS, Parser, Protocol, Request, Said, Settings, Stamp, Step, Touched, Verdict, Want,
 };
@@ -63,6 +65,14 @@ pub struct Conversation {
     pub(super) session: Option<Box<Session>>,
     /// What takes everything once the protocol is one whose messages carry the number of their exchange.
     pub(super) multiplexed: Option<Box<Multiplexed>>,
+    /// What takes everything once the connection is timed by turns.
+    pub(super) turns: Option<Box<Turns>>,
+    /// What the datagrams of a socket that resolves names say.
+    pub(super) datagrams: Option<Box<Datagrams>>,
+    /// What this end is by having connected or accepted, where that was seen.
+    pub(super) connected: Option<Side>,
+    /// Turns are timed whatever is spoken.
+    pub(super) timed: bool,
 }
 
 impl Conversation {
@@ -86,6 +96,10 @@ impl Conversation {
             upgrade: None,
             session: None,
             multiplexed: None,
+            turns: None,
+            datagrams: None,
+            connected: None,
+            timed: false,
         }
     }
 
@@ -100,7 +114,7 @@ impl Conversation {
 
     /// Whether replies come in any order.
     pub fn is_multiplexed(&self) -> bool {
-        self.multiplexed.is_some()
+        self.multiplexed.is_some() || self.datagrams.is_some()
     }
 
     /// Whether a server works on several requests of it at a time.
@@ -127,6 +141,9 @@ impl Conversation {
     pub fn want(&self) -> Want {
         if let Some(multiplexed) = &self.multiplexed {
             return multiplexed.want();
+        }
+        if let Some(want) = self.turns_want() {
+            return want;
         }
         Want {
             verdict: self.verdict,
@@ -155,6 +172,9 @@ impl Conversation {
         if self.session.is_some() {
             return self.session_bytes(chunk, out);
         }
+        if self.turns.is_some() {
+            return self.turn_bytes(chunk, out);
+        }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
@@ -168,6 +188,9 @@ impl Conversation {
         let Some(requests) = self.requests else { return Touched::default() };
         if self.multiplexed.is_some() {
             return self.hand_over(chunk, settings, out);
+        }
+        if self.turns.is_some() {
+            return self.turns_begin(chunk, out);
         }
         if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
             return Touched::default();
@@ -237,6 +260,8 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         if turned {
+            // A message that is over and could still have become one is a miss, too.
+            self.misses = self.misses.saturating_add(u8::from(!stream.buffer.is_empty()));
             stream.buffer = Vec::new();
             stream.start = None;
         }
@@ -253,6 +278,14 @@ impl Conversation {
             let requests = match protocol.detect(bytes) {
                 Detected::Request => chunk.dir,
                 Detected::Reply => chunk.dir.flip(),
+                Detected::Either if protocol.turns() => {
+                    // Who asks is not in the bytes.
+                    if self.time_turns(*protocol, None) {
+                        return true;
+                    }
+                    self.verdict = Verdict::Ignore;
+                    return false;
+                }
                 Detected::NeedMore => {
                     more = true;
                     continue;
@@ -267,6 +300,9 @@ impl Conversation {
                     return false;
                 }
             };
+            if protocol.turns() {
+                return self.time_turns(*protocol, Some(requests));
+            }
             self.protocol = Some(*protocol);
             self.requests = Some(requests);
             self.verdict = Verdict::Trace;
@@ -293,18 +329,19 @@ impl Conversation {
             }
             return true;
         }
-        if more && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
+        if more && self.misses < limit && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
             stream.begin(chunk, 0);
             stream.buffer.extend_from_slice(chunk.head);
             return false;
         }
         stream.buffer = Vec::new();
         stream.start = None;
-        self.misses += u8::from(!either);
-        if self.misses >= limit {
-            self.verdict = Verdict::Ignore;
+        self.misses = self.misses.saturating_add(u8::from(!either));
+        if self.misses < limit {
+            return false;
         }
-        false
+        self.verdict = Verdict::Ignore;
+        self.time_unknown()
     }
 
     /// Finds out what is spoken by a request and its reply together; true when `chunk`, the reply, can be taken.
@@ -378,7 +415,7 @@ impl Conversation {
         let mut at = 0;
         let mut stalls = 0;
         // A step may only change the state; two such in a row would be one too many.
-        while at < chunk.len && self.verdict != Verdict::Ignore && stalls < 3 {
+        while at < chunk.len && self.verdict != Verdict::Ignore && self.turns.is_none() && stalls < 3 {
             let stream = self.stream(chunk.dir);
             stream.last = chunk.at;
             let captured = chunk.head.get(at as usize..).unwrap_or_default();
@@ -542,6 +579,7 @@ impl Conversation {
                 Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
                 Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
                 Step::Leave => return self.leave(left),
+                Step::Tls => return self.time_tls(chunk, left),
                 Step::NeedMore => {
                     stream.buffer = bytes.to_vec();
                     return left;
@@ -625,6 +663,7 @@ impl Conversation {
                 Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
                 Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
                 Step::Leave => return self.leave(left),
+                Step::Tls => return self.time_tls(chunk, left),
                 Step::Trailing => return self.trail(chunk, captured, left, out),
                 Step::NeedMore => {
                     stream.buffer = bytes.to_vec();

@@ -16,20 +16,21 @@ const FIRST: &[(&str, &str, &[u8])] = &[
     ("memcached", "binary get", b"\x80\0\0\x03\0\0\0\0\0\0\0\x03\0\0\0\x07\0\0\0\0\0\0\0\0key"),
     ("memcached", "binary miss", b"\x81\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\x07\0\0\0\0\0\0\0\0Not found"),
     (
-        "",
+        "tls",
         "TLS",
         b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\x5b\x1c\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff",
     ),
-    ("", "TLS data", b"\x17\x03\x03\0\x20\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0\x01\x04\0\x01\0\0\0\0"),
+    ("tls", "TLS data", b"\x17\x03\x03\0\x20\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0\x01\x04\0\x01\0\0\0\0"),
     ("", "SSL 2", b"\x80\x2e\x01\x03\x01\0\x15\0\0\0\x10\x01\0\x80\x03\0\x80\x07\0\xc0\x06\0\x40\0"),
-    ("", "SSH", b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"),
-    ("", "SMTP server", b"220 mail.example.org ESMTP Postfix\r\n"),
-    ("", "SMTP client", b"EHLO client.example.org\r\n"),
+    ("ssh", "SSH", b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"),
+    ("smtp", "SMTP server", b"220 mail.example.org ESMTP Postfix\r\n"),
+    ("smtp", "SMTP client", b"EHLO client.example.org\r\n"),
+    ("", "FTP server", b"220 ftp.example.org FTP server ready\r\n"),
     ("", "POP3 server", b"+OK POP3 ready\r\n"),
     ("", "IMAP server", b"* OK [CAPABILITY IMAP4rev1] ready\r\n"),
     ("", "IMAP client", b"a1 LOGIN user password\r\n"),
     ("", "FTP client", b"USER anonymous\r\n"),
-    ("", "LDAP bind", b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x03\x04\0\x80\0"),
+    ("ldap", "LDAP bind", b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x03\x04\0\x80\0"),
     ("postgresql", "PostgreSQL startup", b"\0\0\0\x21\0\x03\0\0user\0postgres\0database\0d\0\0"),
     ("postgresql", "PostgreSQL query", b"Q\0\0\0\x0dSELECT 1\0"),
     ("mysql", "MySQL greeting", b"\x4a\0\0\0\x0a8.0.36\0\x0b\0\0\0abcdefgh\0\xff\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\0\0\0\0abcdefghijkl\0mysql_native_password\0"),
@@ -46,7 +47,7 @@ const FIRST: &[(&str, &str, &[u8])] = &[
     ("nats", "a delivery", b"HMSG orders.new 9 12 17\r\nNATS/1.0\r\n\r\nhello\r\n"),
     ("mqtt", "MQTT", b"\x10\x10\0\x04MQTT\x04\x02\0\x3c\0\x04test"),
     ("", "STOMP", b"STOMP\naccept-version:1.2\nhost:h\n\n\0"),
-    ("", "DNS over TCP", b"\0\x1d\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01"),
+    ("dns", "DNS over TCP", b"\0\x1d\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01"),
     ("", "uwsgi", b"\0\x1b\0\0\x0e\0REQUEST_METHOD\x03\0GET\x04\0PATH\x02\0/a"),
     ("", "SCGI", b"70:CONTENT_LENGTH\x000\0SCGI\x001\0REQUEST_METHOD\0GET\0REQUEST_URI\0/a\0,"),
     ("", "Sun RPC", b"\x80\0\0\x28\x12\x34\x56\x78\0\0\0\0\0\0\0\x02\0\x01\x86\xa0\0\0\0\x02"),
@@ -60,7 +61,7 @@ const FIRST: &[(&str, &str, &[u8])] = &[
 fn nobody_takes_anothers_connection() {
     let mut wrong = Vec::new();
     let takes = |protocol: &dyn super::Protocol, bytes: &[u8]| {
-        matches!(protocol.detect(bytes), Detected::Request | Detected::Reply)
+        matches!(protocol.detect(bytes), Detected::Request | Detected::Reply | Detected::Either)
     };
     for (name, what, bytes) in FIRST {
         for end in 1..=bytes.len() {

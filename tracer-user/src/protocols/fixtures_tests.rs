@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::conversation::tests::{Op, play};
 use super::{Closed, Conversation, PROTOCOLS, Said, Settings, Stamp, grpc};
-use crate::model::Direction;
+use crate::model::{Direction, Side};
 
 /// Connections of a file, each as its operations.
 fn read(path: &Path) -> Vec<Vec<Op>> {
@@ -27,6 +27,7 @@ fn read(path: &Path) -> Vec<Vec<Op>> {
 /// What was said, without times and without where heads ended, which is where operations did.
 fn lines(ops: &[Op]) -> Vec<String> {
     let mut conversation = Conversation::new(false);
+    conversation.opened(Some(Side::Server), false);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
@@ -116,7 +117,10 @@ fn nobody_takes_anothers_connection() {
             let Some(op) = ops.first() else { continue };
             for end in 1..=op.bytes.len().min(4096) {
                 let takers = PROTOCOLS.iter().filter(|protocol| {
-                    matches!(protocol.detect(&op.bytes[..end]), Detected::Request | Detected::Reply | Detected::Never)
+                    matches!(
+                        protocol.detect(&op.bytes[..end]),
+                        Detected::Request | Detected::Reply | Detected::Either | Detected::Never
+                    )
                 });
                 let takers: Vec<&str> = takers.map(|protocol| protocol.name()).collect();
                 // A session begins as a request of HTTP, calls are carried by HTTP/2, which is called the same.

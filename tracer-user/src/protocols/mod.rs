@@ -12,6 +12,7 @@ mod changes;
 pub mod closing;
 pub mod context;
 mod conversation;
+pub mod dns;
 mod elements;
 pub mod fastcgi;
 pub mod framed;
@@ -31,11 +32,14 @@ mod pair;
 mod parts;
 pub mod postgresql;
 mod proxy;
+pub mod recognised;
 pub mod redis;
 mod rest;
 mod session;
 pub mod sql;
 mod stream;
+pub mod tls;
+mod turns;
 pub mod websocket;
 
 use std::fmt;
@@ -67,6 +71,12 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &kafka::Kafka,
     &cassandra::Cassandra,
     &websocket::WebSocket,
+    &tls::Tls,
+    &dns::Dns,
+    &recognised::Ssh,
+    &recognised::Smtp,
+    &recognised::Ldap,
+    &recognised::Unknown,
 ];
 
 /// Which semantic conventions describe the requests of a protocol.
@@ -82,6 +92,10 @@ pub enum Conventions {
     Messaging,
     /// None: named like HTTP's requests, and counted as work only.
     Session,
+    /// The resolution of names: a question, a kind of failure.
+    Names,
+    /// None: turns of a connection of which nothing else is known.
+    Turns,
 }
 
 /// The conventions for the protocol of this name.
@@ -123,6 +137,10 @@ pub trait Protocol: Sync + fmt::Debug {
     fn trails(&self) -> bool {
         false
     }
+    /// Whether its connections are only timed, by turns.
+    fn turns(&self) -> bool {
+        false
+    }
     /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
     fn open(&self) -> Box<dyn Parser> {
         Box::new(NotInOrder)
@@ -159,7 +177,8 @@ pub enum Detected {
     NeedMore,
     /// Something else.
     No,
-    /// Of this protocol, from either end: which one asks is not known yet.
+    /// Of this protocol, from either end: which one asks is not known yet. Of protocols that are timed by turns it is who
+    /// connected.
     Either,
     /// Certainly something else, for good: the whole connection.
     Never,
@@ -260,8 +279,10 @@ pub enum Step<T> {
     },
     /// Of replies: where its next part begins was not captured, so that only its end can be found ([`Parser::last`]).
     Trailing,
-    /// The connection goes on in a way that cannot be read (TLS).
+    /// The connection goes on in a way that cannot be read.
     Leave,
+    /// It goes on in TLS.
+    Tls,
     /// More bytes are needed.
     NeedMore,
     /// Not this protocol: the stream resynchronises.
@@ -309,6 +330,8 @@ pub struct Asked {
     pub websocket: bool,
     /// No reply comes.
     pub silent: bool,
+    /// It is a turn, which is told when it is over: nobody holds it.
+    pub timed: bool,
     /// A reply need not come: that it does not shows when something later is answered.
     pub optional: bool,
     /// What the protocol itself notes of the request, for its reply.
@@ -397,6 +420,8 @@ pub struct Settings {
     pub host: bool,
     /// Longest head put together from pieces, bytes.
     pub head_limit: usize,
+    /// Ports whose connections are timed by turns when what they speak is not known.
+    pub timed_ports: Vec<u16>,
     /// Methods that need no new string; the usual ones by default.
     pub methods: Vec<Arc<str>>,
 }
@@ -410,6 +435,7 @@ impl Default for Settings {
             baggage: Arc::from([]),
             host: false,
             head_limit: HEAD_COLLECTED,
+            timed_ports: Vec::new(),
             methods,
         }
     }
@@ -601,6 +627,8 @@ pub enum Verdict {
     Unknown,
     /// A known protocol.
     Trace,
+    /// Only what turns the direction matters.
+    Turns,
     /// Nothing to see.
     Ignore,
 }

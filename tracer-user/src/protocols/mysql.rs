@@ -142,7 +142,7 @@ impl Session {
         self.progress.lean = self.agreed & DEPRECATE_EOF != 0;
         // Encryption is asked for by the same packet without its rest.
         if client & TLS != 0 && packet.length == 32 {
-            return Step::Leave;
+            return Step::Tls;
         }
         Step::Head { used, message: plain("CONNECT", NOTE_AUTH), body: Body::Length(rest) }
     }

@@ -288,7 +288,8 @@ impl Parser for Session {
             self.negotiating = false;
             match bytes {
                 [b'N'] => return Step::Pass { used: 1, rest: 0 },
-                [b'S' | b'G'] => return Step::Leave,
+                [b'S'] => return Step::Tls,
+                [b'G'] => return Step::Leave,
                 _ => {}
             }
         }

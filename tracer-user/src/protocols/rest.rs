@@ -2,9 +2,11 @@
 //! Most connections of a host are such at any moment; what they say while they are busy takes four times as much.
 
 use super::conversation::Conversation;
+use super::dns::Datagrams;
 use super::multiplex::RestingLanes;
 use super::session::Session;
 use super::stream::{State, Stream};
+use super::turns::Turns;
 use super::{Parser, Protocol, Stamp, Verdict};
 use crate::model::{Direction, Nanos, Side};
 
@@ -35,6 +37,8 @@ pub(super) struct Resting {
     midstream: bool,
     turned: bool,
     unsure: bool,
+    connected: Option<Side>,
+    timed: bool,
 }
 
 /// What its reader remembers.
@@ -44,6 +48,8 @@ enum Memory {
     Parser(Box<dyn Parser>),
     Session(Option<Box<dyn Parser>>, Box<Session>),
     Lanes(Box<RestingLanes>),
+    Turns(Box<Turns>),
+    Datagrams(Box<Datagrams>),
 }
 
 /// Where a direction stands, in as little room as that takes.
@@ -102,7 +108,7 @@ impl Talk {
     pub fn is_multiplexed(&self) -> bool {
         match (&self.awake, &self.resting) {
             (Some(conversation), _) => conversation.is_multiplexed(),
-            (None, Some(resting)) => matches!(resting.memory, Memory::Lanes(_)),
+            (None, Some(resting)) => matches!(resting.memory, Memory::Lanes(_) | Memory::Datagrams(_)),
             (None, None) => false,
         }
     }
@@ -136,11 +142,36 @@ impl Talk {
         match (&self.awake, &self.resting) {
             (Some(conversation), _) => conversation.kept_bytes(),
             (None, Some(resting)) => match &resting.memory {
-                Memory::None | Memory::Session(..) => 0,
+                Memory::None | Memory::Session(..) | Memory::Turns(_) | Memory::Datagrams(_) => 0,
                 Memory::Parser(parser) => parser.kept_bytes(),
                 Memory::Lanes(lanes) => lanes.kept_bytes(),
             },
             (None, None) => 0,
+        }
+    }
+
+    /// Whether a turn began with the latest operation.
+    pub fn turn_began(&self) -> bool {
+        self.awake.as_ref().is_some_and(|conversation| conversation.turn_began())
+    }
+
+    /// When the turn under way began, and when its answer was last seen to go on.
+    pub fn turn_so_far(&self) -> Option<(Nanos, Nanos)> {
+        match (&self.awake, self.resting.as_ref().map(|resting| &resting.memory)) {
+            (Some(conversation), _) => conversation.turn_so_far(),
+            (None, Some(Memory::Turns(turns))) => turns.so_far(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a socket that asked for names, and waits for none.
+    pub fn is_spent(&self) -> bool {
+        match (&self.awake, &self.resting) {
+            (Some(conversation), _) => conversation.is_spent(),
+            (None, Some(resting)) => {
+                matches!(resting.memory, Memory::Datagrams(_)) && resting.requests == Some(Direction::Tx)
+            }
+            (None, None) => false,
         }
     }
 
@@ -163,11 +194,20 @@ impl Conversation {
         if self.multiplexed.as_ref().is_some_and(|multiplexed| !multiplexed.is_quiet()) {
             return None;
         }
+        let busy = self.turns.as_ref().is_some_and(|turns| turns.is_reading())
+            || self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.is_quiet());
+        if busy {
+            return None;
+        }
         let (mut rx, mut tx) = (self.rx.stand(), self.tx.stand());
         let memory = if let Some(multiplexed) = self.multiplexed.take() {
             let lanes;
             (lanes, rx, tx) = multiplexed.rest();
             Memory::Lanes(Box::new(lanes))
+        } else if let Some(turns) = self.turns.take() {
+            Memory::Turns(turns)
+        } else if let Some(datagrams) = self.datagrams.take() {
+            Memory::Datagrams(datagrams)
         } else if ignored && self.session.is_none() {
             Memory::None
         } else {
@@ -194,14 +234,18 @@ impl Conversation {
             midstream: self.midstream,
             turned: self.turned,
             unsure: self.unsure,
+            connected: self.connected,
+            timed: self.timed,
         })
     }
 
     /// As it was before it rested.
     fn wake(resting: Resting) -> Self {
-        let Resting { protocol, memory, next, rx, tx, requests, last_dir, verdict, misses, midstream, turned, unsure } =
-            resting;
+        let Resting { protocol, memory, next, rx, tx, requests, last_dir, verdict, misses, .. } = resting;
+        let Resting { midstream, turned, unsure, connected, timed, .. } = resting;
         let mut made = Self {
+            connected,
+            timed,
             protocol,
             requests,
             verdict,
@@ -218,6 +262,8 @@ impl Conversation {
             Memory::None => {}
             Memory::Parser(parser) => made.parser = Some(parser),
             Memory::Session(parser, session) => (made.parser, made.session) = (parser, Some(session)),
+            Memory::Turns(turns) => made.turns = Some(turns),
+            Memory::Datagrams(datagrams) => made.datagrams = Some(datagrams),
             Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(requests, rx, tx))),
         }
         made

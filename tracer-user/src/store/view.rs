@@ -4,7 +4,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
-use crate::protocols::{Conventions, conventions, grpc, messaging};
+use crate::protocols::tls::Tls;
+use crate::protocols::{Conventions, Protocol as _, conventions, grpc, messaging};
 
 /// A transaction in a list. The row describes the topmost unit that fits the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -171,6 +172,22 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
         }
         set("tracer.request.size", json!(unit.request_bytes));
         set("tracer.response.size", json!(unit.reply_bytes));
+    } else if matches!(conventions, Conventions::Names | Conventions::Turns) {
+        if conventions == Conventions::Names {
+            set("dns.question.type", json!(&*unit.method));
+            if let Some(name) = unit.collection() {
+                set("dns.question.name", json!(name));
+            }
+        } else if unit.protocol == Tls.name() {
+            if let Some(name) = unit.collection() {
+                set("tls.client.server_name", json!(name));
+            }
+            if !unit.version.is_empty() {
+                set("tracer.tls.offered_protocols", json!(unit.version));
+            }
+        }
+        set("tracer.request.size", json!(unit.request_bytes));
+        set("tracer.response.size", json!(unit.reply_bytes));
     } else if conventions == Conventions::Rpc {
         set("rpc.system.name", json!(grpc::NAME));
         set("rpc.method", json!(grpc::method(&unit.path)));
@@ -202,6 +219,7 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
     match (unit.error, unit.outcome, unit.status) {
         (false, ..) => None,
         _ if unit.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(unit))),
+        _ if conventions == Conventions::Names => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),
         (true, Outcome::Aborted | Outcome::Unfinished, _) => set("error.type", json!(unit.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),
         (true, _, None) => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),

@@ -8,6 +8,7 @@ use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
 use super::thread::{Entity, Thread};
+use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
@@ -90,8 +91,12 @@ impl Engine {
             batch: false,
             shared: false,
             multiplexed,
+            turns: Vec::new(),
             deferred: 0,
         });
+        let timed = live.request.asked.timed;
+        live.alone &= !timed;
+        let turn = if timed { connection.turn.take() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
@@ -108,16 +113,24 @@ impl Engine {
             }
         };
         if side == Side::Client {
-            let delivers = role == Some(Side::Server);
-            live.cause = if delivers { Cause::delivered() } else { self.cause(opener, op) };
+            live.cause = match turn {
+                _ if role == Some(Side::Server) => Cause::delivered(),
+                Some(cause) if timed => *cause,
+                None if timed => Cause::none(UNKNOWN),
+                _ => self.cause(opener, op),
+            };
         }
         let slot = self.units.insert(live);
         if let Some(connection) = self.connections.get_mut(&cookie) {
-            connection.add_unit(exchange, slot);
+            connection.add_unit(exchange, slot, !timed);
         }
         match side {
             Side::Server => {
-                self.holds(slot, cookie, head_at);
+                if timed {
+                    self.serves(head_at.pid);
+                } else {
+                    self.holds(slot, cookie, head_at);
+                }
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
                     self.link(call, slot);
                 }
@@ -146,16 +159,21 @@ impl Engine {
         }
     }
 
-    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
-    fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
-        let (tid, tgid) = (at.tid, at.pid);
-        // Who reads a request has done with what it did for others.
-        self.decide(tid);
+    /// The process has read a request.
+    fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
             self.serving.insert(tgid);
         } else {
             self.serving_all = true;
         }
+    }
+
+    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
+    fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
+        let (tid, tgid) = (at.tid, at.pid);
+        // Who reads a request has done with what it did for others.
+        self.decide(tid);
+        self.serves(tgid);
         if !self.threads.contains_key(&tid) {
             if let Some(thread) = self.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
@@ -219,7 +237,7 @@ impl Engine {
     }
 
     /// Who caused a call that is being sent.
-    fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+    pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all

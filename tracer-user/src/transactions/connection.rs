@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open};
+use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE};
 
-use super::live::Slot;
+use super::live::{Cause, Slot};
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Talk;
 
@@ -25,6 +25,8 @@ pub struct Connection {
     pub shut: bool,
     /// It closed, and is forgotten soon.
     pub closing: bool,
+    /// Who caused the turn under way, where this end asks.
+    pub turn: Option<Box<Cause>>,
     /// Whether a call was already made on it.
     pub used: bool,
     /// Process that last used it.
@@ -69,6 +71,7 @@ impl Connection {
             announced: false,
             shut: false,
             closing: false,
+            turn: None,
             used: false,
             tgid: 0,
             last: 0,
@@ -83,17 +86,27 @@ impl Connection {
         })
     }
 
-    /// Takes over what the kernel said at first sight.
-    pub fn opened(&mut self, open: &Open) {
+    /// Takes over what the kernel said at first sight; `timed`: turns are wanted whatever is spoken.
+    pub fn opened(&mut self, open: &Open, timed: bool) {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
             self.talk = Talk::new(true);
         }
+        let side = match open.role {
+            ROLE_PASSIVE => Some(Side::Server),
+            ROLE_ACTIVE => Some(Side::Client),
+            _ => None,
+        };
+        self.talk.awake().opened(side, timed);
         self.announced = false;
         self.tgid = open.header.tgid;
         self.last = open.header.nanos;
         self.local_port = open.local_port;
         self.peer_port = open.remote_port;
         (self.remote, self.family) = (open.remote, open.family);
+        if open.remote_port == 0 && open.family != FAMILY_UNIX {
+            // A datagram socket may have no peer of its own.
+            self.family = 0;
+        }
         if let Some(busy) = &mut self.busy {
             busy.peer = None;
         }
@@ -137,11 +150,13 @@ impl Connection {
         self.busy.as_ref()?.units.iter().find(|(number, _)| *number == exchange).map(|(_, slot)| *slot)
     }
 
-    /// A unit begins on it.
-    pub fn add_unit(&mut self, exchange: u64, slot: Slot) {
+    /// A unit begins on it; `newest`: what follows may be its consequence.
+    pub fn add_unit(&mut self, exchange: u64, slot: Slot, newest: bool) {
         let busy = self.busy();
         busy.units.push_back((exchange, slot));
-        busy.newest = Some(slot);
+        if newest {
+            busy.newest = Some(slot);
+        }
     }
 
     /// The live unit of an exchange, which is over.

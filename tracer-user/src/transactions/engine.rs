@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tracer_common::event::{
-    Books, Header, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, State,
-    TICK_DEAD, Tick,
+    Books, Header, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
+    ROLE_UNKNOWN, State, TICK_DEAD, Tick,
 };
-use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE};
+use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
 
 use super::begin::{Begun, During};
 use super::connection::Connection;
@@ -28,7 +28,8 @@ use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 pub(super) const LINGER: Nanos = 20_000_000;
 
 /// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
-/// traced, or never carry anything, and its end is not reported then. Nanoseconds.
+/// traced, or never carry anything, and its end is not reported then. A socket that asked for a name and was answered is
+/// kept as long: nobody tells its end either. Nanoseconds.
 const ANNOUNCED: Nanos = 10_000_000_000;
 
 /// What the engine could not do, by reason; counters since the start.
@@ -252,7 +253,8 @@ impl Engine {
             // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
             self.end_units(open.cookie, open.header.nanos);
         }
-        self.connection(open.cookie, out).opened(open);
+        let timed = self.is_timed(open);
+        self.connection(open.cookie, out).opened(open, timed);
     }
 
     /// The connection, made when it is not known.
@@ -326,7 +328,8 @@ impl Engine {
             None
         } else {
             let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
-            connection.talk.awake().bytes(&chunk, &self.settings, &mut said).exchange
+            let datagram = header.flags & OP_DATAGRAM != 0;
+            connection.talk.awake().moved(datagram, &chunk, &self.settings, &mut said).exchange
         };
         if unread && let Some(doubted) = self.threads.get_mut(&header.tid).map(Thread::lose) {
             self.doubt(header.tid, doubted);
@@ -351,6 +354,7 @@ impl Engine {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
+        self.turn_begins(cookie, during);
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let unit = unit.or(together.first().copied());
         let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
@@ -397,6 +401,7 @@ impl Engine {
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
+            Verdict::Turns => VERDICT_TURNS,
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
@@ -405,7 +410,7 @@ impl Engine {
         // Of a connection that is used again it is worth a word that it needs no more than others do.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
-            || (verdict == VERDICT_IGNORE && before != VERDICT_IGNORE)
+            || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
             || want.rx_skip > rx
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
@@ -491,8 +496,10 @@ impl Engine {
         live.outcome = Some(outcome);
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
         let parent = live.cause.candidate;
+        let turns = std::mem::take(&mut live.turns);
         match side {
             Side::Server => {
+                self.turns_of(slot, &turns);
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
@@ -542,7 +549,8 @@ impl Engine {
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
-                let longest = if connection.announced { ANNOUNCED.min(idle) } else { idle };
+                let brief = connection.announced || connection.talk.is_spent();
+                let longest = if brief { ANNOUNCED.min(idle) } else { idle };
                 finish || now.saturating_sub(connection.last) > longest
             })
             .map(|(cookie, _)| *cookie)

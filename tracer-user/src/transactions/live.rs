@@ -150,6 +150,8 @@ pub struct Live {
     pub shared: bool,
     /// Its connection carries several at once.
     pub multiplexed: bool,
+    /// Server side: sockets on which a turn was begun for it, the first few.
+    pub turns: Vec<u64>,
     /// Times its report was put off.
     pub deferred: u8,
 }

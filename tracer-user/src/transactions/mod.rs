@@ -19,6 +19,7 @@ pub mod limits;
 pub mod live;
 mod report;
 pub mod thread;
+mod turns;
 
 #[cfg(test)]
 mod simulation;

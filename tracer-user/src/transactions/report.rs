@@ -109,7 +109,9 @@ impl Engine {
         let verdicts = match live.side {
             Side::Server => {
                 let parent = live.remote_parent.or(live.caller.map(|(_, id)| id));
-                let (grade, evidence) = if live.shared {
+                let (grade, evidence) = if live.request.asked.timed {
+                    (Grade::Ambiguous, "a turn: what it cost is not known")
+                } else if live.shared {
                     (Grade::Ambiguous, "sent at once with other streams: even shares of their cost")
                 } else if live.batch {
                     (Grade::Confirmed, "answered at once with others: even shares of their cost")

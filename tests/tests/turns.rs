@@ -1,0 +1,158 @@
+//! Protocols that are recognised and not read: as many turns as there were, as long as they took, at both ends; TLS after
+//! STARTTLS; SSH and LDAP by their own servers; and nothing of a protocol nobody knows where that was not asked for.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::process::Process;
+use tracer_tests::units::{Tail, Unit};
+use tracer_tests::workload::{source, wait_for_listener};
+use tracer_tests::{begin, figure, find, free_port, say, scale, scratch, secrets};
+
+const SECRETS: [&str; 3] = ["planted@example.org", "planted-subject", "planted-password"];
+
+/// A port with its next one free, too.
+fn two_ports() -> u16 {
+    (0..100)
+        .map(|_| free_port())
+        .find(|port| port.checked_add(1).is_some_and(|next| std::net::TcpListener::bind(("127.0.0.1", next)).is_ok()))
+        .expect("two free ports")
+}
+
+fn certificate(dir: &Path) -> (String, String) {
+    let (key, certificate) = (dir.join("key.pem"), dir.join("cert.pem"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "9"]);
+    command.args(["-subj", "/CN=localhost", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
+    let made = outcome(&mut command, "openssl");
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    (certificate.display().to_string(), key.display().to_string())
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// An SSH server and one command by it; an LDAP server, something added and looked for. Their ports.
+fn others(dir: &Path) -> (u16, u16, [Process; 2]) {
+    let (ssh, ldap) = (free_port(), free_port());
+    for name in ["host", "id"] {
+        let mut command = Command::new("ssh-keygen");
+        command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join(name));
+        assert_eq!(outcome(&mut command, "ssh-keygen").code, Some(0), "a key");
+    }
+    let base = dir.display();
+    let settings = format!(
+        "Port {ssh}\nListenAddress 127.0.0.1\nHostKey {base}/host\nAuthorizedKeysFile {base}/id.pub\nStrictModes no\n\
+         UsePAM no\nPermitRootLogin yes\nPidFile none\n"
+    );
+    std::fs::write(dir.join("sshd.conf"), settings).expect("sshd.conf");
+    // Where the server gives up its privileges; made by its service otherwise.
+    std::fs::create_dir_all("/run/sshd").expect("/run/sshd");
+    let mut command = Command::new("/usr/sbin/sshd");
+    command.args(["-D", "-e", "-f"]).arg(dir.join("sshd.conf"));
+    let mut first = Process::start("sshd", &mut command, &dir.join("sshd.log"));
+    wait_for_listener(&mut first, ([127, 0, 0, 1], ssh).into());
+
+    std::fs::create_dir_all(dir.join("ldap")).expect("a directory");
+    let settings = format!(
+        "include /etc/ldap/schema/core.schema\nmodulepath /usr/lib/ldap\nmoduleload back_mdb\npidfile {base}/slapd.pid\n\
+         database mdb\nsuffix \"dc=example,dc=org\"\nrootdn \"cn=admin,dc=example,dc=org\"\nrootpw planted-password\n\
+         directory {base}/ldap\n"
+    );
+    std::fs::write(dir.join("slapd.conf"), settings).expect("slapd.conf");
+    let mut command = Command::new("/usr/sbin/slapd");
+    command.args(["-d", "0", "-h", &format!("ldap://127.0.0.1:{ldap}"), "-f"]).arg(dir.join("slapd.conf"));
+    let mut second = Process::start("slapd", &mut command, &dir.join("slapd.log"));
+    wait_for_listener(&mut second, ([127, 0, 0, 1], ldap).into());
+    (ssh, ldap, [first, second])
+}
+
+fn count(units: &[Unit], wanted: impl Fn(&Unit) -> bool) -> [usize; 2] {
+    [true, false].map(|server| units.iter().filter(|unit| unit.server == server && wanted(unit)).count())
+}
+
+#[test]
+fn turns_are_as_many_and_as_long_as_they_were() {
+    let needed = ["python3", "openssl", "sshd", "ssh", "slapd", "ldapsearch"];
+    let Some(_turn) = begin("turns", &needed) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let (tls, mail, own) = (two_ports(), free_port(), free_port());
+    let (ssh, ldap, _servers) = others(dir.path());
+    let settings = dir.path().join("tracer.toml");
+    std::fs::write(&settings, format!("[protocols]\ntimed_ports = [{own}]\n")).expect("a configuration");
+    let ports: Vec<String> = [tls, tls + 1, mail, own, ssh, ldap].iter().map(u16::to_string).collect();
+    let mut arguments = vec!["--config", settings.to_str().expect("a path"), "--nice=-10"];
+    arguments.extend(ports.iter().flat_map(|port| ["--port", port.as_str()]));
+    let agent = Agent::start(dir.path(), &arguments);
+
+    let mut command = Command::new(find("python3").expect("python3"));
+    command.arg(source("turns.py")).args([&certificate, &key]);
+    command.args([&tls, &mail, &own].map(u16::to_string)).env("OTEL_SERVICE_NAME", "turns");
+    let mut workload = Process::start("turns", &mut command, &dir.path().join("turns.log"));
+    let truth = workload.line("TRUTH", Duration::from_secs(120));
+    let truth: Value = serde_json::from_str(&truth).unwrap_or_else(|error| panic!("{error}: {truth}"));
+    let number = |key: &str| truth[key].as_u64().unwrap_or_else(|| panic!("{key} in {truth}")) as usize;
+
+    let mut command = Command::new("ssh");
+    command.args(["-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i"]);
+    command.arg(dir.path().join("id")).args(["-p", &ssh.to_string(), "root@127.0.0.1", "echo hello"]);
+    let done = outcome(&mut command, "ssh");
+    assert_eq!(done.out.trim(), "hello", "{}", done.err);
+    for _ in 0..5 {
+        let mut command = Command::new("ldapsearch");
+        command.args(["-x", "-LLL", "-H", &format!("ldap://127.0.0.1:{ldap}"), "-b", "dc=example,dc=org"]);
+        command.args(["-D", "cn=admin,dc=example,dc=org", "-w", "planted-password"]);
+        // There is nothing to be found.
+        assert_eq!(outcome(&mut command, "ldapsearch").code, Some(32));
+    }
+
+    // Turns are told when the connection ends at the latest.
+    workload.wait(Duration::from_secs(30));
+    let (connections, turns) = (number("connections"), number("turns"));
+    let expected = [
+        ("handshakes", 2 * connections + 5, "tls", "handshake"),
+        ("TLS turns", 2 * connections * turns + number("mail_tls"), "tls", "TLS"),
+        ("SMTP turns", number("mail"), "smtp", "SMTP"),
+        // By the first exchange of a connection it shows that nothing known is spoken.
+        ("turns of its own", connections * (turns - 1), "unknown", "turn"),
+        ("LDAP turns", 5 * 2, "ldap", "LDAP"),
+    ];
+    let mut tail = Tail::new(&agent.transactions);
+    let all: usize = expected.iter().map(|(_, count, ..)| 2 * count).sum();
+    tail.until(all, Duration::from_secs(30), |unit| unit.protocol != "ssh");
+    let units = tail.units.clone();
+    let lost = agent.metrics().lost();
+    say(&format!("lost: {lost:?}"));
+    for (what, wanted, protocol, method) in expected {
+        let found = count(&units, |unit| unit.protocol == protocol && unit.class.starts_with(method));
+        figure(what, &format!("{} served and {} asked of {wanted}", found[0], found[1]));
+        assert_eq!(found, [wanted; 2], "{what}; lost: {lost:?}");
+    }
+    let named = count(&units, |unit| unit.class == "TLS shop.example.org");
+    assert_eq!(named, [2 * connections * turns; 2], "by the name the client wants");
+    let by_ssh = count(&units, |unit| unit.protocol == "ssh");
+    say(&format!("SSH: {by_ssh:?} turns of one command"));
+    assert!(by_ssh.iter().all(|turns| *turns >= 3), "{by_ssh:?}");
+
+    for (key, port) in [("tls13_s", tls), ("tls12_s", tls + 1), ("own_s", own)] {
+        let wanted = truth[key].as_f64().unwrap_or_else(|| panic!("{key} in {truth}"));
+        for server in [true, false] {
+            let of = |unit: &&Unit| unit.port == port && unit.server == server && !unit.class.starts_with("handshake");
+            let found = median(units.iter().filter(of).map(|unit| unit.duration_s).collect());
+            say(&format!("  {key} {server}: {:.3} ms, {:.3} ms found (medians)", wanted * 1e3, found * 1e3));
+            assert!(scale() < 1.0 || (found - wanted).abs() < 0.001 + 0.02 * wanted, "{key}: {wanted} s, {found} s");
+        }
+    }
+    // What they cost is not known, and nobody is called their cause for certain.
+    assert!(units.iter().filter(|unit| unit.server).all(|unit| unit.grade == "ambiguous" && unit.cpu_s == 0.0));
+    let seconds =
+        agent.metrics().sum("tracer_client_turn_duration_seconds_count", &[("network_protocol_name", "smtp")]);
+    assert!((seconds - number("mail") as f64).abs() < 0.5, "{seconds}");
+    secrets::none_shows(agent, dir.path(), &SECRETS, "shop.example.org");
+}

@@ -1,0 +1,457 @@
+//! Connections of which it is known what they speak, and no more: timed by turns.
+//!
+//! A turn is what one side says until the other has answered and it speaks again. Whether that is a request nobody can
+//! know who does not read it, so turns are told when they are over, and nothing is held, charged or called certain for
+//! their sake. What was never answered is no turn. Of TLS the first one is its handshake: the client's messages up to
+//! its first data belong to it.
+//!
+//! The kernel need only tell which operation turns the direction, and how far the other had come by then
+//! ([`Verdict::Turns`]); long transfers cost nothing.
+
+mod handshake;
+
+use std::sync::Arc;
+
+use self::handshake::{Handshake, Took};
+use super::conversation::Conversation;
+use super::recognised::Unknown;
+use super::tls::{self, Hello, Tls};
+use super::{Asked, Chunk, Protocol, Request, Said, Stamp, Totals, Touched, Verdict, Want};
+use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// Bytes wanted of operations once nothing of them is read but what a first record looks like.
+const HEAD: u16 = tls::HEADER as u16;
+
+/// What is known of a connection that is timed by turns.
+#[derive(Debug)]
+pub(super) struct Turns {
+    protocol: &'static dyn Protocol,
+    requests: Direction,
+    /// What turns are called.
+    name: Name,
+    asked: Way,
+    answered: Way,
+    turn: Option<Turn>,
+    stage: Stage,
+    next: u64,
+    /// A turn began with the latest operation.
+    began: bool,
+}
+
+/// What turns are called: by the protocol, by whom a client of TLS wants, and what it offers to speak.
+#[derive(Debug, Default)]
+struct Name {
+    path: Option<Arc<str>>,
+    version: &'static str,
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+enum Stage {
+    /// TLS may follow: by a command in the clear (STARTTLS), or because it was agreed upon already.
+    Before {
+        /// It must.
+        agreed: bool,
+    },
+    /// TLS begins.
+    Handshake(Box<Handshake>),
+    /// Nothing is read any more.
+    Settled,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    /// Position of the next byte.
+    pos: u64,
+}
+
+/// A turn that is not over.
+#[derive(Debug)]
+struct Turn {
+    is_handshake: bool,
+    first: Stamp,
+    arrived: Nanos,
+    pos: u64,
+    request_bytes: u64,
+    /// First and last operation of the answer.
+    reply: Option<(Stamp, Stamp)>,
+    reply_bytes: u64,
+    /// What was asked, and what was answered, begin with these.
+    fronts: [Front; 2],
+}
+
+/// The first bytes of what one side says.
+#[derive(Debug, Default)]
+struct Front {
+    bytes: [u8; tls::HEADER],
+    have: usize,
+}
+
+impl Front {
+    fn take(&mut self, captured: &[u8]) {
+        let room = self.bytes.get_mut(self.have..).unwrap_or_default();
+        let taken = room.len().min(captured.len());
+        room.iter_mut().zip(captured).for_each(|(place, byte)| *place = *byte);
+        self.have += taken;
+    }
+
+    /// Whether all that was said, `len` bytes, is what ends a connection of TLS: it asks for nothing, and answers
+    /// nothing.
+    fn is_farewell(&self, len: u64) -> bool {
+        let record = tls::Record::read(self.bytes).filter(|_| self.have == tls::HEADER);
+        record.is_some_and(|record| record.is_farewell() && (tls::HEADER + record.len) as u64 == len)
+    }
+}
+
+impl Turns {
+    /// A connection on which `requests` are the way of whoever asks, and both ways stand at these positions (receive,
+    /// send). `joined`: it may be in the middle of anything.
+    pub(super) fn new(
+        protocol: &'static dyn Protocol,
+        requests: Direction,
+        (rx, tx): (u64, u64),
+        joined: bool,
+    ) -> Self {
+        let is_tls = protocol.name() == Tls.name();
+        let stage = match protocol.name() {
+            _ if is_tls && !joined => Stage::Handshake(Box::default()),
+            "smtp" | "ldap" => Stage::Before { agreed: false },
+            _ => Stage::Settled,
+        };
+        let (asked, answered) = if requests == Direction::Rx { (rx, tx) } else { (tx, rx) };
+        Self {
+            protocol,
+            requests,
+            name: Name::default(),
+            asked: Way { pos: asked },
+            answered: Way { pos: answered },
+            turn: None,
+            stage,
+            next: 0,
+            began: false,
+        }
+    }
+
+    pub(super) fn protocol(&self) -> &'static dyn Protocol {
+        self.protocol
+    }
+
+    pub(super) fn side(&self) -> Side {
+        if self.requests == Direction::Rx { Side::Server } else { Side::Client }
+    }
+
+    /// Whether a turn began with the latest operation.
+    pub(super) fn began(&self) -> bool {
+        self.began
+    }
+
+    /// Whether bytes are read: a handshake is under way.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Handshake(_))
+    }
+
+    /// When the turn under way began and when its answer was last seen to go on.
+    pub(super) fn so_far(&self) -> Option<(Nanos, Nanos)> {
+        let turn = self.turn.as_ref()?;
+        turn.reply.map(|(_, last)| (turn.first.nanos, last.nanos))
+    }
+
+    /// What is wanted of the kernel.
+    fn want(&self) -> Want {
+        let settled = matches!(self.stage, Stage::Settled);
+        let (verdict, head) = match self.stage {
+            Stage::Settled => (Verdict::Turns, HEAD),
+            // Commands in the clear are short, and one of them may lead to TLS.
+            Stage::Before { agreed: false } => (Verdict::Turns, 0),
+            _ => (Verdict::Trace, 0),
+        };
+        debug_assert!(settled || head == 0, "what is read is wanted");
+        Want { verdict, head_rx: head, head_tx: head, rx_skip: 0, tx_skip: 0 }
+    }
+
+    /// Bytes kept.
+    fn kept_bytes(&self) -> usize {
+        match &self.stage {
+            Stage::Handshake(handshake) => handshake.kept_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Takes an operation; `false` when what was to follow does not, and nothing more can be said of the connection.
+    fn bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> bool {
+        self.began = false;
+        let asks = chunk.dir == self.requests;
+        let way = if asks { &mut self.asked } else { &mut self.answered };
+        let gap = chunk.pos.saturating_sub(way.pos);
+        let Some(chunk) = &chunk.beyond(way.pos) else { return true };
+        way.pos = chunk.end();
+        let bytes = gap.saturating_add(chunk.len);
+        if !asks {
+            if let Stage::Handshake(handshake) = &mut self.stage {
+                handshake.answered(chunk, gap);
+            }
+            if let Some(turn) = &mut self.turn {
+                turn.fronts[1].take(chunk.head);
+                let (first, _) = turn.reply.unwrap_or((chunk.at, chunk.at));
+                turn.reply = Some((first, chunk.at));
+                turn.reply_bytes = turn.reply_bytes.saturating_add(bytes);
+            }
+            return true;
+        }
+        let begins = self.turn.as_ref().is_none_or(|turn| turn.reply.is_some());
+        if let Stage::Before { agreed } = self.stage
+            && begins
+            && let Some(first) = chunk.head.first()
+        {
+            if *first == tls::HANDSHAKE {
+                self.end(out);
+                self.protocol = &Tls;
+                self.stage = Stage::Handshake(Box::default());
+            } else if agreed {
+                return false;
+            }
+        }
+        let mut used = 0;
+        if let Stage::Handshake(handshake) = &mut self.stage {
+            match handshake.asked(chunk, gap) {
+                Took::All => {
+                    self.handshake_goes_on(chunk, bytes);
+                    return true;
+                }
+                Took::Part(part) => {
+                    used = part;
+                    if let Some(turn) = &mut self.turn {
+                        turn.request_bytes = turn.request_bytes.saturating_add(gap).saturating_add(part);
+                    }
+                    let hello = handshake.hello();
+                    self.named(&hello);
+                    self.stage = Stage::Settled;
+                    self.end(out);
+                    if used >= chunk.len {
+                        return true;
+                    }
+                }
+            }
+        }
+        let bytes = if used == 0 { bytes } else { chunk.len - used };
+        self.speaks(chunk, used, bytes, out);
+        true
+    }
+
+    /// Bytes of a client's part of the handshake.
+    fn handshake_goes_on(&mut self, chunk: &Chunk<'_>, bytes: u64) {
+        let turn = self.turn.get_or_insert_with(|| {
+            self.began = true;
+            Turn::new(true, chunk, 0)
+        });
+        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+    }
+
+    /// Whoever asks speaks, after the first `used` bytes of an operation.
+    fn speaks(&mut self, chunk: &Chunk<'_>, used: u64, bytes: u64, out: &mut Vec<Said>) {
+        if self.turn.as_ref().is_some_and(|turn| turn.reply.is_some()) {
+            self.end(out);
+        }
+        let turn = self.turn.get_or_insert_with(|| {
+            self.began = true;
+            Turn::new(false, chunk, used)
+        });
+        turn.fronts[0].take(chunk.head.get(used as usize..).unwrap_or_default());
+        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+    }
+
+    /// Takes over what a client's first message said.
+    fn named(&mut self, hello: &Hello) {
+        self.name = Name { path: (!hello.name.is_empty()).then(|| Arc::from(&*hello.name)), version: hello.offers };
+    }
+
+    /// The turn under way is over: it is told, if it was answered.
+    fn end(&mut self, out: &mut Vec<Said>) {
+        let Some(turn) = self.turn.take() else { return };
+        let Turn { is_handshake, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
+        let Some((replied, last)) = reply else { return };
+        let [asked, answered] = fronts;
+        let tls = self.protocol.name() == Tls.name() && !is_handshake;
+        if tls && (asked.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
+            return;
+        }
+        let exchange = self.next;
+        self.next += 1;
+        let protocol = self.protocol.name();
+        let word = match protocol {
+            _ if is_handshake => "handshake",
+            "tls" => "TLS",
+            "ssh" => "SSH",
+            "smtp" => "SMTP",
+            "ldap" => "LDAP",
+            _ => "turn",
+        };
+        let request = Box::new(Request {
+            method: Arc::from(word),
+            path: self.name.path.as_ref().map_or_else(|| Arc::from(""), |name| Arc::from(format!("{word} {name}"))),
+            version: self.name.version,
+            asked: Asked { timed: true, ..Asked::default() },
+            cut: false,
+            ..*Request::unnamed()
+        });
+        let side = self.side();
+        out.push(Said::Begun { exchange, request, first, arrived, head_at: first, pos, side, protocol });
+        out.push(Said::Replied { exchange, status: 0, failure: None, first: replied, sure: false });
+        out.push(Said::Done {
+            exchange,
+            outcome: Outcome::Complete,
+            at: last,
+            request_bytes,
+            reply_bytes,
+            reply_body_bytes: Some(reply_bytes),
+        });
+    }
+
+    /// Nothing more comes. A handshake under way is called what it could be read of it.
+    fn over(&mut self, out: &mut Vec<Said>) {
+        if let Stage::Handshake(handshake) = &self.stage {
+            let hello = handshake.hello();
+            self.named(&hello);
+        }
+        self.end(out);
+    }
+}
+
+impl Turn {
+    fn new(is_handshake: bool, chunk: &Chunk<'_>, used: u64) -> Self {
+        Self {
+            is_handshake,
+            first: chunk.at,
+            arrived: chunk.arrived,
+            pos: chunk.pos.saturating_add(used),
+            request_bytes: 0,
+            reply: None,
+            reply_bytes: 0,
+            fronts: Default::default(),
+        }
+    }
+}
+
+impl Conversation {
+    /// Whether a turn began with the latest operation.
+    pub fn turn_began(&self) -> bool {
+        self.turns.as_ref().is_some_and(|turns| turns.began())
+    }
+
+    /// When the turn under way began, and when its answer was last seen to go on.
+    pub fn turn_so_far(&self) -> Option<(Nanos, Nanos)> {
+        self.turns.as_ref()?.so_far()
+    }
+
+    /// Which end connected, where that is known; `timed`: turns are wanted whatever is spoken.
+    pub fn opened(&mut self, side: Option<Side>, timed: bool) {
+        self.connected = side;
+        self.timed = timed;
+    }
+
+    /// Times the connection by turns from here on. False when it is not known who asks.
+    pub(super) fn time_turns(&mut self, protocol: &'static dyn Protocol, requests: Option<Direction>) -> bool {
+        let connected = self.connected.map(|side| match side {
+            Side::Server => Direction::Rx,
+            Side::Client => Direction::Tx,
+        });
+        let Some(requests) = requests.or(connected) else { return false };
+        let turns = Turns::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
+        self.become_timed(turns);
+        true
+    }
+
+    /// The same for a connection whose ends have agreed that TLS follows.
+    pub(super) fn time_tls(&mut self, chunk: &Chunk<'_>, left: u64) -> u64 {
+        let Some(requests) = self.requests else { return left };
+        self.stream(chunk.dir).pos = chunk.end();
+        let mut turns = Turns::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
+        turns.stage = Stage::Before { agreed: true };
+        turns.next = self.pair.upcoming();
+        self.become_timed(turns);
+        left
+    }
+
+    fn become_timed(&mut self, turns: Turns) {
+        self.verdict = Verdict::Trace;
+        self.protocol = Some(turns.protocol());
+        self.requests = Some(turns.requests);
+        self.parser = None;
+        self.held = Vec::new();
+        self.turns = Some(Box::new(turns));
+    }
+
+    /// The operation by which it was found what is spoken, and what came before it in pieces.
+    pub(super) fn turns_begin(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Touched {
+        let Chunk { dir, .. } = *chunk;
+        let stream = self.stream(dir);
+        let (pieces, start) = (std::mem::take(&mut stream.buffer), stream.start.take());
+        self.rx.restart();
+        self.tx.restart();
+        let pos = start.map_or(chunk.pos, |(_, _, pos)| pos);
+        if let Some(turns) = &mut self.turns {
+            let way = if dir == turns.requests { &mut turns.asked } else { &mut turns.answered };
+            way.pos = pos;
+        }
+        if let Some((at, arrived, pos)) = start {
+            let len = pieces.len() as u64;
+            self.turn_bytes(&Chunk { dir, pos, len, head: &pieces, tail: &[], at, arrived }, out);
+        }
+        self.turn_bytes(chunk, out)
+    }
+
+    /// Nothing that is known is spoken: times it all the same where that was asked for.
+    pub(super) fn time_unknown(&mut self) -> bool {
+        self.timed && self.time_turns(&Unknown, self.last_dir.filter(|_| self.connected.is_none()))
+    }
+
+    /// Takes an operation of a connection that is timed by turns.
+    pub(super) fn turn_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Touched {
+        if let Some(turns) = &mut self.turns {
+            if turns.bytes(chunk, out) {
+                self.protocol = Some(turns.protocol());
+            } else {
+                self.turns = None;
+                self.verdict = Verdict::Ignore;
+            }
+        }
+        Touched::default()
+    }
+
+    /// What is wanted of the kernel for turns.
+    pub(super) fn turns_want(&self) -> Option<Want> {
+        self.turns.as_ref().filter(|_| self.verdict != Verdict::Ignore).map(|turns| turns.want())
+    }
+
+    /// Bytes kept for turns.
+    pub(super) fn turns_kept(&self) -> usize {
+        self.turns.as_ref().map_or(0, |turns| turns.kept_bytes())
+    }
+
+    /// No more turns come; where the directions ended the `totals` say.
+    pub(super) fn turns_over(&mut self, totals: Option<Totals>, out: &mut Vec<Said>) {
+        let Some(mut turns) = self.turns.take() else { return };
+        self.verdict = Verdict::Ignore;
+        if let Some(totals) = totals {
+            let (replies, end, last) = match turns.requests {
+                Direction::Rx => (Direction::Tx, totals.tx, totals.last_tx),
+                Direction::Tx => (Direction::Rx, totals.rx, totals.last_rx),
+            };
+            let missed = end.saturating_sub(turns.answered.pos);
+            if missed > 0 && last > 0 {
+                let at = Stamp { nanos: last, ..Stamp::default() };
+                let pos = turns.answered.pos;
+                let rest = Chunk { dir: replies, pos, len: missed, head: &[], tail: &[], at, arrived: 0 };
+                turns.bytes(&rest, out);
+            }
+        }
+        turns.over(out);
+        // Requests of what was spoken before.
+        self.give_up_all(self.rx.last, out);
+    }
+}
+
+#[cfg(test)]
+#[path = "turns_tests.rs"]
+mod tests;
