@@ -21,12 +21,12 @@ pub struct Loaded {
     pub data: u64,
 }
 
-/// Runs h2load to its end; panics when a request got no answer.
-pub fn h2load(address: SocketAddr, requests: u64, connections: u32, streams: u32, paths: &[&str]) -> Loaded {
+/// Runs h2load to its end, `rate` requests a second on each connection; panics when a request got no answer.
+pub fn h2load(address: SocketAddr, requests: u64, connections: u32, streams: u32, rate: u32, paths: &[&str]) -> Loaded {
     let program = crate::find("h2load").unwrap_or_else(|| panic!("no h2load"));
     let mut command = Command::new(program);
-    let numbers = [requests, u64::from(connections), u64::from(streams)].map(|number| number.to_string());
-    command.args(["-n", &numbers[0], "-c", &numbers[1], "-m", &numbers[2]]);
+    let numbers = [requests, connections.into(), streams.into(), rate.into()].map(|number| number.to_string());
+    command.args(["-n", &numbers[0], "-c", &numbers[1], "-m", &numbers[2], "--rps", &numbers[3]]);
     command.args(paths.iter().map(|path| format!("http://{address}{path}")));
     let done = outcome(&mut command, "h2load");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);

@@ -105,6 +105,8 @@ fn streams_last_as_long_as_the_server_says() {
     assert_eq!(open.len(), 2 * LASTING);
     for unit in open {
         assert_eq!((unit.outcome.as_str(), unit.status), ("unfinished", Some(200)), "{unit:?}");
-        assert!(unit.duration_s > 0.05 && unit.duration_s < lasted, "{unit:?} of {lasted} s");
+        // The server went on all the time; this client stopped reading after its first events.
+        let least = if unit.server { lasted / 2.0 } else { 0.0 };
+        assert!(unit.duration_s > least && unit.duration_s < lasted, "{unit:?} of {lasted} s");
     }
 }
