@@ -147,7 +147,7 @@ mod tests {
             (op(b"abc", 2, 0, 100), Malformed::Length),
             (op(b"abc", 3, 0, 2), Malformed::Length),
             (vec![], Malformed::Short),
-            (vec![9; 24], Malformed::Kind),
+            (vec![99; 24], Malformed::Kind),
         ] {
             assert_eq!(record(&bytes), Err(why));
         }
