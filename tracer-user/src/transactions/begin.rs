@@ -130,16 +130,19 @@ impl Engine {
                     self.serves(head_at.pid);
                 } else {
                     self.holds(slot, cookie, head_at);
+                    if let Some(During { op, .. }) = op {
+                        self.read_by_task(cookie, op);
+                    }
                 }
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
                     self.link(call, slot);
                 }
             }
             Side::Client => {
-                if let Some(During { op, .. }) = op {
-                    self.sent_by_task(slot, op);
-                }
+                // A task that was made by another is told of by that one, whatever thread it runs on.
+                let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
                 if let Some(During { op, .. }) = op
+                    && !made
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
                     self.errand(slot, op);

@@ -26,6 +26,9 @@ const DEPTH: usize = 64;
 /// Calls, and tasks it made, that one interval knows to wait for its answer.
 const WAITING: usize = 1024;
 
+/// Why a task says nothing.
+const SEVERAL: &str = "its task runs several requests at once";
+
 /// Which interval; none is 0.
 pub type Id = u64;
 
@@ -44,6 +47,8 @@ struct Task {
     mixed: bool,
     /// What it answered last: when, and by which connection.
     last: (Nanos, u64),
+    /// The connection it read a request from last, 0 none.
+    reads: u64,
 }
 
 /// Who was answered in an interval.
@@ -193,7 +198,10 @@ impl Entities {
     fn make_room(&mut self) {
         if self.tasks.len() >= self.limit {
             self.tasks_reached += 1;
-            self.tasks.clear();
+            self.tasks.retain(|_, task| task.mixed);
+            if self.tasks.len() > self.limit / 2 {
+                self.tasks.clear();
+            }
         }
     }
 
@@ -201,8 +209,7 @@ impl Entities {
     fn current(&mut self, tgid: u32, entity: u64, now: Nanos, over: &impl Fn(Slot) -> bool) -> Id {
         let losses = self.losses(tgid);
         let key = (tgid, entity);
-        let task = self.tasks.get(&key).copied().filter(|task| task.losses == losses);
-        let task = task.unwrap_or(Task { losses, ..Task::default() });
+        let task = self.task(tgid, entity);
         if let Some(interval) = self.interval(task.now)
             && interval.answer.is_none_or(|answer| !over(answer.request))
         {
@@ -244,8 +251,8 @@ impl Entities {
         if self.is_late(op) {
             return Works::Unknown("its task was made anew since");
         }
-        if self.tasks.get(&(tgid, entity)).is_some_and(|task| task.mixed && task.losses == self.losses(tgid)) {
-            return Works::Unknown("its task answers several requests at once");
+        if self.task(tgid, entity).mixed {
+            return Works::Unknown(SEVERAL);
         }
         let own = self.current(tgid, entity, op.header.nanos, &over);
         let mut id = own;
@@ -269,6 +276,51 @@ impl Entities {
             let behind = task.told.wrapping_sub(op.kins);
             task.told != 0 && behind != 0 && behind <= u32::MAX / 2
         })
+    }
+
+    /// Whether the task of an interval was made by another one that is known.
+    pub fn is_made(&self, id: Id) -> bool {
+        self.interval(id).is_some_and(|interval| interval.maker != 0)
+    }
+
+    /// The task of an operation read a request from the connection `cookie`. One that reads of several connections is a loop,
+    /// or what all its callbacks share: it stands for no request. Gives the calls that are in doubt by that, each with why.
+    pub fn reads(&mut self, op: &Op, cookie: u64) -> Vec<(Slot, Option<&'static str>)> {
+        let (tgid, entity) = (op.header.tgid, op.entity);
+        let mut decided = Vec::new();
+        if !is_named(entity) {
+            return decided;
+        }
+        self.follow(tgid, op.kins);
+        if self.is_late(op) {
+            return decided;
+        }
+        let mut task = self.task(tgid, entity);
+        let several = task.reads != 0 && task.reads != cookie;
+        task.reads = cookie;
+        if several && !task.mixed {
+            task.mixed = true;
+            let doubt = Some(SEVERAL);
+            if let Some(interval) = self.interval_mut(task.now) {
+                interval.doubt = doubt;
+            }
+            self.spread(task.now, doubt, &mut decided);
+        }
+        if !self.tasks.contains_key(&(tgid, entity)) {
+            self.make_room();
+        }
+        self.tasks.insert((tgid, entity), task);
+        decided
+    }
+
+    /// What is known of a task. After a loss its name may be another's; that it stood for none is believed even then.
+    fn task(&self, tgid: u32, entity: u64) -> Task {
+        let losses = self.losses(tgid);
+        match self.tasks.get(&(tgid, entity)) {
+            Some(task) if task.losses == losses => *task,
+            Some(task) => Task { losses, mixed: task.mixed, reads: task.reads, ..Task::default() },
+            None => Task { losses, ..Task::default() },
+        }
     }
 
     /// A call waits for what its interval turns out to be for.
@@ -308,7 +360,7 @@ impl Entities {
         let several = at > answer.start && !(alone && of == cookie);
         task.mixed |= several;
         let previous = before.map_or(0, |before| before.now);
-        let doubt = task.mixed.then_some("its task answers several requests at once");
+        let doubt = task.mixed.then_some(SEVERAL);
         let mut decided = Vec::new();
         if several && !again {
             self.spread(previous, doubt, &mut decided);
@@ -319,7 +371,7 @@ impl Entities {
             interval.answer = Some(answer);
         } else {
             // The one before is not over yet.
-            interval.doubt = Some("its task answers several requests at once");
+            interval.doubt = Some(SEVERAL);
         }
         let doubt = interval.doubt;
         self.spread(id, doubt, &mut decided);
