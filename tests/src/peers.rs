@@ -144,12 +144,16 @@ pub fn compare(protocol: &str, units: &Path, truth: &Classes, called: &Classes, 
         }
     }
     assert_eq!(whole, counts(truth), "called and what the server counted; lost: {lost:?}");
-    let counted: f64 = lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, count)| count).sum();
+    let counted: f64 =
+        lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, count)| count).sum();
     assert!(missing as f64 <= counted, "{missing} calls are missing; lost: {lost:?}");
     for unit in &units {
         assert_eq!(unit.outcome, "complete", "{unit:?}");
     }
-    figure(&format!("{protocol} requests"), &format!("{wanted} served and {} called of {wanted}, {missing} counted as lost", wanted - missing));
+    figure(
+        &format!("{protocol} requests"),
+        &format!("{wanted} served and {} called of {wanted}, {missing} counted as lost", wanted - missing),
+    );
     let worst = [("served", &ends[0], truth), ("called", &ends[1], called)].map(|(which, end, truth)| {
         let differences = truth.iter().filter(|(_, class)| class.seconds.len() >= 10).map(|(name, class)| {
             let (theirs, ours) = (median(&class.seconds), median(&end[name].seconds));

@@ -368,6 +368,8 @@ wire! {
         pub given_by: u32,
         /// Zero.
         pub reserved: u32,
+        /// The waking thread's books.
+        pub books: Books,
     }
 }
 

@@ -242,7 +242,7 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
-            Record::Wake(wake) => self.woken(wake),
+            Record::Wake(wake) => self.woken(wake, out),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }

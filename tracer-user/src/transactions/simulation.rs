@@ -416,9 +416,9 @@ impl<'a> Host<'a> {
     fn wakes(&mut self, worker: u32, wakee: u32, slept_at: Nanos) {
         let runs = self.threads.entry(worker).or_default();
         runs.nth += 1;
-        let (nth, (given_at, given_by)) = (runs.nth, runs.given);
+        let (nth, (given_at, given_by), books) = (runs.nth, runs.given, runs.books);
         let header = self.header(Kind::Wake, FRONT, worker);
-        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, ..Wake::default() }));
+        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() }));
     }
 
     fn connects(&mut self, tid: u32) -> usize {
