@@ -96,6 +96,10 @@ pub const TICK_RUNNING: u8 = 1 << 2;
 /// [`State`]: the change happened in the thread named by the header, on its own behalf (connect, close).
 pub const STATE_OWN: u8 = 1 << 0;
 
+/// [`Wake`]: since its last operation or wake-up the thread has read a reply itself, or was given work. Other wake-ups only
+/// tell that one stretch of work ends.
+pub const WAKE_RESULT: u8 = 1 << 0;
+
 /// [`Open::role`]: not known (older than the tracer, or not TCP).
 pub const ROLE_UNKNOWN: u8 = 0;
 /// [`Open::role`]: this end called `connect`.
@@ -131,7 +135,7 @@ wire! {
     pub struct Header {
         /// A [`Kind`] as a number.
         pub kind: u8,
-        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`.
+        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`, `WAKE_…`.
         pub flags: u8,
         /// CPU the record was made on.
         pub cpu: u16,

@@ -11,7 +11,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use tracer_common::{
-    event::{Header, Kind, Wake},
+    event::{Header, Kind, WAKE_RESULT, Wake},
     limits::{HANDOVERS_MAX, WAKES_MAX},
     lost::Lost,
     policy::Statics,
@@ -134,6 +134,7 @@ fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
         emit::count(Lost::Wakes);
         return;
     }
+    let result = from.replied | from.given_new;
     from.wakes += 1;
     from.given_new = 0;
     from.ops = from.ops.wrapping_add(1);
@@ -142,7 +143,7 @@ fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
     let record = Wake {
         header: Header {
             kind: Kind::Wake as u8,
-            flags: 0,
+            flags: if result != 0 { WAKE_RESULT } else { 0 },
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Wake>() as u32,

@@ -7,7 +7,7 @@
 //! the result make it ambiguous, because one of them waited for a lock.
 
 use smallvec::SmallVec;
-use tracer_common::event::{Op, Wake};
+use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::charge::{UNIT_SAMPLES, add, less};
 use super::engine::{Engine, Output};
@@ -157,7 +157,10 @@ impl Engine {
         if from.multiplexer || !from.open.is_empty() {
             return;
         }
-        self.given(tid, tgid, wake.given_at);
+        let result = header.flags & WAKE_RESULT != 0;
+        if result {
+            self.given(tid, tgid, wake.given_at);
+        }
         let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
         let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
@@ -177,7 +180,7 @@ impl Engine {
         let replied = call.first_reply;
         // Between a call and its reply it wakes for locks of its client library; and what was asked before the request
         // was read, was asked for another.
-        if replied == 0 || call.start < live.start {
+        if !result || replied == 0 || call.start < live.start {
             return;
         }
         let back = Back {

@@ -1,6 +1,6 @@
 //! Work that threads do for each other: a worker makes a call, somebody who holds a request waits for it.
 
-use tracer_common::event::Wake;
+use tracer_common::event::{WAKE_RESULT, Wake};
 
 use super::*;
 use crate::model::Side;
@@ -19,7 +19,8 @@ impl Host {
         *nth += 1;
         let nth = *nth;
         self.nanos += 10;
-        let header = Header { kind: Kind::Wake as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
+        let kind = Kind::Wake as u8;
+        let header = Header { kind, flags: WAKE_RESULT, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
         let (given_at, given_by) = given;
         let books = self.books.get(&tid).copied().unwrap_or_default();
         let wake = Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() };

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, Wake,
-    tcp_state,
+    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, WAKE_RESULT,
+    Wake, tcp_state,
 };
 
 use crate::decode::Record;
@@ -417,7 +417,7 @@ impl<'a> Host<'a> {
         let runs = self.threads.entry(worker).or_default();
         runs.nth += 1;
         let (nth, (given_at, given_by), books) = (runs.nth, runs.given, runs.books);
-        let header = self.header(Kind::Wake, FRONT, worker);
+        let header = Header { flags: WAKE_RESULT, ..self.header(Kind::Wake, FRONT, worker) };
         self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() }));
     }
 
