@@ -325,11 +325,12 @@ impl Engine {
     /// The call was made for the request of whoever was woken.
     fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
         let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
-        let Some(live) = self.units.get_mut(call) else { return };
+        let Some(live) = self.units.get_mut(call).filter(|live| !live.cause.told) else { return };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
             thread.works = true;
         }
         live.cause.open = false;
+        live.cause.waits = false;
         live.cause.candidate = Some(back.request);
         live.cause.kept = Some(back.kept);
         live.cause.by = back.by;
@@ -360,7 +361,7 @@ impl Engine {
         let helped = live.helped.clone();
         for call in helped {
             let Some(live) = self.units.get_mut(call) else { continue };
-            if live.cause.handed.is_some() && live.cause.candidate == Some(request) {
+            if live.cause.handed.is_some() && !live.cause.told && live.cause.candidate == Some(request) {
                 live.cause.vote = if live.cause.by == tid { Vote::For(request) } else { Vote::Split };
             }
         }
@@ -374,9 +375,9 @@ impl Engine {
         }
     }
 
-    fn dismiss(&mut self, call: Slot) {
+    pub(super) fn dismiss(&mut self, call: Slot) {
         if let Some(live) = self.units.get_mut(call) {
-            live.cause.open = false;
+            live.cause.open = live.cause.waits;
         }
     }
 
@@ -384,13 +385,18 @@ impl Engine {
     pub(super) fn settle_due(&mut self, slot: Slot, now: Nanos) {
         let Some(live) = self.units.get(slot).filter(|live| live.cause.open) else { return };
         let (tid, end) = (live.tid, live.end);
-        match self.threads.get(&tid).map(|thread| &thread.errands).filter(|errands| errands.calls.contains(&slot)) {
-            Some(errands) => {
-                if end.max(errands.back_at).saturating_add(self.limits.handover) <= now {
+        let errands = self.threads.get(&tid).map(|thread| &thread.errands);
+        match errands.filter(|errands| errands.calls.contains(&slot)).map(|errands| errands.back_at) {
+            Some(back_at) => {
+                if end.max(back_at).saturating_add(self.limits.handover) <= now {
                     self.decide(tid);
                 }
             }
-            None => self.dismiss(slot),
+            None => {
+                if !self.still_waits(slot, now) {
+                    self.dismiss(slot);
+                }
+            }
         }
     }
 
