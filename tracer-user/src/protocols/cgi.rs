@@ -104,7 +104,7 @@ impl<'a> Variables<'a> {
             carried,
             request_id: self.request_id.map(|id| text(kept(id))),
             headers: self.headers,
-            asked: Asked::default(),
+            asked: Asked { bodiless: method == b"HEAD", ..Asked::default() },
             cut,
         }))
     }
@@ -119,22 +119,55 @@ fn number(text: &[u8]) -> Option<u64> {
     plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
-/// The answer of an application whose connection is for one request: header lines, which may begin with HTTP's status
-/// line, then everything until it closes.
-pub(super) fn reply(bytes: &[u8], cut: bool) -> Step<Reply> {
-    let name = bytes.iter().take_while(|byte| is_token(**byte)).count();
-    match bytes.get(name) {
-        Some(b':') if name > 0 => {}
-        Some(b'/') if bytes.get(..name) == Some(b"HTTP") => {}
-        None if !cut && name < 256 => return Step::NeedMore,
-        _ => return Step::Invalid,
+/// One connection of an application: it is for one request, and closed behind the answer.
+#[derive(Debug, Default)]
+pub(super) struct Once {
+    answered: bool,
+}
+
+impl Once {
+    /// Whether what comes is more than the answer.
+    pub(super) fn is_over(&self) -> bool {
+        self.answered
     }
-    let (used, status) = match answer(bytes) {
-        Some(found) => found,
-        None if cut => (bytes.len(), status_line(bytes).unwrap_or(0)),
-        None => return Step::NeedMore,
-    };
-    Step::Head { used, message: Reply { status, failure: None, interim: false }, body: Body::UntilClose }
+
+    /// The answer: header lines, which may begin with HTTP's status line; then as much as they say, or everything until it
+    /// closes. Web servers close as soon as they have what was said; what is sent beyond that is passed over.
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        if self.answered && !bytes.is_empty() {
+            return Step::Skip { used: bytes.len() };
+        }
+        let name = bytes.iter().take_while(|byte| is_token(**byte)).count();
+        match bytes.get(name) {
+            Some(b':') if name > 0 => {}
+            Some(b'/') if bytes.get(..name) == Some(b"HTTP") => {}
+            None if !cut && name < 256 => return Step::NeedMore,
+            _ => return Step::Invalid,
+        }
+        let (used, status) = match answer(bytes) {
+            Some(found) => found,
+            None if cut => (bytes.len(), status_line(bytes).unwrap_or(0)),
+            None => return Step::NeedMore,
+        };
+        self.answered = true;
+        let bodiless = asked.bodiless || matches!(status, 100..=199 | 204 | 304);
+        let length = if bodiless { Some(0) } else { content_length(bytes.get(..used).unwrap_or_default()) };
+        let body = length.map_or(Body::UntilClose, Body::Length);
+        Step::Head { used, message: Reply { status, failure: None, interim: false }, body }
+    }
+}
+
+/// Bytes of a body, as header lines say.
+fn content_length(mut head: &[u8]) -> Option<u64> {
+    while let Some(end) = memchr(b'\n', head) {
+        let (line, rest) = head.split_at(end);
+        head = rest.get(1..).unwrap_or_default();
+        let (name, value) = line.split_at(memchr(b':', line).unwrap_or(line.len()));
+        if name.eq_ignore_ascii_case(b"content-length") {
+            return number(value.get(1..).unwrap_or_default().trim_ascii());
+        }
+    }
+    None
 }
 
 /// The status of a line that is HTTP's.
@@ -230,19 +263,34 @@ mod tests {
 
     #[test]
     fn what_applications_answer() {
-        let status = |bytes: &str, cut| match reply(bytes.as_bytes(), cut) {
-            Step::Head { used, message, body: Body::UntilClose } => Some((used, message.status)),
+        let get = Asked::default();
+        let status = |bytes: &str, cut, asked: &Asked| match Once::default().reply(bytes.as_bytes(), cut, asked) {
+            Step::Head { used, message, body } => Some((used, message.status, body)),
             _ => None,
         };
-        assert_eq!(status("HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody", false), Some((32, 404)));
-        assert_eq!(status("Status: 201 Made\r\n\r\n", false), Some((20, 201)));
-        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false), None);
-        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", true), Some((20, 500)));
+        let close = Body::UntilClose;
+        for (bytes, expected) in [
+            ("HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody", (32, 404, close)),
+            ("Status: 201 Made\r\n\r\n", (20, 201, close)),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n", (39, 200, Body::Length(14))),
+            ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", (38, 200, close)),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 14\r\n\r\n", (49, 304, Body::Length(0))),
+        ] {
+            assert_eq!(status(bytes, false, &get), Some(expected), "{bytes}");
+        }
+        let head = Asked { bodiless: true, ..get };
+        let long = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n";
+        assert_eq!(status(long, false, &head), Some((39, 200, Body::Length(0))));
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false, &get), None);
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", true, &get), Some((20, 500, close)));
         for (bytes, cut) in [("HTTP", true), ("no header", false), ("", true), (": x", false), ("HTTQ/1.1 200", false)]
         {
-            assert!(matches!(reply(bytes.as_bytes(), cut), Step::Invalid), "{bytes}");
+            assert!(matches!(Once::default().reply(bytes.as_bytes(), cut, &get), Step::Invalid), "{bytes}");
         }
-        assert!(matches!(reply(b"HTT", false), Step::NeedMore));
+        let mut once = Once::default();
+        assert!(matches!(once.reply(b"HTT", false, &get), Step::NeedMore));
+        assert!(matches!(once.reply(long.as_bytes(), false, &get), Step::Head { .. }) && once.is_over());
+        assert!(matches!(once.reply(b"more", false, &get), Step::Skip { used: 4 }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use memchr::memchr;
 
-use super::cgi::{self, Variables};
+use super::cgi::{Once, Variables};
 use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
 /// The first variable is always this one.
@@ -33,7 +33,7 @@ impl Protocol for Scgi {
     }
 
     fn open(&self) -> Box<dyn Parser> {
-        Box::new(Connection)
+        Box::new(Connection(Once::default()))
     }
 }
 
@@ -58,9 +58,9 @@ fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((text, rest.get(1..)?))
 }
 
-/// Nothing is kept between one message and the next.
+/// One connection.
 #[derive(Debug)]
-struct Connection;
+struct Connection(Once);
 
 impl Parser for Connection {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>> {
@@ -96,8 +96,12 @@ impl Parser for Connection {
         Step::Head { used, message, body: Body::Length(length.saturating_add((end - used) as u64)) }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, _: &Asked) -> Step<Reply> {
-        cgi::reply(bytes, cut)
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        self.0.reply(bytes, cut, asked)
+    }
+
+    fn is_unasked(&self, _: &[u8]) -> bool {
+        self.0.is_over()
     }
 }
 

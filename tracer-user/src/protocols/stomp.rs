@@ -324,6 +324,11 @@ impl Framed for Frames {
         }
     }
 
+    fn is_padding(&self, left: u64) -> bool {
+        // RabbitMQ sends a line's end behind each frame.
+        left <= 2 && self.unended == [None; 2]
+    }
+
     fn is_mutual(&self) -> bool {
         true
     }

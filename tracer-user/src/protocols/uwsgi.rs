@@ -4,7 +4,7 @@
 //! what the packet's modifiers can ask for (caches, signals, spoolers) is no request of a web server: what has no
 //! variables of one is left alone.
 
-use super::cgi::{self, Variables};
+use super::cgi::{Once, Variables};
 use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
 /// Bytes before the variables: a modifier, their length, another modifier.
@@ -65,7 +65,7 @@ impl Protocol for Uwsgi {
     }
 
     fn open(&self) -> Box<dyn Parser> {
-        Box::new(Connection)
+        Box::new(Connection(Once::default()))
     }
 }
 
@@ -89,9 +89,9 @@ fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len)
 }
 
-/// Nothing is kept between one message and the next.
+/// One connection.
 #[derive(Debug)]
-struct Connection;
+struct Connection(Once);
 
 impl Parser for Connection {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>> {
@@ -128,8 +128,12 @@ impl Parser for Connection {
         Step::Head { used, message, body }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, _: &Asked) -> Step<Reply> {
-        cgi::reply(bytes, cut)
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        self.0.reply(bytes, cut, asked)
+    }
+
+    fn is_unasked(&self, _: &[u8]) -> bool {
+        self.0.is_over()
     }
 }
 

@@ -115,6 +115,16 @@ fn connections_that_end_early() {
     assert_eq!(summary(&said), [format!("GET /a @1 aborted {}/0/0 @9", get("/a").len())]);
 }
 
+#[test]
+fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
+    let mut conversation = Conversation::new(false);
+    let sized = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+    let mut said = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
+    let at = Stamp { nanos: 9, ..Stamp::default() };
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
+    assert_eq!(summary(&said), [format!("GET /a @1 -> 200 @2 complete {}/43/5 @2", get("/a").len())]);
+}
+
 proptest! {
     #[test]
     fn any_bytes(
