@@ -30,6 +30,7 @@ pub mod mysql;
 pub mod nats;
 mod pair;
 mod parts;
+mod pool;
 pub mod postgresql;
 mod proxy;
 pub mod recognised;
