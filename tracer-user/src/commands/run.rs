@@ -32,6 +32,7 @@ use crate::kernel::skips::Skips;
 use crate::otlp;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
+use crate::runtimes::Finder;
 
 /// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
 /// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
@@ -140,6 +141,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         skips: Skips::default(),
         export,
         saver,
+        finder: Finder::start().inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
     };
     agent.open_up()?;
 

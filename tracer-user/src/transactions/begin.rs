@@ -117,7 +117,7 @@ impl Engine {
                 _ if role == Some(Side::Server) => Cause::delivered(),
                 Some(cause) if timed => *cause,
                 None if timed => Cause::none(UNKNOWN),
-                _ => self.cause(opener, op),
+                _ => self.cause_of(opener, op),
             };
         }
         let slot = self.units.insert(live);
@@ -136,6 +136,9 @@ impl Engine {
                 }
             }
             Side::Client => {
+                if let Some(During { op, .. }) = op {
+                    self.sent_by_task(slot, op);
+                }
                 if let Some(During { op, .. }) = op
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
@@ -162,7 +165,9 @@ impl Engine {
     /// The process has read a request.
     fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
-            self.serving.insert(tgid);
+            if self.serving.insert(tgid) && self.served.len() < self.limits.processes {
+                self.served.push(tgid);
+            }
         } else {
             self.serving_all = true;
         }
@@ -236,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Who caused a call that is being sent.
+    /// Who caused a call that is being sent, as far as its thread tells.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = Cause::none;
         if let Some(during) = op
@@ -305,10 +310,14 @@ impl Engine {
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
         }
+        if let Some(During { op, .. }) = op {
+            self.answered_by_task(slot, op);
+        }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(During { group: Some(Entity::Call(call)), .. }) = op
             && let Some(call) = self.units.get_mut(call)
             && !call.cause.alone
+            && !call.cause.tasked
         {
             call.cause.vote = match call.cause.vote {
                 Vote::None => Vote::For(slot),

@@ -13,6 +13,7 @@ use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VE
 
 use super::begin::{Begun, During};
 use super::connection::Connection;
+use super::entities::Entities;
 use super::handover::Pools;
 use super::join::Joins;
 pub use super::limits::Limits;
@@ -121,6 +122,12 @@ pub struct Engine {
     pub(super) serving: FxHashSet<u32>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
+    /// Those that were not told of yet.
+    pub(super) served: Vec<u32>,
+    /// Processes whose callbacks need not be one request's, as far as their facts say.
+    pub(super) loops: FxHashSet<u32>,
+    /// Tasks of runtimes.
+    pub(super) entities: Entities,
     /// Processes whose threads make calls while they hold no request, and what their jobs are like.
     pub(super) pools: FxHashMap<u32, Pools>,
     /// Those of them that were not asked for yet.
@@ -137,6 +144,7 @@ pub struct Engine {
 impl Engine {
     /// An engine without memory.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
+        let entities = Entities::within(limits.tasks);
         Self {
             settings,
             limits,
@@ -157,6 +165,9 @@ impl Engine {
             graves: VecDeque::new(),
             serving: FxHashSet::default(),
             serving_all: false,
+            served: Vec::new(),
+            loops: FxHashSet::default(),
+            entities,
             pools: FxHashMap::default(),
             wanted: Vec::new(),
             empty: Arc::from(""),
@@ -191,6 +202,8 @@ impl Engine {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
+        self.loops.remove(&tgid);
+        self.entities.forget(tgid);
     }
 
     /// Service of a process; the first one there is for a process never introduced.
@@ -242,7 +255,8 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
-            Record::Wake(wake) => self.woken(wake),
+            Record::Wake(wake) => self.woken(wake, out),
+            Record::Kin(kin) => self.kin(kin),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
@@ -364,6 +378,7 @@ impl Engine {
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let Some(doubted) = thread.follow(nth) else { return };
+        self.entities.lose(header.tgid);
         self.doubt(header.tid, doubted);
     }
 
@@ -553,6 +568,7 @@ impl Engine {
             .collect();
         self.head_bytes = head_bytes;
         self.trim_heads();
+        self.entities.tick(now);
         self.report_long(out);
         self.let_rest();
         for cookie in old {
@@ -580,6 +596,8 @@ impl Engine {
         self.serving.give_back();
         self.pools.give_back();
         self.wanted.give_back();
+        self.served.give_back();
+        self.loops.give_back();
         self.joins.give_back();
         self.waiting.give_back();
         self.deferred.give_back();

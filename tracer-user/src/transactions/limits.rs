@@ -33,6 +33,9 @@ pub struct Limits {
     /// Most bytes of heads put together and of replies put aside, of all connections; beyond it those that were idle
     /// longest lose theirs.
     pub head_bytes: usize,
+    /// Most tasks of runtimes, and most stretches of their time: beyond the first all are forgotten, beyond the second the
+    /// oldest.
+    pub tasks: usize,
 }
 
 impl Default for Limits {
@@ -46,6 +49,7 @@ impl Default for Limits {
             units: 65_536,
             processes: 65_536,
             head_bytes: 64 << 20,
+            tasks: 65_536,
         }
     }
 }
@@ -53,7 +57,7 @@ impl Default for Limits {
 impl Limits {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes } = Self::default();
+        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, tasks } = Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
             grace,
@@ -64,6 +68,7 @@ impl Limits {
             units: scaled(units),
             processes: scaled(processes),
             head_bytes: scaled(head_bytes),
+            tasks: scaled(tasks),
         }
     }
 }
@@ -85,12 +90,18 @@ pub struct EngineFills {
     pub processes: Fill,
     /// Bytes of heads and of replies put aside, as of the last tick.
     pub head_bytes: Fill,
+    /// Tasks of runtimes.
+    pub tasks: Fill,
+    /// Stretches of their time.
+    pub intervals: Fill,
 }
 
 impl Engine {
     /// How full everything is. A new bound has no way around this: the pattern names all of them.
     pub fn fills(&self) -> EngineFills {
-        let Limits { grace: _, handover: _, idle: _, connections, threads, units, processes, head_bytes } = self.limits;
+        let Limits { grace: _, handover: _, idle: _, connections, threads, units, processes, head_bytes, tasks } =
+            self.limits;
+        let (named, intervals) = self.entities.len();
         let counters = &self.counters;
         EngineFills {
             connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
@@ -100,6 +111,8 @@ impl Engine {
             joins: Fill::new(self.joins.waiting(), 2 * join::LIMIT, self.joins.refused),
             processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
+            tasks: Fill::new(named, tasks, self.entities.tasks_reached),
+            intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
         }
     }
 

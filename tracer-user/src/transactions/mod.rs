@@ -12,12 +12,14 @@ mod charge;
 mod closing;
 pub mod connection;
 pub mod engine;
+pub mod entities;
 pub mod handover;
 pub mod ids;
 pub mod join;
 pub mod limits;
 pub mod live;
 mod report;
+mod tasks;
 pub mod thread;
 mod turns;
 

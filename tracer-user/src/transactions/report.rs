@@ -99,6 +99,7 @@ impl Engine {
         let Some(live) = self.units.get(slot) else { return };
         if let Some(handed) = live.cause.handed
             && handed.doubt.is_none()
+            && !live.cause.told
             && let Some(doubt) = self.doubt_of(live.pid)
             && let Some(live) = self.units.get_mut(slot)
         {
