@@ -28,6 +28,7 @@ pub mod secrets;
 pub mod stat;
 pub mod truth;
 pub mod units;
+pub mod uwsgi;
 pub mod vitals;
 pub mod workload;
 

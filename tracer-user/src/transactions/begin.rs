@@ -96,10 +96,10 @@ impl Engine {
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
-        let turn = if timed { connection.turn.take() } else { None };
+        let turn = if timed { connection.take_turn() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
-        let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
+        let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
         let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,

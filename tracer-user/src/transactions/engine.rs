@@ -329,11 +329,7 @@ impl Engine {
         // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
         let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);
         if op.seq != 0 {
-            let base = Some(op.seq.wrapping_sub(op.pos as u32));
-            match dir {
-                Direction::Rx => connection.base.0 = base,
-                Direction::Tx => connection.base.1 = base,
-            }
+            connection.set_base(dir, op.seq.wrapping_sub(op.pos as u32));
         }
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
@@ -420,8 +416,7 @@ impl Engine {
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
-        let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
-        let (rx, tx, head_rx, head_tx, before) = connection.asked;
+        let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
         // Of a connection that is used again it is worth a word that it needs no more than others do.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
@@ -430,7 +425,8 @@ impl Engine {
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
         if changed {
-            connection.asked = wish;
+            connection.asked = (heads.0, heads.1, verdict);
+            connection.set_skips((want.rx_skip, want.tx_skip));
             let ask = Ask {
                 rx_skip: want.rx_skip,
                 tx_skip: want.tx_skip,
