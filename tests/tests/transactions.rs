@@ -81,9 +81,12 @@ fn python_asyncio() {
         title: "Python asyncio streams",
     };
     let modes = [
-        mode("direct", "a call at once", 0.0),
-        mode("naps", "two calls after sleeps", 0.0),
-        mode("gather", "two calls at once (gather)", 0.0),
+        mode("direct", "a call at once", 0.999),
+        mode("naps", "two calls after sleeps", 0.999),
+        mode("gather", "two calls at once (gather)", 0.999),
+        mode("nested", "a task in a task", 0.999),
+        mode("thread", "asyncio.to_thread", 0.999),
+        mode("forgotten", "half of the calls not awaited", 0.0),
     ];
     judge("transactions_asyncio", &application, &modes);
 }
