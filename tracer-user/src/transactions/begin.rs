@@ -165,7 +165,9 @@ impl Engine {
     /// The process has read a request.
     fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
-            if self.serving.insert(tgid) && self.served.len() < self.limits.processes {
+            let first = !self.serving.contains_key(&tgid);
+            self.serving.entry(tgid).or_insert(self.now);
+            if first && self.served.len() < self.limits.processes {
                 self.served.push(tgid);
             }
         } else {
@@ -246,7 +248,7 @@ impl Engine {
         let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all
-            && !self.serving.contains(&during.op.header.tgid)
+            && !self.serving.contains_key(&during.op.header.tgid)
         {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }

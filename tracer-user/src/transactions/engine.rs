@@ -118,8 +118,8 @@ pub struct Engine {
     /// Bytes of heads and replies that wait, as of the last tick.
     pub(super) head_bytes: usize,
     pub(super) said: Vec<Said>,
-    /// Processes that have read a request: entry ports. Others begin what they ask for.
-    pub(super) serving: FxHashSet<u32>,
+    /// Processes that have read a request, and when the first: entry ports. Others begin what they ask for.
+    pub(super) serving: FxHashMap<u32, Nanos>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
     /// Those that were not told of yet.
@@ -163,7 +163,7 @@ impl Engine {
             head_bytes: 0,
             said: Vec::new(),
             graves: VecDeque::new(),
-            serving: FxHashSet::default(),
+            serving: FxHashMap::default(),
             serving_all: false,
             served: Vec::new(),
             loops: FxHashSet::default(),
@@ -310,6 +310,7 @@ impl Engine {
             self.moved(&sent, &[], &[], out);
         }
         self.follow(&op.header, op.nth);
+        self.note_task(op);
         self.moved(op, head, tail, out);
     }
 
