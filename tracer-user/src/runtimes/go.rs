@@ -130,7 +130,13 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
 pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
-    let found = |version: Box<str>, state| Found { name: NAME, version: version.into(), state, runtime: bare, places: Vec::new() };
+    let found = |version: Box<str>, state| Found {
+        name: NAME,
+        version: version.into(),
+        state,
+        runtime: bare,
+        places: Vec::new(),
+    };
     let program = match inspect(&File::open(&path).ok()?) {
         Seen::Other => return None,
         Seen::Unknown(version, why) => return Some(found(version, why)),
@@ -201,8 +207,7 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Prog
         }
     });
     let (creates, queues) = creates.zip(queues).ok_or(State::NoSymbols)?;
-    let text = functions::text(image, functions.text, &creates, &queues)
-        .ok_or(State::Unreadable)?;
+    let text = functions::text(image, functions.text, &creates, &queues).ok_or(State::Unreadable)?;
     let place = |at: u64| text.checked_add(at).and_then(|address| image.place(address));
     program.created = functions::call(image, text, &creates, &queues).and_then(place);
     program.round_trip = sends.and_then(|sends| {

@@ -77,8 +77,8 @@ impl Engine {
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };
         // A goroutine goes on on any thread.
-        let several = kind(during.op.entity) == KIND_GO
-            || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+        let several =
+            kind(during.op.entity) == KIND_GO || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // What its thread did before says nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))

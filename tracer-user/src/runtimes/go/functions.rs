@@ -55,7 +55,13 @@ impl Functions {
         let text = number::<8>(&bytes, 24)?;
         // One entry more than there are functions: where the last one ends.
         let end = count.checked_add(1)?.checked_mul(8)?.checked_sub(4)?.checked_add(entries)?;
-        (count <= COUNT && end <= bytes.len() && names < bytes.len()).then_some(Self { bytes, count, text, names, entries })
+        (count <= COUNT && end <= bytes.len() && names < bytes.len()).then_some(Self {
+            bytes,
+            count,
+            text,
+            names,
+            entries,
+        })
     }
 
     /// Where the `n`th function stands, from the beginning of the code.
