@@ -37,16 +37,22 @@ wire! {
 pub enum UserProbe {
     /// The end of `PyContext_CopyCurrent` (`CPython`): a context was made of another.
     PythonContext = 0,
+    /// Where `runtime.newproc` (Go) queues a goroutine it made.
+    GoCreated = 1,
+    /// `net/http.(*persistConn).roundTrip` (Go): who asks by a connection, that its own goroutine writes to.
+    GoRoundTrip = 2,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 1] = [Self::PythonContext];
+    pub const ALL: [Self; 3] = [Self::PythonContext, Self::GoCreated, Self::GoRoundTrip];
 
     /// The program's name in the object, also the label of its metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::PythonContext => "python_context",
+            Self::GoCreated => "go_created",
+            Self::GoRoundTrip => "go_round_trip",
         }
     }
 
@@ -54,6 +60,8 @@ impl UserProbe {
     pub fn place(self) -> &'static str {
         match self {
             Self::PythonContext => "uretprobe PyContext_CopyCurrent",
+            Self::GoCreated => "uprobe in runtime.newproc",
+            Self::GoRoundTrip => "uprobe net/http.(*persistConn).roundTrip",
         }
     }
 
@@ -61,6 +69,8 @@ impl UserProbe {
     pub fn without(self) -> &'static str {
         match self {
             Self::PythonContext => "calls of Python's event loops are nobody's",
+            Self::GoCreated => "calls of goroutines that requests start are nobody's",
+            Self::GoRoundTrip => "calls of net/http's client are nobody's",
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A process without a runtime costs one look at its thread's record.
 
+mod go;
 mod python;
 
 use core::arch::asm;
@@ -15,10 +16,14 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_PYTHON, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_PYTHON, Runtime, UserProbe},
 };
 
-use crate::{emit, kernel::task::Task, storage::Thread};
+use crate::{
+    emit,
+    kernel::task::Task,
+    storage::{SOCK_PASSIVE, Sock, Thread},
+};
 
 /// What runs in which process, by process id.
 #[map]
@@ -52,10 +57,10 @@ pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
     thread.kins = 0;
 }
 
-/// Notes with the thread which task it runs. Nothing else of the largest programs depends on what comes of it: the
+/// Notes with the thread which task it runs, or sends for. Nothing else of the largest programs depends on what comes of it: the
 /// verifier need not walk them once for each.
 #[inline(always)]
-pub(crate) fn note(task: Task, thread: &mut Thread, tgid: u32) {
+pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, sock: &Sock) {
     if thread.runtime == 0 {
         return;
     }
@@ -64,7 +69,9 @@ pub(crate) fn note(task: Task, thread: &mut Thread, tgid: u32) {
         return;
     };
     thread.kins = kins(runtime) as u32;
-    thread.entity = entity(task, runtime);
+    let own = entity(task, runtime);
+    let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
+    thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
 }
 
 /// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
@@ -75,6 +82,7 @@ fn entity(task: Task, runtime: &Runtime) -> u64 {
     }
     match runtime.kind {
         KIND_PYTHON => python::entity(task, runtime),
+        KIND_GO => go::entity(task, runtime),
         _ => 0,
     }
 }

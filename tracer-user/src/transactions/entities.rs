@@ -7,13 +7,16 @@
 //! decides, so calls wait for it.
 //!
 //! Names of tasks are used again (addresses of contexts). Every making of one is told by the kernel and counted; from the
-//! first that is missing on nothing is known of the process's tasks but what is seen after it.
+//! first that is missing on nothing is known of the process's tasks but what is seen after it. Goroutines are made on
+//! several processors at once and told of in another order than they are counted in; but their names are never used
+//! again, and of one whose making is missing nothing is known but what it answers itself.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
+use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -82,8 +85,9 @@ struct Process {
     kins: u32,
     /// Whether there was one.
     known: bool,
-    /// Times something was lost.
+    /// Times something was lost, and when that was noticed last.
     losses: u32,
+    lost_at: Nanos,
 }
 
 /// For whom a task works.
@@ -124,6 +128,11 @@ pub fn kind(entity: u64) -> u32 {
     (entity >> ENTITY_BITS) as u32
 }
 
+/// Whether the name is nobody else's as long as its process lives.
+fn is_unique(entity: u64) -> bool {
+    kind(entity) == KIND_GO
+}
+
 impl Entities {
     /// At most this many tasks, and as many intervals.
     pub fn within(limit: usize) -> Self {
@@ -148,27 +157,32 @@ impl Entities {
     }
 
     /// Something of the process was not seen: what is known of its tasks is void.
-    pub fn lose(&mut self, tgid: u32) {
+    pub fn lose(&mut self, tgid: u32, now: Nanos) {
         if let Some(process) = self.processes.get_mut(&tgid) {
             process.losses = process.losses.wrapping_add(1);
+            process.lost_at = process.lost_at.max(now);
         }
     }
 
     /// The process is gone, or runs another program.
     pub fn forget(&mut self, tgid: u32) {
         // Its tasks stay until they are old: another process of this id begins with another number of losses.
-        self.lose(tgid);
+        self.lose(tgid, 0);
     }
 
-    /// Takes the number of relations its process had told of when something happened.
-    fn follow(&mut self, tgid: u32, kins: u32) {
+    /// Takes the number of relations its process had told of when something happened to `entity`.
+    fn follow(&mut self, tgid: u32, entity: u64, kins: u32, now: Nanos) {
         let process = self.processes.entry(tgid).or_default();
+        if is_unique(entity) {
+            return;
+        }
         let ahead = kins.wrapping_sub(process.kins);
         if !std::mem::replace(&mut process.known, true) {
             process.kins = kins;
         } else if ahead != 0 && ahead <= u32::MAX / 2 {
             process.kins = kins;
             process.losses = process.losses.wrapping_add(1);
+            process.lost_at = process.lost_at.max(now);
             self.lost += u64::from(ahead);
         }
     }
@@ -178,18 +192,27 @@ impl Entities {
         let tgid = kin.header.tgid;
         let known = self.processes.get(&tgid).copied().unwrap_or_default();
         let ahead = kin.nth.wrapping_sub(known.kins);
-        if known.known && (ahead == 0 || ahead > u32::MAX / 2) {
+        let unique = is_unique(kin.child);
+        if !unique && known.known && (ahead == 0 || ahead > u32::MAX / 2) {
             // Told before, or too late: what it says was taken for lost.
             return;
         }
-        self.follow(tgid, kin.nth.wrapping_sub(1));
-        if let Some(process) = self.processes.get_mut(&tgid) {
+        self.follow(tgid, kin.child, kin.nth.wrapping_sub(1), kin.header.nanos);
+        if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !unique) {
             process.kins = kin.nth;
         }
         if kin.relation != KIN_CREATED || !is_named(kin.child) {
             return;
         }
-        let maker = if is_named(kin.parent) { self.current(tgid, kin.parent, now, &over) } else { 0 };
+        if unique && self.tasks.get(&(tgid, kin.child)).is_some_and(|task| task.losses == self.losses(tgid)) {
+            // Told before, or it was seen at work before: too late.
+            return;
+        }
+        let mut maker = if is_named(kin.parent) { self.current(tgid, kin.parent, now, &over) } else { 0 };
+        if self.interval(maker).is_some_and(|interval| interval.began > kin.header.nanos) {
+            // Its maker has gone on to something else since.
+            maker = 0;
+        }
         self.make_room();
         let task = Task { maker, told: kin.nth, losses: self.losses(tgid), ..Task::default() };
         self.tasks.insert((tgid, kin.child), task);
@@ -247,7 +270,7 @@ impl Entities {
         if !is_named(entity) {
             return Works::Unknown("which task of its runtime it was is not known");
         }
-        self.follow(tgid, op.kins);
+        self.follow(tgid, entity, op.kins, op.header.nanos);
         if self.is_late(op) {
             return Works::Unknown("its task was made anew since");
         }
@@ -274,7 +297,7 @@ impl Entities {
         let task = self.tasks.get(&(op.header.tgid, op.entity));
         task.is_some_and(|task| {
             let behind = task.told.wrapping_sub(op.kins);
-            task.told != 0 && behind != 0 && behind <= u32::MAX / 2
+            !is_unique(op.entity) && task.told != 0 && behind != 0 && behind <= u32::MAX / 2
         })
     }
 
@@ -291,7 +314,7 @@ impl Entities {
         if !is_named(entity) {
             return decided;
         }
-        self.follow(tgid, op.kins);
+        self.follow(tgid, entity, op.kins, op.header.nanos);
         if self.is_late(op) {
             return decided;
         }
@@ -345,7 +368,7 @@ impl Entities {
         if !is_named(entity) {
             return Vec::new();
         }
-        self.follow(tgid, op.kins);
+        self.follow(tgid, entity, op.kins, op.header.nanos);
         if self.is_late(op) {
             return Vec::new();
         }
@@ -360,7 +383,11 @@ impl Entities {
         let several = at > answer.start && !(alone && of == cookie);
         task.mixed |= several;
         let previous = before.map_or(0, |before| before.now);
-        let doubt = task.mixed.then_some(SEVERAL);
+        let mixed = task.mixed.then_some(SEVERAL);
+        // Others may have been read meanwhile, by the same task, and what it asked for may have been for them.
+        let unseen = kind(entity) == KIND_PYTHON
+            && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
+        let doubt = mixed.or(unseen.then_some("something of its process was not seen while the request was open"));
         let mut decided = Vec::new();
         if several && !again {
             self.spread(previous, doubt, &mut decided);
