@@ -9,6 +9,7 @@ pub mod agent;
 pub mod bpf;
 pub mod cgroup;
 pub mod faults;
+pub mod hosts;
 pub mod http;
 pub mod http2;
 pub mod load;

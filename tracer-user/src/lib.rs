@@ -13,8 +13,9 @@ pub mod host;
 pub mod decode;
 // Layer 3: loading, attaching, rings up, policy down.
 pub mod kernel;
-// Layer 4: bytes of connections to messages.
+// Layer 4: bytes of connections to messages; what agents of several hosts tell each other.
 pub mod protocols;
+pub mod relay;
 // Layer 5: messages to units of work, their causes and their cost.
 pub mod transactions;
 // Layer 6: units of work to request classes.

@@ -13,6 +13,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::netns::OwnNetns;
+use super::relaying::{self, Relaying};
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::units::Lines;
@@ -82,6 +84,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         }
         None => None,
     };
+    let hub = relaying::start(&config.relay, seed, &host, &runtime)?;
     let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
     if saver.is_some() {
         pipeline.store.hand_out();
@@ -119,6 +122,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
     let console = Arc::new(http::Console::default());
+    let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
     let mut agent = Agent {
         hertz: config.hertz,
         config,
@@ -140,6 +144,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         skips: Skips::default(),
         export,
         saver,
+        relaying: hub.map(Relaying::new),
+        netns: config_netns,
     };
     agent.open_up()?;
 
@@ -159,7 +165,9 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
         status.beat();
         agent.shed(&mut pipeline);
+        agent.hear(&mut pipeline);
         let taken = agent.drain(&mut pipeline);
+        agent.tell(&mut pipeline);
         while let Ok(job) = job_queue.try_recv() {
             job(&pipeline.view(&agent.health));
         }
@@ -243,6 +251,16 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());
     }
+    if let Some(listen) = options.relay {
+        config.relay.listen = Some(listen);
+    }
+    if !options.relay_peer.is_empty() {
+        config.relay.peers.clone_from(&options.relay_peer);
+    }
+    if let Some(file) = &options.relay_key {
+        config.relay.key_file = Some(file.clone());
+    }
+    config.own_netns |= options.own_netns;
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
     }
@@ -296,6 +314,9 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
 
 fn announce(listen: SocketAddr, agent: &Agent) {
     eprintln!("tracer: console, metrics and API on http://{listen}/");
+    if let Some(listen) = agent.relaying.as_ref().and_then(Relaying::listen) {
+        eprintln!("tracer: other agents are listened to on {listen}");
+    }
     for note in agent.health.not_ready.iter().chain(&agent.health.degraded) {
         eprintln!("tracer: {note}");
     }

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Output};
 use super::join;
-use crate::guard::fill::{Fill, scaled};
+use crate::guard::fill::{Fill, MEMORY, scaled};
 use crate::model::Nanos;
 use crate::protocols::Said;
 
@@ -33,6 +33,8 @@ pub struct Limits {
     /// Most bytes of heads put together and of replies put aside, of all connections; beyond it those that were idle
     /// longest lose theirs.
     pub head_bytes: usize,
+    /// Memory the bounds of what agents tell each other follow, bytes.
+    pub relay_memory: u64,
 }
 
 impl Default for Limits {
@@ -46,6 +48,7 @@ impl Default for Limits {
             units: 65_536,
             processes: 65_536,
             head_bytes: 64 << 20,
+            relay_memory: MEMORY,
         }
     }
 }
@@ -53,7 +56,8 @@ impl Default for Limits {
 impl Limits {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes } = Self::default();
+        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, relay_memory: _ } =
+            Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
             grace,
@@ -64,6 +68,7 @@ impl Limits {
             units: scaled(units),
             processes: scaled(processes),
             head_bytes: scaled(head_bytes),
+            relay_memory: memory,
         }
     }
 }
@@ -85,13 +90,28 @@ pub struct EngineFills {
     pub processes: Fill,
     /// Bytes of heads and of replies put aside, as of the last tick.
     pub head_bytes: Fill,
+    /// Requests, and what other agents said of some.
+    pub relay_requests: Fill,
+    /// Calls whose other end may tell of them.
+    pub relay_calls: Fill,
 }
 
 impl Engine {
     /// How full everything is. A new bound has no way around this: the pattern names all of them.
     pub fn fills(&self) -> EngineFills {
-        let Limits { grace: _, handover: _, idle: _, connections, threads, units, processes, head_bytes } = self.limits;
+        let Limits {
+            grace: _,
+            handover: _,
+            idle: _,
+            connections,
+            threads,
+            units,
+            processes,
+            head_bytes,
+            relay_memory: _,
+        } = self.limits;
         let counters = &self.counters;
+        let (relay_requests, relay_calls) = self.relays.fills();
         EngineFills {
             connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
             closing: Fill::new(self.closing.len(), connections, counters.closing_early),
@@ -100,6 +120,8 @@ impl Engine {
             joins: Fill::new(self.joins.waiting(), 2 * join::LIMIT, self.joins.refused),
             processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
+            relay_requests,
+            relay_calls,
         }
     }
 

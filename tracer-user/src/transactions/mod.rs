@@ -17,6 +17,7 @@ pub mod ids;
 pub mod join;
 pub mod limits;
 pub mod live;
+pub mod relayed;
 mod report;
 pub mod thread;
 mod turns;
