@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use tracer_user::relay::Agent;
 use tracer_user::relay::event::Event;
 use tracer_user::relay::matches::{Given, Matches};
 use tracer_user::relay::message::{Decoder, Encoder, Message};
-use tracer_user::relay::Agent;
 
 fuzz_target!(|data: &[u8]| {
     if let Some((now, event)) = Event::decode(data) {

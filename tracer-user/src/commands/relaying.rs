@@ -26,11 +26,30 @@ pub(super) struct Relaying {
     hub: Hub,
     mode: Mode,
     told: Nanos,
+    _runtime: Background,
 }
 
 impl Relaying {
-    pub(super) fn new(hub: Hub) -> Self {
-        Self { hub, mode: Mode::Off, told: 0 }
+    /// Begins to speak to other agents, where that is wanted, in a thread of its own.
+    pub(super) fn start(config: &Relay, seed: u64, host: &str) -> Result<Option<Self>, Failure> {
+        if !config.is_on() {
+            return Ok(None);
+        }
+        let settings = config.settings().map_err(Failure::Relay)?;
+        let own = relay::Agent { number: seed.max(1), host: host.into() };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tracer-relay")
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::Running(format!("no thread for other agents: {error}")))?;
+        let hub = runtime.block_on(Hub::start(settings, own)).map_err(|error| {
+            let listen = config.listen.map(|listen| listen.to_string()).unwrap_or_default();
+            Failure::Running(format!(
+                "cannot listen for other agents on {listen}: {error}; choose another with --relay"
+            ))
+        })?;
+        Ok(Some(Self { hub, mode: Mode::Off, told: 0, _runtime: Background(Some(runtime)) }))
     }
 
     /// Where other agents are listened to.
@@ -39,23 +58,16 @@ impl Relaying {
     }
 }
 
-/// Begins to speak to other agents, where that is wanted.
-pub(super) fn start(
-    config: &Relay,
-    seed: u64,
-    host: &str,
-    runtime: &tokio::runtime::Runtime,
-) -> Result<Option<Hub>, Failure> {
-    if !config.is_on() {
-        return Ok(None);
+/// A runtime that is not waited for: whoever is spoken to may not answer.
+#[derive(Debug)]
+struct Background(Option<tokio::runtime::Runtime>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
-    let settings = config.settings().map_err(Failure::Relay)?;
-    let own = relay::Agent { number: seed.max(1), host: host.into() };
-    let hub = runtime.block_on(Hub::start(settings, own)).map_err(|error| {
-        let listen = config.listen.map(|listen| listen.to_string()).unwrap_or_default();
-        Failure::Running(format!("cannot listen for other agents on {listen}: {error}; choose another with --relay"))
-    })?;
-    Ok(Some(hub))
 }
 
 impl Agent {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
 use super::netns::OwnNetns;
-use super::relaying::{self, Relaying};
+use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::units::Lines;
@@ -84,7 +84,6 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         }
         None => None,
     };
-    let hub = relaying::start(&config.relay, seed, &host, &runtime)?;
     let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
     if saver.is_some() {
         pipeline.store.hand_out();
@@ -96,6 +95,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
 
     // The helpers run: the server's threads, and the one that names stacks.
     prioritize_pipeline(&config);
+    // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
+    let relaying = Relaying::start(&config.relay, seed, &host)?;
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
@@ -144,7 +145,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         skips: Skips::default(),
         export,
         saver,
-        relaying: hub.map(Relaying::new),
+        relaying,
         netns: config_netns,
     };
     agent.open_up()?;

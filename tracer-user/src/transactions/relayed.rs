@@ -24,12 +24,15 @@ use crate::relay::matches::{self, Effect, Given, KEEP, Matches};
 use crate::relay::message::{Message, Summary};
 use crate::relay::{Agent, Outcomes};
 
-/// How long a request waits for its first word of a caller, from its beginning; nanoseconds.
+/// How long a request waits for word of its caller, from its beginning; nanoseconds.
 const WAIT: Nanos = 1_000_000_000;
+/// The same on a connection another agent has spoken of: word is certain to come, unless that agent is lost.
+const KNOWN_WAIT: Nanos = 5_000_000_000;
 /// How long it waits for the transaction's name where the caller does not know it yet, nanoseconds.
 const SETTLES: Nanos = 10_000_000_000;
-/// Times the report of a call is put off for word of its other end.
+/// Times the report of a call is put off for word of its other end; and on a connection another agent has spoken of.
 const PATIENCE: u8 = 4;
+const KNOWN_PATIENCE: u8 = 20;
 
 /// Whether another agent speaks of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +71,7 @@ pub struct Relayed {
 #[derive(Clone, Copy, Debug)]
 struct Served {
     slot: Slot,
+    cookie: u64,
     id: UnitId,
     /// The name its transaction had before anybody said another.
     trace: TraceId,
@@ -79,6 +83,9 @@ pub(super) struct Relays {
     mode: Mode,
     matches: Matches<Served>,
     calls: Calls<Slot>,
+    /// Sockets of calls by their connection (`Key::connection`): word that comes after a call's report is still the
+    /// connection's.
+    callers: FxHashMap<u64, u64>,
     /// Calls that were sent before their transaction was known.
     unsettled: VecDeque<Slot>,
     /// Requests that ended, whose callers are to be told.
@@ -95,6 +102,7 @@ impl Relays {
             mode: Mode::Off,
             matches: Matches::new(scaled(matches::LIMIT, memory)),
             calls: Calls::new(scaled(calls::LIMIT, memory)),
+            callers: FxHashMap::default(),
             unsettled: VecDeque::new(),
             answers: VecDeque::new(),
             renamed: FxHashMap::default(),
@@ -141,6 +149,7 @@ impl Relays {
     pub(super) fn give_back(&mut self) {
         self.matches.give_back();
         self.calls.give_back();
+        self.callers.give_back();
         self.unsettled.give_back();
         self.answers.give_back();
         self.renamed.give_back();
@@ -154,6 +163,11 @@ impl Relays {
             Fill::new(self.calls.len(), self.calls.limit(), self.calls.refused),
         )
     }
+}
+
+/// Times the report of a call is put off.
+fn patience(contact: Contact) -> u8 {
+    if contact == Contact::Yes { KNOWN_PATIENCE } else { PATIENCE }
 }
 
 /// A call's context, but for the names of its class.
@@ -188,6 +202,10 @@ impl Engine {
                         let was = self.relays.name(served.trace);
                         self.relays.rename(self.now, served.trace, trace);
                         self.relays.rename(self.now, was, trace);
+                        if let Some(connection) = self.connections.get_mut(&served.cookie) {
+                            // Later requests of it wait again.
+                            connection.contact = Contact::Yes;
+                        }
                         out.push(Output::Late { unit: served.id, was, parent: context.parent, trace });
                     }
                     Effect::Waits | Effect::Nothing => {}
@@ -208,12 +226,13 @@ impl Engine {
             && self.relays.mode == Mode::Waits
             && contact != Contact::No
             && live.remote_parent.is_none();
-        let until = if waits { now + WAIT } else { 0 };
+        let wait = if contact == Contact::Yes { KNOWN_WAIT } else { WAIT };
+        let until = if waits { now + wait } else { 0 };
         let nothing = (None, None, None);
         let (given, sent, summary) = nothing;
         live.relay = Some(Box::new(Relayed { key, far, until, given, delay: 0, answered: false, sent, summary }));
         if live.side == Side::Server {
-            let served = Served { slot, id: live.id, trace: live.trace };
+            let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace };
             if let Some(given) = self.relays.matches.unit(now, key, served).cloned() {
                 self.adopt(slot, given);
             }
@@ -248,6 +267,11 @@ impl Engine {
     fn answered_afar(&mut self, summary: Summary, from: &Agent) {
         let Some(slot) = self.relays.calls.answered(summary.key) else {
             self.relays.late_answers += 1;
+            let cookie = self.relays.callers.get(&summary.key.connection());
+            if let Some(connection) = cookie.and_then(|cookie| self.connections.get_mut(cookie)) {
+                // Later calls of it wait again.
+                connection.contact = Contact::Yes;
+            }
             return;
         };
         let Some(live) = self.units.get_mut(slot) else { return };
@@ -317,7 +341,7 @@ impl Engine {
             && relay.summary.is_none()
             && self.relays.mode == Mode::Waits
             && contact != Contact::No
-            && live.deferred < PATIENCE
+            && live.deferred < patience(contact)
     }
 
     /// A unit is reported; gives the name its transaction has now.
@@ -331,7 +355,8 @@ impl Engine {
                     relay.given.is_none() && relay.until != 0 && self.now >= relay.until
                 }
                 Side::Client => {
-                    let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= PATIENCE;
+                    let contact = self.connections.get(&cookie).map_or(Contact::No, |connection| connection.contact);
+                    let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= patience(contact);
                     self.relays.calls.over(key);
                     in_vain
                 }
@@ -356,12 +381,17 @@ impl Engine {
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
         let (key, far, sent) = (relay.key, relay.far, relay.sent);
         let trace = self.relays.name(self.trace(live, DEPTH));
-        let settled = self.settled(live, DEPTH);
+        let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);
         if sent == Some((trace, settled)) {
             return None;
         }
         if sent.is_none() {
             self.relays.calls.sent(key, slot);
+            if self.relays.callers.len() >= self.relays.calls.limit() {
+                // Those in use come again with their next call.
+                self.relays.callers.clear();
+            }
+            self.relays.callers.insert(key.connection(), cookie);
         }
         if !settled && self.relays.unsettled.len() < self.limits.units {
             self.relays.unsettled.push_back(slot);
