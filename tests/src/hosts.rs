@@ -104,7 +104,7 @@ impl Hosts {
     pub fn cut(&self, cut: bool) {
         self.nft("flush chain ip t f\n");
         if cut {
-            self.nft(&format!("table ip t {{ chain f {{ tcp dport {RELAY} drop\ntcp sport {RELAY} drop\n}} }}\n"));
+            self.nft(&format!("table ip t {{\nchain f {{\ntcp dport {RELAY} drop\ntcp sport {RELAY} drop\n}}\n}}\n"));
         }
     }
 

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod bpf;
 pub mod cgroup;
 pub mod faults;
+pub mod go;
 pub mod hosts;
 pub mod http;
 pub mod http2;
@@ -29,6 +30,7 @@ pub mod secrets;
 pub mod stat;
 pub mod truth;
 pub mod units;
+pub mod uwsgi;
 pub mod vitals;
 pub mod workload;
 

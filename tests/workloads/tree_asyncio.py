@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import urllib.request
 
 UPSTREAM = int(os.environ["UPSTREAM_PORT"])
 FREE = []
@@ -42,7 +43,43 @@ async def gather(ident):
     await asyncio.gather(later(ident, 0), later(ident, 1))
 
 
-MODES = {"direct": direct, "naps": naps, "gather": gather}
+async def deep(ident, number):
+    """A task in a task."""
+    await nap(0.002)
+    await asyncio.create_task(later(ident, number))
+
+
+async def nested(ident):
+    await asyncio.gather(deep(ident, 0), deep(ident, 1))
+
+
+def block(ident, number):
+    url = f"http://127.0.0.1:{UPSTREAM}/b/{ident}/k{number}/d{random.randrange(500, 6500)}"
+    with urllib.request.urlopen(url) as reply:
+        reply.read()
+
+
+async def thread(ident):
+    await asyncio.to_thread(block, ident, 0)
+
+
+async def forgotten(ident):
+    """Two calls: one that is awaited, one that is not and comes later."""
+    task = asyncio.create_task(later(ident, 1))
+    KEPT.add(task)
+    task.add_done_callback(KEPT.discard)
+    await ask(ident, 0)
+
+
+KEPT = set()
+MODES = {
+    "direct": direct,
+    "naps": naps,
+    "gather": gather,
+    "nested": nested,
+    "thread": thread,
+    "forgotten": forgotten,
+}
 
 
 async def serve(reader, writer):

@@ -26,12 +26,14 @@ pub enum Kind {
     Sample = 7,
     /// A thread woke another that waited for it: [`Wake`].
     Wake = 8,
+    /// What the tasks of a runtime have to do with each other: [`Kin`].
+    Kin = 9,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 8] =
-        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample, Self::Wake];
+    pub const ALL: [Self; 9] =
+        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample, Self::Wake, Self::Kin];
 
     /// The kind a header's first byte names.
     pub fn from_byte(byte: u8) -> Option<Self> {
@@ -49,6 +51,7 @@ impl Kind {
             Self::Exec => "exec",
             Self::Sample => "sample",
             Self::Wake => "wake",
+            Self::Kin => "kin",
         }
     }
 
@@ -63,6 +66,7 @@ impl Kind {
             Self::Exec => Exec::SIZE,
             Self::Sample => Sample::SIZE,
             Self::Wake => Wake::SIZE,
+            Self::Kin => Kin::SIZE,
         }
     }
 }
@@ -95,6 +99,19 @@ pub const TICK_KERNEL: u8 = 1 << 1;
 pub const TICK_RUNNING: u8 = 1 << 2;
 /// [`State`]: the change happened in the thread named by the header, on its own behalf (connect, close).
 pub const STATE_OWN: u8 = 1 << 0;
+/// [`Wake`]: since its last operation or wake-up the thread has read a reply itself, or was given work. Other wake-ups only
+/// tell that one stretch of work ends.
+pub const WAKE_RESULT: u8 = 1 << 0;
+/// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
+pub const KIN_CREATED: u8 = 1;
+/// [`Kin::relation`]: `parent` handed to `child` what it waited for.
+pub const KIN_HANDED_BACK: u8 = 2;
+/// [`Kin::relation`]: what is sent next by the descriptor `child` is sent for `parent`.
+pub const KIN_USES: u8 = 3;
+
+/// Bits of an entity ([`Op::entity`]) that say which one it is; those above are its runtime's kind
+/// (`crate::runtime::KIND_…`).
+pub const ENTITY_BITS: u32 = 56;
 
 /// [`Open::role`]: not known (older than the tracer, or not TCP).
 pub const ROLE_UNKNOWN: u8 = 0;
@@ -131,7 +148,7 @@ wire! {
     pub struct Header {
         /// A [`Kind`] as a number.
         pub kind: u8,
-        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`.
+        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`, `WAKE_…`.
         pub flags: u8,
         /// CPU the record was made on.
         pub cpu: u16,
@@ -203,6 +220,13 @@ wire! {
         pub sent_end: u64,
         /// When the last of them was sent.
         pub sent_at: u64,
+        /// Which task of its runtime did it: 0 = its process has no runtime whose tasks are known, or the thread is none of
+        /// the runtime's. Else the runtime's kind above [`ENTITY_BITS`] bits that name the task, 0 = not known which.
+        pub entity: u64,
+        /// Records of kind [`Kin`] of its process so far: one that is missing shows. Wraps.
+        pub kins: u32,
+        /// Zero.
+        pub reserved: u32,
         /// The thread's books at this moment.
         pub books: Books,
     }
@@ -368,6 +392,26 @@ wire! {
         pub given_by: u32,
         /// Zero.
         pub reserved: u32,
+        /// The waking thread's books.
+        pub books: Books,
+    }
+}
+
+wire! {
+    /// What two tasks of a runtime have to do with each other: a goroutine or a context was made by another.
+    pub struct Kin {
+        /// Common part: the thread it happened on.
+        pub header: Header,
+        /// Who is spoken of, as [`Op::entity`]. Its name may have been another's before: that one is no more.
+        pub child: u64,
+        /// The other one, as [`Op::entity`]; without a name (0 in the low bits) it is not known.
+        pub parent: u64,
+        /// Which record of this kind of its process it is, from 1. Wraps.
+        pub nth: u32,
+        /// `KIN_…`.
+        pub relation: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
     }
 }
 
@@ -398,6 +442,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(9), None);
+        assert_eq!(Kind::from_byte(10), None);
     }
 }

@@ -1,8 +1,9 @@
 //! What the kernel side and the user side of tracer agree on.
 //!
 //! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the
-//! list of kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout ([`ring`]), limits
-//! ([`limits`]) and the numbers of one processor architecture ([`arch`]).
+//! list of kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout
+//! ([`ring`]), what runtimes there are ([`runtime`]), limits ([`limits`]) and the numbers of one processor architecture
+//! ([`arch`]).
 //! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
 //! development machine.
 #![no_std]
@@ -15,4 +16,5 @@ pub mod lost;
 pub mod members;
 pub mod policy;
 pub mod ring;
+pub mod runtime;
 mod wire;

@@ -24,11 +24,15 @@ pub enum Lost {
     Stack = 8,
     /// A thread woke more threads that hold requests, after one of its operations, than are reported.
     Wakes = 9,
+    /// A thread's memory was not as its runtime's version says: its task is not known.
+    Runtime = 10,
+    /// The event ring was full: a relation between two tasks of a runtime was not reported.
+    RingKin = 11,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -39,11 +43,13 @@ impl Lost {
         Self::PayloadUnknown,
         Self::Stack,
         Self::Wakes,
+        Self::Runtime,
+        Self::RingKin,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
     pub fn is_event(self) -> bool {
-        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack | Self::Wakes)
+        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack | Self::Wakes | Self::Runtime)
     }
 
     /// Label value of `tracer_events_lost_total{reason}`.
@@ -59,6 +65,8 @@ impl Lost {
             Self::PayloadUnknown => "payload_unknown",
             Self::Stack => "stack_unreadable",
             Self::Wakes => "wakes_not_told",
+            Self::Runtime => "runtime_check_failed",
+            Self::RingKin => "ring_full_kin",
         }
     }
 }

@@ -58,6 +58,8 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_SOCKET_SK", "socket", "sk"),
     // Without CONFIG_SCHED_INFO the time a thread waits for a CPU is shown as blocked.
     Member { global: "OFF_TASK_RUN_DELAY", of: "task_struct", path: "sched_info.run_delay", required: false },
+    // Where a thread's own data are; where the processor has it elsewhere, tasks of Python cannot be told apart.
+    Member { global: "OFF_TASK_FSBASE", of: "task_struct", path: "thread.fsbase", required: false },
     Member { global: "OFF_URING_OPCODE", of: "io_kiocb", path: "opcode", required: false },
     Member { global: "OFF_URING_FLAGS", of: "io_kiocb", path: "flags", required: false },
     Member { global: "OFF_URING_FD", of: "io_kiocb", path: "cqe.fd", required: false },

@@ -83,3 +83,18 @@ impl<const N: usize> Field for [u8; N] {
         Some(())
     }
 }
+
+impl<const N: usize> Field for [u64; N] {
+    #[inline]
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let mut all = [0; N];
+        for one in &mut all {
+            *one = u64::take(from)?;
+        }
+        Some(all)
+    }
+    #[inline]
+    fn put(&self, to: &mut &mut [u8]) -> Option<()> {
+        self.iter().try_for_each(|one| one.put(to))
+    }
+}

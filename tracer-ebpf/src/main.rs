@@ -15,6 +15,7 @@ mod offsets;
 mod policy;
 mod process;
 mod ring;
+mod runtime;
 mod sample;
 mod sched;
 mod scratch;

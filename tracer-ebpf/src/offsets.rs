@@ -39,6 +39,7 @@ offsets! {
     OFF_TASK_RUN_DELAY,
     OFF_TASK_COMM,
     OFF_TASK_FILES,
+    OFF_TASK_FSBASE,
     OFF_FILES_FDT,
     OFF_FDT_FD,
     OFF_FILE_PRIVATE,
@@ -54,6 +55,7 @@ offsets! {
     OFF_REG_ARG1,
     OFF_REG_ARG2,
     OFF_REG_ARG4,
+    OFF_REG_TASK,
 }
 
 /// Process id of the agent: its own sockets are not traced.

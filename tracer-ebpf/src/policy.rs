@@ -15,6 +15,7 @@ use tracer_common::{
 
 use crate::{
     offsets::AGENT_TGID,
+    runtime,
     storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_IGNORED, SOCK_PASSIVE, SOCK_TURNS, Sock, Thread},
 };
 
@@ -62,6 +63,7 @@ pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) 
                 None => PROCESS_TRACE,
             }
         };
+        runtime::refresh(thread, tgid);
     }
     thread.policy == PROCESS_TRACE
 }

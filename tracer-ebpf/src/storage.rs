@@ -87,6 +87,8 @@ pub(crate) struct Thread {
     pub(crate) slept_at: u64,
     /// When a thread that held a request woke it last, by a futex.
     pub(crate) given_at: u64,
+    /// The task of its runtime that did its last operation, as a record says it.
+    pub(crate) entity: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
@@ -112,10 +114,17 @@ pub(crate) struct Thread {
     /// Which thread gave it work at `given_at`, and 1 until a wake-up by it was reported since.
     pub(crate) given_by: u32,
     pub(crate) given_new: u32,
-    /// Wake-ups by it reported since its last operation.
+    /// 1: it has made a call while it held nothing, at any time: it may be working for others.
+    pub(crate) works: u32,
+    /// Wake-ups by it reported since its last operation, or since it left the CPU last, by the number of times it had.
     pub(crate) wakes: u32,
+    pub(crate) wakes_at: u32,
     /// Flags of the operation under way that are known before its payload is copied.
     pub(crate) early: u32,
+    /// What kind of runtime its process has, as of `generation`; 0 = none.
+    pub(crate) runtime: u32,
+    /// Relations between its process's tasks reported when `entity` was read.
+    pub(crate) kins: u32,
 }
 
 /// What is kept per socket. Positions count bytes since the socket was first seen.

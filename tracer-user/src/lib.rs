@@ -9,23 +9,25 @@ pub mod span;
 // Layer 1: who runs on this host; what the agent itself may take.
 pub mod guard;
 pub mod host;
-// Layer 2: bytes from the kernel to events.
+// Layer 2: what runs in the processes that serve requests.
+pub mod runtimes;
+// Layer 3: bytes from the kernel to events.
 pub mod decode;
-// Layer 3: loading, attaching, rings up, policy down.
+// Layer 4: loading, attaching, rings up, policy down.
 pub mod kernel;
-// Layer 4: bytes of connections to messages; what agents of several hosts tell each other.
+// Layer 5: bytes of connections to messages; what agents of several hosts tell each other.
 pub mod protocols;
 pub mod relay;
-// Layer 5: messages to units of work, their causes and their cost.
+// Layer 6: messages to units of work, their causes and their cost.
 pub mod transactions;
-// Layer 6: units of work to request classes.
+// Layer 7: units of work to request classes.
 pub mod classes;
-// Layer 7: places results go; siblings.
+// Layer 8: places results go; siblings.
 pub mod metrics;
 pub mod profiles;
 pub mod record;
 pub mod store;
-// Layer 8: what users see.
+// Layer 9: what users see.
 pub mod http;
 // Joins everything; may see everything.
 pub mod cli;

@@ -80,6 +80,8 @@ pub struct Pipeline {
     leaving: VecDeque<(Nanos, u32)>,
     /// Those that were forgotten since last asked.
     gone: Vec<u32>,
+    /// Those that run another program since last asked.
+    replaced: Vec<u32>,
     /// Processes that were forked and run no other program yet, with their parent's service: some end before anybody can
     /// ask who they are.
     forked: HashMap<u32, ServiceId>,
@@ -146,6 +148,7 @@ impl Pipeline {
             services: HashMap::new(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
+            replaced: Vec::new(),
             forked: HashMap::new(),
             forked_refused: 0,
             metrics: Metrics::new().for_memory(memory),
@@ -232,6 +235,11 @@ impl Pipeline {
         self.engine.take_wanted()
     }
 
+    /// Processes that began to serve requests since last taken.
+    pub fn take_serving(&mut self) -> std::vec::Drain<'_, u32> {
+        self.engine.take_serving()
+    }
+
     /// Wishes for the kernel since last taken.
     pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
         self.engine.take_asks()
@@ -269,6 +277,7 @@ impl Pipeline {
             Record::Exec(exec) => (Kind::Exec, &exec.header),
             Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
             Record::Wake(wake) => (Kind::Wake, &wake.header),
+            Record::Kin(kin) => (Kind::Kin, &kin.header),
         };
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
@@ -278,6 +287,9 @@ impl Pipeline {
                 self.engine.forget_process(tgid);
                 self.forked.remove(&tgid);
                 self.profiles.process_gone(tgid);
+                if self.replaced.len() < LEAVING {
+                    self.replaced.push(tgid);
+                }
                 return;
             }
             Record::Fork(fork) => {
@@ -363,12 +375,20 @@ impl Pipeline {
         self.gone.drain(..)
     }
 
+    /// Processes that run another program since last asked.
+    pub fn take_replaced(&mut self) -> std::vec::Drain<'_, u32> {
+        self.replaced.drain(..)
+    }
+
     /// Takes the facts of a process.
     pub fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
         let name = service_name(facts, &self.rules);
         let service = self.service(&name);
         self.profiles.set_process(tgid, &name);
         self.engine.process(tgid, service);
+        if facts.is_python() {
+            self.engine.has_loops(tgid);
+        }
     }
 
     /// The id of a service, given out at first sight.
@@ -576,6 +596,7 @@ impl Pipeline {
             ("streams_given_up", counters.streams_given_up),
             ("errands_given_up", counters.errands_given_up),
             ("statements_refused", counters.statements_refused),
+            ("task_relations_missing", self.engine.kins_lost()),
         ] {
             self.metrics.set_lost(reason, count);
         }
@@ -596,6 +617,8 @@ impl Pipeline {
             joins,
             processes,
             head_bytes,
+            tasks,
+            intervals,
             relay_requests,
             relay_calls,
         } = self.engine.fills();
@@ -612,6 +635,8 @@ impl Pipeline {
             relay_requests,
             relay_calls,
             head_bytes,
+            tasks,
+            task_intervals: intervals,
             processes,
             processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),
             processes_forked: Fill::new(self.forked.len(), LEAVING, self.forked_refused),

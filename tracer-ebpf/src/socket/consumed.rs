@@ -91,6 +91,9 @@ fn spliced(sk: SockPtr) {
         sent_pos: thread.sent_pos,
         sent_end: thread.sent_end,
         sent_at: thread.sent_at,
+        entity: 0,
+        kins: 0,
+        reserved: 0,
         books: books(task, thread, now),
     };
     if emit::event(&op, Lost::RingOp) {

@@ -5,6 +5,7 @@ mod consumed;
 mod functions;
 mod names;
 mod payload;
+pub(crate) use payload::user;
 pub(crate) mod sent;
 mod uring;
 
@@ -28,7 +29,7 @@ use crate::{
         sock::{SockPtr, What},
         task::Task,
     },
-    policy, ring,
+    policy, ring, runtime,
     sched::books,
     storage::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
@@ -207,6 +208,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
+    runtime::note::<TX>(task, thread, tgid, sock);
     let (early, asked) = match what {
         What::Udp => (OP_DATAGRAM, names::HEAD),
         _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock)),
@@ -294,6 +296,9 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             sent_pos,
             sent_end,
             sent_at,
+            entity: thread.entity,
+            kins: thread.kins,
+            reserved: 0,
             books: books(task, thread, now),
         };
     }

@@ -37,7 +37,7 @@ pub(super) struct Found {
 
 /// A value in user memory; zero where there is none.
 #[inline(always)]
-pub(super) fn user<T: Copy>(at: u64) -> T {
+pub(crate) fn user<T: Copy>(at: u64) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the helper tolerates any address and zeroes what it could not read, so the value is always written.
     unsafe {

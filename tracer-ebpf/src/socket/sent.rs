@@ -67,6 +67,10 @@ pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
         sent_pos: 0,
         sent_end: 0,
         sent_at: 0,
+        // Whoever runs now may be another than who sent.
+        entity: 0,
+        kins: 0,
+        reserved: 0,
         books,
     };
     thread.sent_cookie = 0;

@@ -33,6 +33,7 @@ use crate::model::HostBooks;
 use crate::otlp::Export;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Writer};
+use crate::runtimes::{Finder, State};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -99,6 +100,8 @@ pub(super) struct Agent {
     pub(super) relaying: Option<Relaying>,
     /// Tells own sockets from others where only those are traced.
     pub(super) netns: Option<OwnNetns>,
+    /// Looks at what runs in processes.
+    pub(super) finder: Option<Finder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     pub(super) ticks: u64,
     pub(super) asks_waiting: usize,
@@ -179,8 +182,10 @@ impl Agent {
         for pid in pipeline.take_gone() {
             // Its id may come back as another's.
             self.kernel.policy.forget_process(pid);
+            self.leave(pid);
             self.asked.remove(&pid);
         }
+        self.follow_runtimes(pipeline);
         if pipeline.take_unseen() {
             self.kernel.attach_deferred(Until::Spliced);
         }
@@ -203,6 +208,45 @@ impl Agent {
             self.kernel.policy.ask(cookie, ask);
         }
         taken
+    }
+
+    /// Finds out what runs in processes that began to serve, and tells the kernel.
+    fn follow_runtimes(&mut self, pipeline: &mut Pipeline) {
+        for pid in pipeline.take_replaced() {
+            self.kernel.policy.forget_runtime(pid);
+            self.leave(pid);
+        }
+        let Some(finder) = &mut self.finder else {
+            pipeline.take_serving();
+            return;
+        };
+        for pid in pipeline.take_serving() {
+            finder.ask(pid);
+        }
+        while let Some((pid, found)) = finder.found() {
+            let Some(mut found) = found else { continue };
+            for place in std::mem::take(&mut found.places) {
+                if let Err(why) = self.kernel.attach_user(place.probe, pid, &place.file, place.offset) {
+                    log::warn!("process {pid}: {} could not be attached: {why}", place.probe.place());
+                    found = found.without(State::NoProbe);
+                    break;
+                }
+            }
+            log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
+            // Probes first: from the first task that is told on, none is made unseen.
+            if let Err(error) = self.kernel.policy.runtime(pid, found.runtime) {
+                log::warn!("{error}");
+            }
+            finder.note(pid, &found);
+        }
+    }
+
+    /// A process is gone, or runs another program.
+    fn leave(&mut self, pid: u32) {
+        self.kernel.detach_user(pid);
+        if let Some(finder) = &mut self.finder {
+            finder.forget(pid);
+        }
     }
 
     pub(super) fn obey(&mut self, command: Command) {
@@ -300,6 +344,8 @@ impl Agent {
                 PROCESSES_MAX as usize,
                 self.kernel.policy.processes_refused,
             ),
+            runtimes: self.finder.as_ref().map_or_else(Fill::default, Finder::fill),
+            user_probes: self.kernel.user_fill(),
             otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
@@ -333,6 +379,11 @@ impl Agent {
             }
         }
         pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
+        pipeline.metrics.set_lost("runtimes_refused", self.kernel.policy.runtimes_refused);
+        pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
+        if let Some(finder) = &self.finder {
+            pipeline.metrics.set_runtimes(&finder.counts());
+        }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());

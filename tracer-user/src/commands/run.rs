@@ -34,6 +34,7 @@ use crate::kernel::skips::Skips;
 use crate::otlp;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
+use crate::runtimes::Finder;
 
 /// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
 /// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
@@ -147,6 +148,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         saver,
         relaying,
         netns: config_netns,
+        finder: Finder::start().inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
     };
     agent.open_up()?;
 

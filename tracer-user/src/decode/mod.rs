@@ -1,6 +1,6 @@
 //! Bytes from the kernel to records. Pure and total: the only reader of raw kernel bytes, fuzzed.
 
-use tracer_common::event::{Exec, Fork, Header, Kind, Op, Open, Sample, State, Tick, Wake};
+use tracer_common::event::{Exec, Fork, Header, Kin, Kind, Op, Open, Sample, State, Tick, Wake};
 
 /// One record, its variable part borrowed from the bytes it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Record<'a> {
     },
     /// A thread woke another.
     Wake(Wake),
+    /// Two tasks of a runtime have to do with each other.
+    Kin(Kin),
 }
 
 /// Why bytes are no record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -89,6 +91,7 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Kin => fixed(Record::Kin(Kin::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
@@ -144,7 +147,7 @@ mod tests {
             (op(b"abc", 2, 0, 100), Malformed::Length),
             (op(b"abc", 3, 0, 2), Malformed::Length),
             (vec![], Malformed::Short),
-            (vec![9; 24], Malformed::Kind),
+            (vec![99; 24], Malformed::Kind),
         ] {
             assert_eq!(record(&bytes), Err(why));
         }
@@ -152,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..9) {
+        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..10) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

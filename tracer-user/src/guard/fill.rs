@@ -67,6 +67,10 @@ fills! {
         relay_calls,
         /// Bytes of heads that are being put together, and of replies that wait for their request.
         head_bytes,
+        /// Tasks of runtimes (contexts, goroutines) that are followed.
+        tasks,
+        /// Stretches of their time that are remembered.
+        task_intervals,
         /// Processes whose service is known.
         processes,
         /// Processes that ended and are remembered for a moment.
@@ -113,6 +117,10 @@ fills! {
         kernel_asks,
         /// Processes with a policy of their own in the kernel.
         kernel_processes,
+        /// Processes whose runtime is known.
+        runtimes,
+        /// Places in programs that are watched.
+        user_probes,
         /// Units of work that wait to be sent as spans.
         otlp_queue,
         /// Questions of the console that wait for the pipeline.
@@ -141,12 +149,14 @@ mod tests {
             ring_sample_bytes: fill(2),
             kernel_asks: fill(3),
             kernel_processes: fill(4),
-            otlp_queue: fill(5),
-            http_jobs: fill(6),
-            http_connections: fill(7),
+            runtimes: fill(5),
+            user_probes: fill(6),
+            otlp_queue: fill(7),
+            http_jobs: fill(8),
+            http_connections: fill(9),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[6]), (("ring_event_bytes", fill(1)), ("http_connections", fill(7))));
-        assert_eq!(all.len(), 7);
+        assert_eq!((all[0], all[8]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 9);
     }
 }

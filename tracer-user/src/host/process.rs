@@ -31,6 +31,13 @@ pub struct ProcessFacts {
     pub otel_service: Option<String>,
 }
 
+impl ProcessFacts {
+    /// Whether it is an interpreter of Python, by its name.
+    pub fn is_python(&self) -> bool {
+        self.exe.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
+    }
+}
+
 /// Reads the facts of a process; `None` when it is gone.
 pub fn read(pid: u32) -> Option<ProcessFacts> {
     let dir = format!("/proc/{pid}");

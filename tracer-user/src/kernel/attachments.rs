@@ -8,8 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use tracer_common::runtime::UserProbe;
+
 /// How long detaching waits for a thread that changes the sampling rate.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A probe in a process, and its link.
+type User = (u32, UserProbe, Box<dyn Send>);
 
 /// The links of every program, and the clock event of each CPU.
 #[derive(Clone, Default)]
@@ -20,6 +25,8 @@ struct Inner {
     /// Dropping one detaches.
     links: Mutex<Vec<Box<dyn Send>>>,
     clocks: Mutex<Vec<(u32, OwnedFd)>>,
+    /// In which process, which probe, and its link.
+    users: Mutex<Vec<User>>,
 }
 
 impl Attachments {
@@ -33,12 +40,37 @@ impl Attachments {
         self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn all_users(&self) -> MutexGuard<'_, Vec<User>> {
+        self.0.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the link of a probe in the process `pid`.
+    pub(super) fn user(&self, pid: u32, probe: UserProbe, link: impl Send + 'static) {
+        self.all_users().push((pid, probe, Box::new(link)));
+    }
+
+    /// Whether the probe is attached in the process.
+    pub(super) fn has_user(&self, pid: u32, probe: UserProbe) -> bool {
+        self.all_users().iter().any(|(of, which, _)| (*of, *which) == (pid, probe))
+    }
+
+    /// Probes in processes.
+    pub(super) fn users(&self) -> usize {
+        self.all_users().len()
+    }
+
+    /// Takes out the links of the probes in a process; dropping them detaches.
+    pub(super) fn take_user(&self, pid: u32) -> Vec<Box<dyn Send>> {
+        self.all_users().extract_if(.., |(of, ..)| *of == pid).map(|(.., link)| link).collect()
+    }
+
     /// Detaches everything, from any thread; whether all of it was.
     pub fn detach(&self) -> bool {
         let end = Instant::now() + PATIENCE;
-        // Both, whatever becomes of the first.
+        // All of them, whatever becomes of the first.
         let links = clear(&self.0.links, end);
-        clear(&self.0.clocks, end) && links
+        let clocks = clear(&self.0.clocks, end);
+        clear(&self.0.users, end) && clocks && links
     }
 }
 

@@ -19,6 +19,7 @@ use super::probes::{Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
+use super::uprobes::{self, Attempts};
 use super::usage;
 use crate::guard::own::release_memory;
 
@@ -107,7 +108,7 @@ pub struct Kernel {
     /// Detaches first when the whole is dropped.
     held: Held,
     /// Keeps programs alive.
-    ebpf: Ebpf,
+    pub(super) ebpf: Ebpf,
     /// The arrow down.
     pub policy: Policy,
     /// What was attached.
@@ -120,6 +121,9 @@ pub struct Kernel {
     pub since: Option<crate::host::stat::HostCpu>,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     lost: PerCpuArray<MapData, u64>,
+    /// Hits of probes in user space.
+    pub(super) hits: PerCpuArray<MapData, u64>,
+    pub(super) attempts: Attempts,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
 }
 
@@ -134,7 +138,13 @@ macro_rules! pod {
         unsafe impl aya::Pod for Pod<$ty> {}
     )+ };
 }
-pod!(CpuBooks, tracer_common::policy::Ask, tracer_common::policy::Control, tracer_common::policy::Statics);
+pod!(
+    CpuBooks,
+    tracer_common::policy::Ask,
+    tracer_common::policy::Control,
+    tracer_common::policy::Statics,
+    tracer_common::runtime::Runtime
+);
 
 /// How to load.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +206,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
 
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
+    let hits = take_array::<u64>(&mut ebpf, "HITS")?;
     let Map::Array(events) = take(&mut ebpf, "RINGS")? else {
         return Err(refused("the BPF object's map RINGS is of another kind", &"rebuild it"));
     };
@@ -210,6 +221,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "PORTS")?,
         take(&mut ebpf, "ASKS")?,
         take(&mut ebpf, "HANDOVERS")?,
+        take(&mut ebpf, "RUNTIMES")?,
     )?;
 
     let mut attached = Vec::new();
@@ -261,6 +273,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let built = built(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz, &attachments)?;
+    attached.extend(uprobes::load(&mut ebpf));
     drop(btf);
     release_memory(); // loading needed some
     attached.push(Attached {
@@ -270,7 +283,23 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         missing: None,
         without: "no stacks",
     });
-    Ok((Kernel { held, ebpf, policy, attached, deferred, sampler, since, logger, lost, cpus }, rings))
+    Ok((
+        Kernel {
+            held,
+            ebpf,
+            policy,
+            attached,
+            deferred,
+            sampler,
+            since,
+            logger,
+            lost,
+            hits,
+            attempts: Attempts::default(),
+            cpus,
+        },
+        rings,
+    ))
 }
 
 /// Most of a running slice that is counted before it ends, nanoseconds. A thread that runs longer is reported by the
@@ -378,7 +407,7 @@ fn attach(
     }
 }
 
-fn built<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
+pub(super) fn built<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
     let size = fd.ok().and_then(|fd| usage::size(fd.as_fd().as_raw_fd()));
     let (verified, jited) = size.unwrap_or_default();
     Built { verified, jited, load }
@@ -412,7 +441,6 @@ fn ring(name: &str, map: Map) -> Result<RingBuf<MapData>, LoadError> {
     RingBuf::try_from(map).map_err(|error| refused(&format!("ring {name}"), &chain(&error)))
 }
 
-/// An error with everything that led to it.
 /// Whether this process may load tracing programs (capabilities(7)); `true` where that cannot be read.
 fn privileged() -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
@@ -423,7 +451,8 @@ fn privileged() -> bool {
     effective.is_none_or(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error with everything that led to it.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -1,7 +1,7 @@
 //! The two arrows across the kernel boundary: events up ([`rings`]), policy down ([`policy`]); and what makes them
 //! possible: the embedded object ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and
 //! attaching ([`load`], [`probes`]), what can be let go of from any thread ([`attachments`]), the stack sampler
-//! ([`sampler`]), the test at start ([`selftest`]) and what follows from all of these for the user ([`features`]).
+//! ([`sampler`]), programs at places in programs ([`uprobes`]), the test at start ([`selftest`]) and what follows from all of these for the user ([`features`]).
 //!
 //! Invariant: after start only [`policy`] writes kernel maps. The one layer that may use `unsafe`.
 
@@ -19,4 +19,5 @@ pub mod rings;
 pub mod sampler;
 pub mod selftest;
 pub mod skips;
+pub mod uprobes;
 pub mod usage;

@@ -6,6 +6,7 @@ use tracer_common::policy::{
     Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, Control, PROCESS_IGNORE,
     PROCESS_TRACE, Statics,
 };
+use tracer_common::runtime::Runtime;
 
 use super::load::{LoadError, Pod, refused};
 
@@ -16,6 +17,7 @@ pub struct Policy {
     ports: HashMap<MapData, u16, u8>,
     asks: HashMap<MapData, u64, Pod<Ask>>,
     handovers: HashMap<MapData, u32, Pod<Statics>>,
+    runtimes: HashMap<MapData, u32, Pod<Runtime>>,
     current: Control,
     /// Processes with a policy of their own.
     listed: usize,
@@ -23,6 +25,8 @@ pub struct Policy {
     pub processes_refused: u64,
     /// Processes whose threads' wake-ups are not looked at because there are too many.
     pub handovers_refused: u64,
+    /// Processes whose runtime could not be told because there are too many.
+    pub runtimes_refused: u64,
     /// Answers that could not be written: the connection stays as it is, at a higher cost.
     pub asks_refused: u64,
 }
@@ -41,7 +45,14 @@ pub enum Scope {
 }
 
 impl Policy {
-    pub(super) fn new(control: Map, processes: Map, ports: Map, asks: Map, handovers: Map) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        control: Map,
+        processes: Map,
+        ports: Map,
+        asks: Map,
+        handovers: Map,
+        runtimes: Map,
+    ) -> Result<Self, LoadError> {
         let bad = |name: &str, error: &dyn std::fmt::Display| refused(&format!("map {name}"), error);
         Ok(Self {
             control: Array::try_from(control).map_err(|error| bad("CONTROL", &error))?,
@@ -49,6 +60,7 @@ impl Policy {
             ports: HashMap::try_from(ports).map_err(|error| bad("PORTS", &error))?,
             asks: HashMap::try_from(asks).map_err(|error| bad("ASKS", &error))?,
             handovers: HashMap::try_from(handovers).map_err(|error| bad("HANDOVERS", &error))?,
+            runtimes: HashMap::try_from(runtimes).map_err(|error| bad("RUNTIMES", &error))?,
             current: Control {
                 flags: 0,
                 generation: 0,
@@ -60,6 +72,7 @@ impl Policy {
             listed: 0,
             processes_refused: 0,
             handovers_refused: 0,
+            runtimes_refused: 0,
             asks_refused: 0,
         })
     }
@@ -100,7 +113,24 @@ impl Policy {
     pub fn forget_process(&mut self, tgid: u32) {
         // Not there is what is wanted.
         let _ = self.handovers.remove(&tgid);
+        self.forget_runtime(tgid);
         self.listed -= usize::from(self.listed > 0 && self.processes.remove(&tgid).is_ok());
+    }
+
+    /// What runs in the process is known.
+    pub fn runtime(&mut self, tgid: u32, runtime: Runtime) -> Result<(), LoadError> {
+        if self.runtimes.insert(tgid, Pod(runtime), 0).is_err() {
+            self.runtimes_refused += 1;
+            return Ok(());
+        }
+        // Threads look again.
+        self.write()
+    }
+
+    /// The process is gone, or runs another program.
+    pub fn forget_runtime(&mut self, tgid: u32) {
+        // Not there is what is wanted. Threads that look at their own word for it find nothing there.
+        let _ = self.runtimes.remove(&tgid);
     }
 
     /// Wake-ups between threads of the process are looked at from now on, but for futexes in `statics`.

@@ -22,6 +22,7 @@ use super::operations::{self, Operations};
 use super::own::Own;
 use super::process::Process;
 use super::simple::{LOOKUP_LABELS, Simple, TURN_LABELS};
+use super::tasks::Tasks;
 use crate::guard::fill::{Fill, scaled};
 use crate::guard::shed::{Ceilings, Level};
 use crate::kernel::usage::Usage;
@@ -70,6 +71,7 @@ pub struct Metrics {
     bpf_runs: Totals,
     bpf_missed: Totals,
     own: Own,
+    pub(super) tasks: Tasks,
     own_cpu: Counter,
     own_rss: Gauge,
     /// Requests that had no series of their own: their class was one too many, or a combination of labels was.
@@ -357,6 +359,7 @@ impl Metrics {
                 ),
             )),
             own: Own::new(r),
+            tasks: Tasks::new(r),
             own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU of the agent.")),
             own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Memory of the agent.")),
             folded_classes: folded.with_label_values(&["class"]),

@@ -12,6 +12,7 @@ mod quantile;
 mod samples;
 mod simple;
 mod stats;
+mod tasks;
 
 pub use export::{Metrics, text};
 pub use quantile::Quantiles;

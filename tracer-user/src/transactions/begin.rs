@@ -98,10 +98,10 @@ impl Engine {
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
-        let turn = if timed { connection.turn.take() } else { None };
+        let turn = if timed { connection.take_turn() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
-        let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
+        let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
         let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,
@@ -127,7 +127,7 @@ impl Engine {
                 _ if role == Some(Side::Server) => Cause::delivered(),
                 Some(cause) if timed => *cause,
                 None if timed => Cause::none(UNKNOWN),
-                _ => self.cause(opener, op),
+                _ => self.cause_of(opener, op),
             };
         }
         let slot = self.units.insert(live);
@@ -147,6 +147,9 @@ impl Engine {
                 }
             }
             Side::Client => {
+                if let Some(During { op, .. }) = op {
+                    self.sent_by_task(slot, op);
+                }
                 if let Some(During { op, .. }) = op
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
@@ -173,7 +176,11 @@ impl Engine {
     /// The process has read a request.
     fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
-            self.serving.insert(tgid);
+            let first = !self.serving.contains_key(&tgid);
+            self.serving.entry(tgid).or_insert(self.now);
+            if first && self.served.len() < self.limits.processes {
+                self.served.push(tgid);
+            }
         } else {
             self.serving_all = true;
         }
@@ -247,12 +254,12 @@ impl Engine {
         }
     }
 
-    /// Who caused a call that is being sent.
+    /// Who caused a call that is being sent, as far as its thread tells.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all
-            && !self.serving.contains(&during.op.header.tgid)
+            && !self.serving.contains_key(&during.op.header.tgid)
         {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }
@@ -316,10 +323,14 @@ impl Engine {
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
         }
+        if let Some(During { op, .. }) = op {
+            self.answered_by_task(slot, op);
+        }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(During { group: Some(Entity::Call(call)), .. }) = op
             && let Some(call) = self.units.get_mut(call)
             && !call.cause.alone
+            && !call.cause.tasked
         {
             call.cause.vote = match call.cause.vote {
                 Vote::None => Vote::For(slot),

@@ -13,6 +13,7 @@ use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VE
 
 use super::begin::{Begun, During};
 use super::connection::Connection;
+use super::entities::Entities;
 use super::handover::Pools;
 use super::join::Joins;
 pub use super::limits::Limits;
@@ -134,10 +135,16 @@ pub struct Engine {
     /// Bytes of heads and replies that wait, as of the last tick.
     pub(super) head_bytes: usize,
     pub(super) said: Vec<Said>,
-    /// Processes that have read a request: entry ports. Others begin what they ask for.
-    pub(super) serving: FxHashSet<u32>,
+    /// Processes that have read a request, and when the first: entry ports. Others begin what they ask for.
+    pub(super) serving: FxHashMap<u32, Nanos>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
+    /// Those that were not told of yet.
+    pub(super) served: Vec<u32>,
+    /// Processes whose callbacks need not be one request's, as far as their facts say.
+    pub(super) loops: FxHashSet<u32>,
+    /// Tasks of runtimes.
+    pub(super) entities: Entities,
     /// Processes whose threads make calls while they hold no request, and what their jobs are like.
     pub(super) pools: FxHashMap<u32, Pools>,
     /// Those of them that were not asked for yet.
@@ -155,6 +162,7 @@ impl Engine {
     /// An engine without memory.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
         let relays = Relays::new(limits.relay_memory);
+        let entities = Entities::within(limits.tasks);
         Self {
             settings,
             limits,
@@ -174,8 +182,11 @@ impl Engine {
             head_bytes: 0,
             said: Vec::new(),
             graves: VecDeque::new(),
-            serving: FxHashSet::default(),
+            serving: FxHashMap::default(),
             serving_all: false,
+            served: Vec::new(),
+            loops: FxHashSet::default(),
+            entities,
             pools: FxHashMap::default(),
             wanted: Vec::new(),
             empty: Arc::from(""),
@@ -210,6 +221,8 @@ impl Engine {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
+        self.loops.remove(&tgid);
+        self.entities.forget(tgid);
     }
 
     /// Service of a process; the first one there is for a process never introduced.
@@ -261,7 +274,8 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
-            Record::Wake(wake) => self.woken(wake),
+            Record::Wake(wake) => self.woken(wake, out),
+            Record::Kin(kin) => self.kin(kin),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
@@ -315,6 +329,7 @@ impl Engine {
             self.moved(&sent, &[], &[], out);
         }
         self.follow(&op.header, op.nth);
+        self.note_task(op);
         self.moved(op, head, tail, out);
     }
 
@@ -334,11 +349,7 @@ impl Engine {
         // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
         let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);
         if op.seq != 0 {
-            let base = Some(op.seq.wrapping_sub(op.pos as u32));
-            match dir {
-                Direction::Rx => connection.base.0 = base,
-                Direction::Tx => connection.base.1 = base,
-            }
+            connection.set_base(dir, op.seq.wrapping_sub(op.pos as u32));
         }
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
@@ -387,6 +398,7 @@ impl Engine {
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let Some(doubted) = thread.follow(nth) else { return };
+        self.entities.lose(header.tgid);
         self.doubt(header.tid, doubted);
     }
 
@@ -424,8 +436,7 @@ impl Engine {
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
-        let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
-        let (rx, tx, head_rx, head_tx, before) = connection.asked;
+        let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
         // Of a connection that is used again it is worth a word that it needs no more than others do.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
@@ -434,7 +445,8 @@ impl Engine {
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
         if changed {
-            connection.asked = wish;
+            connection.asked = (heads.0, heads.1, verdict);
+            connection.set_skips((want.rx_skip, want.tx_skip));
             let ask = Ask {
                 rx_skip: want.rx_skip,
                 tx_skip: want.tx_skip,
@@ -577,6 +589,7 @@ impl Engine {
             .collect();
         self.head_bytes = head_bytes;
         self.trim_heads();
+        self.entities.tick(now);
         self.report_long(out);
         self.let_rest();
         for cookie in old {
@@ -605,6 +618,8 @@ impl Engine {
         self.serving.give_back();
         self.pools.give_back();
         self.wanted.give_back();
+        self.served.give_back();
+        self.loops.give_back();
         self.joins.give_back();
         self.waiting.give_back();
         self.deferred.give_back();

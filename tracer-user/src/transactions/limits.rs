@@ -33,6 +33,9 @@ pub struct Limits {
     /// Most bytes of heads put together and of replies put aside, of all connections; beyond it those that were idle
     /// longest lose theirs.
     pub head_bytes: usize,
+    /// Most tasks of runtimes, and most stretches of their time: beyond the first all are forgotten, beyond the second the
+    /// oldest.
+    pub tasks: usize,
     /// Memory the bounds of what agents tell each other follow, bytes.
     pub relay_memory: u64,
 }
@@ -48,6 +51,7 @@ impl Default for Limits {
             units: 65_536,
             processes: 65_536,
             head_bytes: 64 << 20,
+            tasks: 65_536,
             relay_memory: MEMORY,
         }
     }
@@ -56,7 +60,7 @@ impl Default for Limits {
 impl Limits {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, relay_memory: _ } =
+        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, tasks, relay_memory: _ } =
             Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
@@ -68,6 +72,7 @@ impl Limits {
             units: scaled(units),
             processes: scaled(processes),
             head_bytes: scaled(head_bytes),
+            tasks: scaled(tasks),
             relay_memory: memory,
         }
     }
@@ -90,6 +95,10 @@ pub struct EngineFills {
     pub processes: Fill,
     /// Bytes of heads and of replies put aside, as of the last tick.
     pub head_bytes: Fill,
+    /// Tasks of runtimes.
+    pub tasks: Fill,
+    /// Stretches of their time.
+    pub intervals: Fill,
     /// Requests, and what other agents said of some.
     pub relay_requests: Fill,
     /// Calls whose other end may tell of them.
@@ -108,8 +117,10 @@ impl Engine {
             units,
             processes,
             head_bytes,
+            tasks,
             relay_memory: _,
         } = self.limits;
+        let (named, intervals) = self.entities.len();
         let counters = &self.counters;
         let (relay_requests, relay_calls) = self.relays.fills();
         EngineFills {
@@ -120,6 +131,8 @@ impl Engine {
             joins: Fill::new(self.joins.waiting(), 2 * join::LIMIT, self.joins.refused),
             processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
+            tasks: Fill::new(named, tasks, self.entities.tasks_reached),
+            intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
             relay_requests,
             relay_calls,
         }

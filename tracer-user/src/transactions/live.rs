@@ -45,12 +45,30 @@ pub struct Cause {
     pub handed: Option<Handed>,
     /// That thread.
     pub by: u32,
+    /// Of a process whose tasks share threads: only what tells its task decides.
+    pub tasked: bool,
+    /// It waits for what its task turns out to work for.
+    pub waits: bool,
+    /// Its task told.
+    pub told: bool,
 }
 
 impl Cause {
     /// Nobody, as far as is known.
     pub fn none(evidence: &'static str) -> Self {
-        Self { candidate: None, alone: false, vote: Vote::None, evidence, kept: None, open: false, handed: None, by: 0 }
+        Self {
+            candidate: None,
+            alone: false,
+            vote: Vote::None,
+            evidence,
+            kept: None,
+            open: false,
+            handed: None,
+            by: 0,
+            tasked: false,
+            waits: false,
+            told: false,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod charge;
 mod closing;
 pub mod connection;
 pub mod engine;
+pub mod entities;
 pub mod handover;
 pub mod ids;
 pub mod join;
@@ -19,6 +20,7 @@ pub mod limits;
 pub mod live;
 pub mod relayed;
 mod report;
+mod tasks;
 pub mod thread;
 mod turns;
 

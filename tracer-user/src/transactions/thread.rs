@@ -113,6 +113,8 @@ pub struct Thread {
     pub group: Group,
     /// Calls it made while it held no request.
     pub errands: Errands,
+    /// One of those was for somebody who waited for its result: it works for others.
+    pub works: bool,
     /// Whom its work since the last operation is for, until something says otherwise.
     pub last: Target,
     /// Recent stretches, newest last.
@@ -137,6 +139,7 @@ impl Thread {
             died: 0,
             group: Group::default(),
             errands: Errands::default(),
+            works: false,
             last: Target::Nobody,
             history: VecDeque::new(),
             pending: Vec::new(),

@@ -1,0 +1,89 @@
+//! Runtimes that run many requests on few threads: what the kernel side must know of a process to tell which of its tasks
+//! does what, and the probes in user space that tell where a task comes from.
+
+use crate::wire::wire;
+
+/// [`Runtime::kind`]: `CPython`; a task is a context (`contextvars`).
+pub const KIND_PYTHON: u32 = 1;
+/// [`Runtime::kind`]: Go; a task is a goroutine.
+pub const KIND_GO: u32 = 2;
+/// [`Runtime::kind`]: Node.js; a task is an execution or trigger id.
+pub const KIND_NODE: u32 = 3;
+
+/// First of [`Runtime::at`]: tasks cannot be told apart (a version that is not known): all that is said is that its
+/// threads may share requests.
+pub const AT_UNKNOWN: u64 = 0;
+
+/// Numbers a runtime's reader in the kernel may need; what they are is said where it is.
+pub const NUMBERS: usize = 8;
+
+wire! {
+    /// What runs in a process; the value of a map by process id.
+    pub struct Runtime {
+        /// `KIND_…`.
+        pub kind: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Records of kind `event::Kin` of the process so far; the kernel side counts.
+        pub kins: u64,
+        /// Offsets and addresses, by `kind`. The first is [`AT_UNKNOWN`] where tasks cannot be told apart.
+        pub at: [u64; NUMBERS],
+    }
+}
+
+/// A probe in user space: the program of the object that hangs on it, and its place among the counters of hits.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UserProbe {
+    /// The end of `PyContext_CopyCurrent` (`CPython`): a context was made of another.
+    PythonContext = 0,
+    /// Where `runtime.newproc` (Go) queues a goroutine it made.
+    GoCreated = 1,
+    /// `net/http.(*persistConn).roundTrip` (Go): who asks by a connection, that its own goroutine writes to.
+    GoRoundTrip = 2,
+}
+
+impl UserProbe {
+    /// Every probe.
+    pub const ALL: [Self; 3] = [Self::PythonContext, Self::GoCreated, Self::GoRoundTrip];
+
+    /// The program's name in the object, also the label of its metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PythonContext => "python_context",
+            Self::GoCreated => "go_created",
+            Self::GoRoundTrip => "go_round_trip",
+        }
+    }
+
+    /// Where it hangs, for people.
+    pub fn place(self) -> &'static str {
+        match self {
+            Self::PythonContext => "uretprobe PyContext_CopyCurrent",
+            Self::GoCreated => "uprobe in runtime.newproc",
+            Self::GoRoundTrip => "uprobe net/http.(*persistConn).roundTrip",
+        }
+    }
+
+    /// What is lost without it.
+    pub fn without(self) -> &'static str {
+        match self {
+            Self::PythonContext => "calls of Python's event loops are nobody's",
+            Self::GoCreated => "calls of goroutines that requests start are nobody's",
+            Self::GoRoundTrip => "calls of net/http's client are nobody's",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_follow_the_list() {
+        for (i, probe) in UserProbe::ALL.into_iter().enumerate() {
+            assert_eq!(probe as usize, i);
+            assert!(UserProbe::ALL[..i].iter().all(|other| other.name() != probe.name()));
+        }
+    }
+}

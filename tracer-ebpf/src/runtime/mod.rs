@@ -1,0 +1,146 @@
+//! Which task of its runtime a thread runs: read out of the process's memory and registers, by what user space says of it.
+//!
+//! A process without a runtime costs one look at its thread's record.
+
+mod go;
+mod python;
+
+use core::arch::asm;
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::map,
+    maps::{HashMap, PerCpuArray},
+};
+use tracer_common::{
+    event::{ENTITY_BITS, Header, Kin, Kind},
+    limits::RUNTIMES_MAX,
+    lost::Lost,
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_PYTHON, Runtime, UserProbe},
+};
+
+use crate::{
+    emit,
+    kernel::task::Task,
+    storage::{SOCK_PASSIVE, Sock, Thread},
+};
+
+/// What runs in which process, by process id.
+#[map]
+static RUNTIMES: HashMap<u32, Runtime> = HashMap::with_max_entries(RUNTIMES_MAX, 0);
+
+/// Hits of each probe in user space.
+#[map]
+static HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(UserProbe::ALL.len() as u32, 0);
+
+/// Counts a hit.
+#[inline(always)]
+fn hit(probe: UserProbe) {
+    if let Some(counter) = HITS.get_ptr_mut(probe as u32) {
+        // SAFETY: a per-CPU element; whoever interrupts can lose a count, no more.
+        unsafe { *counter += 1 };
+    }
+}
+
+/// The runtime of a process; the record stays where it is while the process is in the map.
+#[inline(always)]
+fn of(tgid: u32) -> Option<&'static Runtime> {
+    // SAFETY: user space replaces it as a whole, and only when the program was replaced.
+    unsafe { RUNTIMES.get_ptr(tgid).map(|runtime| &*runtime) }
+}
+
+/// Looks up what kind of runtime the thread's process has: its policy has changed.
+#[inline(always)]
+pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
+    thread.runtime = of(tgid).map_or(0, |runtime| runtime.kind);
+    thread.entity = 0;
+    thread.kins = 0;
+}
+
+/// Notes with the thread which task it runs, or sends for. Nothing else of the largest programs depends on what comes of it: the
+/// verifier need not walk them once for each.
+#[inline(always)]
+pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, sock: &Sock) {
+    if thread.runtime == 0 {
+        return;
+    }
+    let Some(runtime) = of(tgid) else {
+        thread.entity = 0;
+        return;
+    };
+    thread.kins = kins(runtime) as u32;
+    let own = entity(task, runtime);
+    let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
+    thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
+}
+
+/// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
+#[inline(always)]
+fn entity(task: Task, runtime: &Runtime) -> u64 {
+    if runtime.at[0] == AT_UNKNOWN {
+        return named(runtime, 0);
+    }
+    match runtime.kind {
+        KIND_PYTHON => python::entity(task, runtime),
+        KIND_GO => go::entity(task, runtime),
+        _ => 0,
+    }
+}
+
+/// The task `name` of a runtime, as `tracer_common::event::Op::entity`; 0: not known which.
+#[inline(always)]
+fn named(runtime: &Runtime, name: u64) -> u64 {
+    ((runtime.kind as u64) << ENTITY_BITS) | (name & ((1 << ENTITY_BITS) - 1))
+}
+
+#[inline(always)]
+fn kins(runtime: &Runtime) -> u64 {
+    // SAFETY: one word of map memory, which others count up.
+    unsafe { (&raw const runtime.kins).read_volatile() }
+}
+
+/// Reports that `child` and `parent` have `relation`; both as `tracer_common::event::Op::entity`.
+#[inline(always)]
+fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
+    let Some(runtime) = RUNTIMES.get_ptr_mut(tgid) else { return };
+    // SAFETY: one word of map memory.
+    let nth = unsafe { next(&raw mut (*runtime).kins) } as u32;
+    let record = Kin {
+        header: Header {
+            kind: Kind::Kin as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Kin>() as u32,
+            // SAFETY: no argument.
+            nanos: unsafe { bpf_ktime_get_ns() },
+            tgid,
+            tid: task.tid(),
+        },
+        child,
+        parent,
+        nth,
+        relation,
+        reserved: [0; 3],
+    };
+    emit::event(&record, Lost::RingKin);
+}
+
+/// Counts up; gives the new count.
+///
+/// # Safety
+/// `counter` is a word of map memory.
+#[inline(always)]
+unsafe fn next(counter: *mut u64) -> u64 {
+    let mut count = 1u64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{count} = atomic_fetch_add((u64 *)({counter} + 0), {count})",
+            counter = in(reg) counter,
+            count = inout(reg) count,
+            options(nostack)
+        );
+    }
+    count.wrapping_add(1)
+}

@@ -1,0 +1,108 @@
+//! Names and places in a program's file. Total: any bytes.
+
+use std::fs::File;
+use std::path::Path;
+
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
+
+use super::maps::Mapping;
+
+/// Largest file that is looked at, bytes.
+const LARGEST: u64 = 1 << 30;
+
+/// A program's file or a library, and what of it is known.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Segments: address, offset in the file, length there.
+    segments: Vec<(u64, u64, u64)>,
+    /// Symbols that were asked for, by address.
+    symbols: Vec<(String, u64)>,
+}
+
+impl Program {
+    /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` when it is no ELF file that can be read.
+    pub fn read(path: &Path, wanted: &[&str]) -> Option<Self> {
+        let file = File::open(path).ok()?;
+        if !file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST) {
+            return None;
+        }
+        Self::parse(&ReadCache::new(file), wanted)
+    }
+
+    /// The same of bytes.
+    pub fn parse<'a>(data: impl ReadRef<'a>, wanted: &[&str]) -> Option<Self> {
+        let file = ElfFile64::<Endianness, _>::parse(data).ok()?;
+        let endian = file.endian();
+        let load = |header: &&object::elf::ProgramHeader64<Endianness>| header.p_type(endian) == object::elf::PT_LOAD;
+        let segments = file.elf_program_headers().iter().filter(load);
+        let segments = segments.map(|h| (h.p_vaddr(endian), h.p_offset(endian), h.p_filesz(endian))).collect();
+        let mut symbols = Vec::new();
+        for symbol in file.dynamic_symbols().chain(file.symbols()) {
+            let Some(name) = symbol.name().ok().filter(|name| wanted.contains(name)) else { continue };
+            if symbol.is_definition() && !symbols.iter().any(|(known, _)| known == name) {
+                symbols.push((name.to_owned(), symbol.address()));
+            }
+            if symbols.len() == wanted.len() {
+                break;
+            }
+        }
+        Some(Self { segments, symbols })
+    }
+
+    /// The address of a symbol that was wanted, as the file has it.
+    pub fn address(&self, name: &str) -> Option<u64> {
+        self.symbols.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
+    }
+
+    /// Where in the file stands what is at `address`.
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        let (from, offset, _) = self
+            .segments
+            .iter()
+            .find(|(from, _, bytes)| address.checked_sub(*from).is_some_and(|into| into < *bytes))?;
+        (address - from).checked_add(*offset)
+    }
+
+    /// What is added to the file's addresses in a process that has it mapped like this.
+    pub fn bias<'a>(&self, mut mappings: impl Iterator<Item = &'a Mapping>) -> Option<u64> {
+        const PAGE: u64 = 4096;
+        mappings.find_map(|mapping| {
+            let segment = self.segments.iter().find(|(_, offset, _)| offset & !(PAGE - 1) == mapping.offset)?;
+            Some(mapping.from.wrapping_sub(segment.0 & !(PAGE - 1)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtimes::maps::Maps;
+
+    /// A name to be found.
+    #[unsafe(no_mangle)]
+    extern "C" fn tracer_runtimes_elf_here() -> u64 {
+        7
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_where_the_file_says() {
+        let maps = Maps::read(std::process::id()).expect("this process");
+        let name = "tracer_runtimes_elf_here";
+        let program = Program::read(Path::new("/proc/self/exe"), &[name]).expect("an ELF file");
+        let address = program.address(name).expect("a symbol");
+        let bias = program.bias(maps.of(&maps.exe)).expect("it is mapped");
+        assert_eq!(bias.wrapping_add(address), tracer_runtimes_elf_here as *const () as u64);
+        let bytes = std::fs::read("/proc/self/exe").expect("this program");
+        let at = program.offset(address).expect("in the file") as usize;
+        assert_eq!(bytes[at..at + 4], maps.memory::<4>(bias + address).expect("memory"));
+    }
+
+    #[test]
+    fn what_is_no_program_is_none() {
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+            assert!(Program::parse(bytes, &["x"]).is_none_or(|program| program.address("x").is_none()));
+        }
+        assert!(Program::read(Path::new("/proc/self"), &["x"]).is_none());
+    }
+}

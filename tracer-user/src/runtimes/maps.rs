@@ -1,0 +1,109 @@
+//! What of which file is where in a process's memory, from `/proc/PID/maps`.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Most bytes of `/proc/PID/maps` that are read.
+const READ_LIMIT: u64 = 4 << 20;
+
+/// One stretch of memory that shows a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub from: u64,
+    /// Offset in the file of what stands there.
+    pub offset: u64,
+    /// The file, as the process sees it.
+    pub path: String,
+}
+
+/// Files in a process's memory.
+#[derive(Clone, Debug)]
+pub struct Maps {
+    /// In the order of addresses.
+    pub files: Vec<Mapping>,
+    /// Path of its program.
+    pub exe: String,
+    pid: u32,
+}
+
+impl Maps {
+    /// Of a process; `None` when it is gone or its memory may not be looked at.
+    pub fn read(pid: u32) -> Option<Self> {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+        let mut text = Vec::new();
+        File::open(format!("/proc/{pid}/maps")).ok()?.take(READ_LIMIT).read_to_end(&mut text).ok()?;
+        Some(Self { files: parse(&String::from_utf8_lossy(&text)), exe, pid })
+    }
+
+    /// The first mapping of a file whose name, without directories, is as wanted.
+    pub fn named(&self, wanted: impl Fn(&str) -> bool) -> Option<&Mapping> {
+        self.files.iter().find(|mapping| wanted(name(&mapping.path)))
+    }
+
+    /// All mappings of one file.
+    pub fn of<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a Mapping> {
+        self.files.iter().filter(move |mapping| mapping.path == path)
+    }
+
+    /// How this process can open a file of that one.
+    pub fn open_by(&self, path: &str) -> PathBuf {
+        if path == self.exe {
+            // Also when it was replaced on disk.
+            return PathBuf::from(format!("/proc/{}/exe", self.pid));
+        }
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
+    }
+
+    /// `N` bytes of the process's memory.
+    pub fn memory<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        File::open(format!("/proc/{}/mem", self.pid)).ok()?.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+}
+
+/// The last part of a path.
+pub fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The lines that name a file. Total: any text.
+fn parse(text: &str) -> Vec<Mapping> {
+    let line = |line: &str| {
+        let mut words = line.splitn(6, ' ');
+        let (from, _) = words.next()?.split_once('-')?;
+        let offset = words.nth(1)?;
+        let path = words.nth(2)?.trim().trim_end_matches(" (deleted)");
+        path.starts_with('/').then_some(())?;
+        let number = |word| u64::from_str_radix(word, 16).ok();
+        Some(Mapping { from: number(from)?, offset: number(offset)?, path: path.to_owned() })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_files_are_read_and_others_are_not() {
+        let text = "00400000-0041f000 r--p 00001000 fe:01 1   /usr/bin/a b\n7f00-8000 rw-p 00000000 00:00 0 \n\
+                    1-2 r-xp 3 0:0 0 [heap]\nx-y r 1 2 3 /no\nnonsense\n5-6 r-xp 7 0:0 0 /gone.so (deleted)\n";
+        let found = parse(text);
+        let mapping = |from, offset, path: &str| Mapping { from, offset, path: path.into() };
+        assert_eq!(found, [mapping(0x40_0000, 0x1000, "/usr/bin/a b"), mapping(5, 7, "/gone.so")]);
+    }
+
+    #[test]
+    fn this_process_maps_its_program_and_can_read_itself() {
+        static HERE: [u8; 4] = *b"here";
+        let maps = Maps::read(std::process::id()).expect("this process");
+        assert!(maps.of(&maps.exe).next().is_some(), "{} in {:?}", maps.exe, maps.files.first());
+        assert_eq!(maps.memory::<4>(std::ptr::from_ref(&HERE) as u64), Some(*b"here"));
+        assert!(Maps::read(u32::MAX).is_none());
+    }
+}

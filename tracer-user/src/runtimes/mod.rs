@@ -1,0 +1,168 @@
+//! What runs in a process that serves requests: whether its requests share threads, and how its tasks are told apart.
+//!
+//! Read from the process's files and memory, once, when it first serves: by version tables and checks. What is not known is
+//! said ([`State`]) and counted, and its tasks are then told apart by nobody.
+
+pub mod elf;
+pub mod go;
+pub mod maps;
+pub mod python;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use tracer_common::limits::RUNTIMES_MAX;
+use tracer_common::runtime::{Runtime, UserProbe};
+
+use crate::guard::fill::Fill;
+
+/// Processes that may wait to be looked at.
+const QUEUE: usize = 256;
+
+/// How well the tasks of a process are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// They are.
+    Known,
+    /// Of a version whose memory is not known.
+    UnknownVersion,
+    /// Names that are needed are not in its files (stripped, another build).
+    NoSymbols,
+    /// Its files or memory could not be read, or are not as its version says.
+    Unreadable,
+    /// A probe that is needed could not be attached.
+    NoProbe,
+    /// On this processor or C library it cannot be done.
+    Unsupported,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 6] =
+        [Self::Known, Self::UnknownVersion, Self::NoSymbols, Self::Unreadable, Self::NoProbe, Self::Unsupported];
+
+    /// Label value of `tracer_runtime_processes{state}`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::UnknownVersion => "unknown_version",
+            Self::NoSymbols => "no_symbols",
+            Self::Unreadable => "unreadable",
+            Self::NoProbe => "no_probe",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// Where a probe goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which.
+    pub probe: UserProbe,
+    /// File it is in.
+    pub file: PathBuf,
+    /// Where in the file, bytes.
+    pub offset: u64,
+}
+
+/// What was found in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The runtime's name, label value of `tracer_runtime_processes{runtime}`.
+    pub name: &'static str,
+    /// Its version, as far as it is known; for people.
+    pub version: String,
+    /// How well.
+    pub state: State,
+    /// What the kernel is told.
+    pub runtime: Runtime,
+    /// Probes it needs: without one of them its tasks are not told apart.
+    pub places: Vec<Place>,
+}
+
+impl Found {
+    /// The same, with tasks that cannot be told apart.
+    #[must_use]
+    pub fn without(self, state: State) -> Self {
+        let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
+        Self { state, runtime, places: Vec::new(), ..self }
+    }
+}
+
+/// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
+pub fn recognise(pid: u32) -> Option<Found> {
+    let maps = maps::Maps::read(pid)?;
+    go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps))
+}
+
+/// Looks at processes in a thread of its own: files of tens of megabytes are read for it.
+#[derive(Debug)]
+pub struct Finder {
+    ask: SyncSender<u32>,
+    told: Receiver<(u32, Option<Found>)>,
+    /// Processes that were not looked at because too many waited.
+    pub refused: u64,
+    known: HashMap<u32, (&'static str, State)>,
+}
+
+impl Finder {
+    /// Starts it. Errors are the system's, where it has no thread to give.
+    pub fn start() -> std::io::Result<Self> {
+        let (ask, asked) = sync_channel::<u32>(QUEUE);
+        let (tell, told) = sync_channel(QUEUE);
+        std::thread::Builder::new().name("tracer-runtimes".into()).spawn(move || {
+            for pid in asked {
+                if tell.send((pid, recognise(pid))).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { ask, told, refused: 0, known: HashMap::new() })
+    }
+
+    /// Wants to know what runs in a process.
+    pub fn ask(&mut self, pid: u32) {
+        match self.ask.try_send(pid) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
+        }
+    }
+
+    /// The next process that was looked at.
+    pub fn found(&mut self) -> Option<(u32, Option<Found>)> {
+        self.told.try_recv().ok()
+    }
+
+    /// Remembers what became of a process.
+    pub fn note(&mut self, pid: u32, found: &Found) {
+        if self.known.len() < RUNTIMES_MAX as usize || self.known.contains_key(&pid) {
+            self.known.insert(pid, (found.name, found.state));
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    /// The process is gone, or runs another program.
+    pub fn forget(&mut self, pid: u32) {
+        self.known.remove(&pid);
+    }
+
+    /// Processes by runtime and state.
+    pub fn counts(&self) -> Vec<(&'static str, State, u64)> {
+        let mut counts: Vec<(&'static str, State, u64)> = Vec::new();
+        for (name, state) in self.known.values() {
+            match counts.iter_mut().find(|(n, s, _)| (n, s) == (name, state)) {
+                Some((.., count)) => *count += 1,
+                None => counts.push((name, *state, 1)),
+            }
+        }
+        counts.sort_unstable_by_key(|(name, state, _)| (*name, state.name()));
+        counts
+    }
+
+    /// How many are known.
+    pub fn fill(&self) -> Fill {
+        Fill::new(self.known.len(), RUNTIMES_MAX as usize, self.refused)
+    }
+}

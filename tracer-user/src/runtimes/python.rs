@@ -1,0 +1,130 @@
+//! `CPython`: which version, where a thread's state is, and where contexts are made.
+//!
+//! A thread's state is found by the key of a thread-local value, which the interpreter keeps in `_PyRuntime`; where in the
+//! C library's own record of a thread that value is, is the same in every glibc for x86-64 since 2.4.
+
+use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
+
+use super::elf::Program;
+use super::maps::{Maps, name};
+use super::{Found, Place, State};
+
+/// The runtime's name.
+const NAME: &str = "python";
+/// `struct pthread`, `specific_1stblock[0].data` (glibc, x86-64): where a thread's first value is, and the next.
+const VALUES: u64 = 0x310 + 8;
+const EACH: u64 = 16;
+/// Values in the first block of a thread.
+const BLOCK: u32 = 32;
+
+/// Where things are in the memory of one minor version: the key in `_PyRuntime`
+/// (`gilstate.autoTSSkey._key`, since 3.12 `autoTSSkey._key`), and in a thread's state (`PyThreadState`) the context and the
+/// thread's id. From the headers of each version.
+struct Layout {
+    minor: u8,
+    key: u64,
+    context: u64,
+    thread_id: u64,
+}
+
+const LAYOUTS: &[Layout] = &[
+    Layout { minor: 9, key: 588, context: 240, thread_id: 176 },
+    Layout { minor: 10, key: 588, context: 240, thread_id: 176 },
+    Layout { minor: 11, key: 596, context: 224, thread_id: 152 },
+    Layout { minor: 12, key: 1548, context: 208, thread_id: 136 },
+    Layout { minor: 13, key: 2164, context: 208, thread_id: 152 },
+];
+
+const RUNTIME: &str = "_PyRuntime";
+const COPY: &str = "PyContext_CopyCurrent";
+
+/// What of Python runs in a process; `None`: none.
+pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+    let library = maps.named(|name| name.starts_with("libpython") && name.contains(".so"));
+    let path = match library {
+        Some(mapping) => mapping.path.as_str(),
+        None if name(&maps.exe).starts_with("python") => maps.exe.as_str(),
+        None => return None,
+    };
+    log::debug!("process {pid} runs Python: {path}");
+    let minor = minor(name(path)).or_else(|| minor(name(&maps.exe)));
+    let version = minor.map_or_else(String::new, |minor| format!("3.{minor}"));
+    let bare = Runtime { kind: KIND_PYTHON, ..Runtime::default() };
+    let found = Found { name: NAME, version, state: State::Known, runtime: bare, places: Vec::new() };
+    let less = |state| Some(found.clone().without(state));
+    if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
+        return less(State::Unsupported);
+    }
+    let Some(layout) = minor.and_then(|minor| LAYOUTS.iter().find(|layout| layout.minor == minor)) else {
+        return less(State::UnknownVersion);
+    };
+    let file = maps.open_by(path);
+    let Some(program) = Program::read(&file, &[RUNTIME, COPY]) else { return less(State::Unreadable) };
+    let (Some(runtime), Some(copy)) = (program.address(RUNTIME), program.address(COPY)) else {
+        return less(State::NoSymbols);
+    };
+    let (Some(bias), Some(offset)) = (program.bias(maps.of(path)), program.offset(copy)) else {
+        return less(State::Unreadable);
+    };
+    // `Py_tss_t`: whether it is in use, then the key.
+    let tss = bias.wrapping_add(runtime).wrapping_add(layout.key - 4);
+    let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(State::Unreadable) };
+    let mut at = [0; NUMBERS];
+    at[0] = VALUES + EACH * u64::from(key);
+    at[1] = layout.context;
+    at[2] = layout.thread_id;
+    let places = vec![Place { probe: UserProbe::PythonContext, file, offset }];
+    Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+/// The key out of a `Py_tss_t`, when it is one that is in use.
+fn key(bytes: [u8; 8]) -> Option<u32> {
+    let (used, key) = (bytes.first_chunk()?, bytes.last_chunk()?);
+    let key = u32::from_ne_bytes(*key);
+    (u32::from_ne_bytes(*used) == 1 && key < BLOCK).then_some(key)
+}
+
+/// The minor version in a file's name: `python3.11`, `libpython3.13.so.1.0`, `libpython3.13t.so` is another build, none.
+fn minor(name: &str) -> Option<u8> {
+    let (_, rest) = name.split_once("python3.")?;
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, rest) = rest.split_at(digits);
+    // Builds without the global lock ("t") and with checks ("d") have other layouts.
+    (rest.is_empty() || rest.starts_with(".so")).then(|| number.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_in_names() {
+        for (name, expected) in [
+            ("python3.11", Some(11)),
+            ("libpython3.13.so.1.0", Some(13)),
+            ("libpython3.13t.so.1.0", None),
+            ("python3.11d", None),
+            ("python3", None),
+            ("python3.", None),
+            ("python3.999", None),
+            ("nginx", None),
+        ] {
+            assert_eq!(minor(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_in_use_and_small() {
+        let bytes = |used: u32, key: u32| [used.to_ne_bytes(), key.to_ne_bytes()].concat().try_into().expect("8 bytes");
+        assert_eq!(key(bytes(1, 3)), Some(3));
+        assert_eq!(key(bytes(0, 3)), None);
+        assert_eq!(key(bytes(1, 32)), None);
+    }
+
+    #[test]
+    fn what_is_no_python_is_none() {
+        let pid = std::process::id();
+        let maps = Maps::read(pid).expect("this process");
+        assert_eq!(recognise(pid, &maps), None);
+    }
+}
