@@ -15,6 +15,14 @@ pub struct Slot {
     generation: u32,
 }
 
+#[cfg(test)]
+impl Slot {
+    /// One that names no unit.
+    pub(super) fn numbered(index: u32) -> Self {
+        Self { index, generation: 0 }
+    }
+}
+
 /// What later evidence said of a call's parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vote {

@@ -501,6 +501,8 @@ mod found {
     }
 }
 
+#[path = "goroutines_tests.rs"]
+mod goroutines;
 #[path = "handover_tests.rs"]
 mod handover;
 #[path = "streams_tests.rs"]
