@@ -117,6 +117,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("dnsmasq-base", "dnsmasq", Need::Programs, "a name server that logs questions and answers"),
     package("bind9-dnsutils", "dig", Need::Programs, "questions of every kind to name servers"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
+    package("iproute2", "ip", Need::Programs, "network namespaces as hosts"),
+    package("nftables", "nft", Need::Programs, "address translation between hosts"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

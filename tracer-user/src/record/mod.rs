@@ -38,10 +38,12 @@ pub enum Kind {
     Clock,
     /// Detail given up from here on (1 byte: the level).
     Shed,
+    /// What another agent said (`relay::event`).
+    Relay,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed];
+    const ALL: [Self; 7] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay];
 
     fn byte(self) -> u8 {
         match self {
@@ -51,6 +53,7 @@ impl Kind {
             Self::End => 4,
             Self::Clock => 5,
             Self::Shed => 6,
+            Self::Relay => 7,
         }
     }
 }
@@ -229,7 +232,7 @@ impl<R: Read> Reader<R> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
-        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 5)"))?;
+        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 7)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
             return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));

@@ -12,6 +12,7 @@ use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
+use crate::relay;
 
 /// The operation that said something, and what its thread was at before it.
 #[derive(Clone, Copy)]
@@ -93,6 +94,7 @@ impl Engine {
             multiplexed,
             turns: Vec::new(),
             deferred: 0,
+            relay: None,
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
@@ -112,6 +114,14 @@ impl Engine {
                 connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
             }
         };
+        let between_hosts = match key {
+            Some(Key::Tcp(seq, _)) => connection.far().and_then(|far| {
+                let (local, remote) = connection.isn;
+                let opened = role.unwrap_or(side) == Side::Client;
+                Some((relay::key::Key::new(local, remote, opened, seq)?, far))
+            }),
+            _ => None,
+        };
         if side == Side::Client {
             live.cause = match turn {
                 _ if role == Some(Side::Server) => Cause::delivered(),
@@ -124,6 +134,7 @@ impl Engine {
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.add_unit(exchange, slot, !timed);
         }
+        self.relay(slot, between_hosts);
         match side {
             Side::Server => {
                 if timed {
