@@ -380,10 +380,15 @@ impl Engine {
             self.unit_of(cookie, touched)
         };
         let batch = if together.is_empty() { self.batch(cookie, &said) } else { Vec::new() };
+        let behind = if header.flags & OP_EOF != 0 { self.behind(cookie, before) } else { None };
         for word in said.drain(..) {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
+        if let Some(behind) = behind {
+            // No hook tells that a UNIX socket was closed, but its other end has read that nothing more comes.
+            self.close(behind, Closed::Local, header.nanos, None, out);
+        }
         self.turn_begins(cookie, during);
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let unit = unit.or(together.first().copied());
