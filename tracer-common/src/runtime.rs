@@ -10,6 +10,12 @@ pub const KIND_GO: u32 = 2;
 /// [`Runtime::kind`]: Node.js; a task is an execution or trigger id.
 pub const KIND_NODE: u32 = 3;
 
+/// Node.js: bits of each of the two async ids in the name of an entity that sends: execution, then trigger.
+pub const NODE_ID_BITS: u32 = 27;
+/// Node.js: bit of an entity's name that says that every end of a callback is seen. The bits below are ids where it sends,
+/// the counter of ids where it receives or turns.
+pub const NODE_SURE: u64 = 1 << 55;
+
 /// First of [`Runtime::at`]: tasks cannot be told apart (a version that is not known): all that is said is that its
 /// threads may share requests.
 pub const AT_UNKNOWN: u64 = 0;
@@ -37,16 +43,42 @@ wire! {
 pub enum UserProbe {
     /// The end of `PyContext_CopyCurrent` (`CPython`): a context was made of another.
     PythonContext = 0,
+    /// Node.js runs its timers.
+    NodeTimers = 1,
+    /// Node.js runs its immediates.
+    NodeImmediates = 2,
+    /// Node.js takes what its other threads have done or say.
+    NodeMessages = 3,
+    /// Node.js accepts connections.
+    NodeAccepts = 4,
+    /// Node.js was connected by TCP.
+    NodeConnects = 5,
+    /// Node.js was connected by a UNIX socket.
+    NodePipes = 6,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 1] = [Self::PythonContext];
+    pub const ALL: [Self; 7] = [
+        Self::PythonContext,
+        Self::NodeTimers,
+        Self::NodeImmediates,
+        Self::NodeMessages,
+        Self::NodeAccepts,
+        Self::NodeConnects,
+        Self::NodePipes,
+    ];
 
     /// The program's name in the object, also the label of its metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::PythonContext => "python_context",
+            Self::NodeTimers => "node_timers",
+            Self::NodeImmediates => "node_immediates",
+            Self::NodeMessages => "node_messages",
+            Self::NodeAccepts => "node_accepts",
+            Self::NodeConnects => "node_connects",
+            Self::NodePipes => "node_pipes",
         }
     }
 
@@ -54,6 +86,12 @@ impl UserProbe {
     pub fn place(self) -> &'static str {
         match self {
             Self::PythonContext => "uretprobe PyContext_CopyCurrent",
+            Self::NodeTimers => "uprobe node::Environment::RunTimers",
+            Self::NodeImmediates => "uprobe node::Environment::CheckImmediate",
+            Self::NodeMessages => "uprobe uv__async_io",
+            Self::NodeAccepts => "uprobe uv__server_io",
+            Self::NodeConnects => "uprobe node::ConnectionWrap<TCPWrap>::AfterConnect",
+            Self::NodePipes => "uprobe node::ConnectionWrap<PipeWrap>::AfterConnect",
         }
     }
 
@@ -61,6 +99,12 @@ impl UserProbe {
     pub fn without(self) -> &'static str {
         match self {
             Self::PythonContext => "calls of Python's event loops are nobody's",
+            Self::NodeTimers
+            | Self::NodeImmediates
+            | Self::NodeMessages
+            | Self::NodeAccepts
+            | Self::NodeConnects
+            | Self::NodePipes => "calls of Node.js are ambiguous",
         }
     }
 }

@@ -592,8 +592,18 @@ impl Pipeline {
 
     /// How full everything is.
     pub fn fills(&self) -> PipelineFills {
-        let EngineFills { connections, closing, threads, units, joins, processes, head_bytes, tasks, intervals } =
-            self.engine.fills();
+        let EngineFills {
+            connections,
+            closing,
+            threads,
+            units,
+            joins,
+            processes,
+            head_bytes,
+            tasks,
+            callbacks,
+            intervals,
+        } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
         let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
             self.profiles.fills();
@@ -606,6 +616,7 @@ impl Pipeline {
             joins,
             head_bytes,
             tasks,
+            callbacks,
             task_intervals: intervals,
             processes,
             processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),

@@ -2,6 +2,7 @@
 //!
 //! A process without a runtime costs one look at its thread's record.
 
+mod node;
 mod python;
 
 use core::arch::asm;
@@ -15,7 +16,7 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_PYTHON, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_NODE, KIND_PYTHON, Runtime, UserProbe},
 };
 
 use crate::{emit, kernel::task::Task, storage::Thread};
@@ -55,7 +56,7 @@ pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
 /// Notes with the thread which task it runs. Nothing else of the largest programs depends on what comes of it: the
 /// verifier need not walk them once for each.
 #[inline(always)]
-pub(crate) fn note(task: Task, thread: &mut Thread, tgid: u32) {
+pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32) {
     if thread.runtime == 0 {
         return;
     }
@@ -64,17 +65,18 @@ pub(crate) fn note(task: Task, thread: &mut Thread, tgid: u32) {
         return;
     };
     thread.kins = kins(runtime) as u32;
-    thread.entity = entity(task, runtime);
+    thread.entity = entity::<TX>(task, thread, runtime);
 }
 
 /// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
 #[inline(always)]
-fn entity(task: Task, runtime: &Runtime) -> u64 {
+fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) -> u64 {
     if runtime.at[0] == AT_UNKNOWN {
         return named(runtime, 0);
     }
     match runtime.kind {
         KIND_PYTHON => python::entity(task, runtime),
+        KIND_NODE => node::entity::<TX>(task, thread, runtime),
         _ => 0,
     }
 }

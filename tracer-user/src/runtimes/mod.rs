@@ -5,6 +5,7 @@
 
 pub mod elf;
 pub mod maps;
+mod node;
 pub mod python;
 
 use std::collections::HashMap;
@@ -92,7 +93,7 @@ impl Found {
 /// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
 pub fn recognise(pid: u32) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    python::recognise(pid, &maps)
+    python::recognise(pid, &maps).or_else(|| node::recognise(pid, &maps))
 }
 
 /// Looks at processes in a thread of its own: files of tens of megabytes are read for it.
