@@ -75,6 +75,7 @@ fuzz_target!(|data: &[u8]| {
                     slept_at: u64::from(value),
                     given_at: nanos.saturating_sub(u64::from(who) << 16),
                     given_by: u32::from(value & 15),
+                    books,
                     ..Wake::default()
                 }),
                 &mut out,

@@ -148,7 +148,9 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     figures.judged(&judged, lost).growth(before, after).attached(bpf::left(&held));
     figures.note(format!("{followed} ends followed, {evicted} let go for others, {:.0} MB with all", full.rss / 1e6));
     figures.finish();
-    assert!(followed + evicted >= 2.0 * count as f64, "{followed} followed and {evicted} let go of {}", 2 * count);
+    // An end of which nothing arrived is one of the operations counted as lost.
+    let known = followed + evicted + lost;
+    assert!(known >= 2.0 * count as f64, "{followed} followed, {evicted} let go, {lost} lost of {}", 2 * count);
     // A kilobyte an end, and what a table of them leaves behind.
     assert!(full.rss - before.rss < 32e6 + 2.0 * count as f64 * 2048.0, "{before:?} {full:?}");
     assert!(after.fds <= before.fds + 4, "{before:?} {after:?}");

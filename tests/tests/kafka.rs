@@ -3,7 +3,7 @@
 
 use tracer_tests::agent::Agent;
 use tracer_tests::peers::{self, Classes, Peer};
-use tracer_tests::{begin, scratch, secrets};
+use tracer_tests::{begin, scratch, secrets, units};
 
 const SECRETS: [&str; 6] =
     ["planted-user", "planted-password", "planted-value", "planted-key", "planted-header", "planted-message"];
@@ -65,6 +65,8 @@ consumer.close()
 sock = socket.create_connection(("127.0.0.1", port))
 def compact(text):
     return bytes([len(text) + 1]) + text
+def size(value):
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + size(value >> 7)
 def request(api, version, correlation, body):
     data = struct.pack(">hhih", api, version, correlation, 3) + b"own" + b"\0" + body
     return struct.pack(">i", len(data)) + data
@@ -72,9 +74,9 @@ def replies(count):
     for _ in range(count):
         head = sock.recv(4, socket.MSG_WAITALL)
         sock.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
-def produce(topic, correlation):
-    batch = struct.pack(">qiibIhiqqqhii", 0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1) + b"planted-value"
-    of_topic = compact(topic) + b"\2" + struct.pack(">i", 0) + bytes([len(batch) + 1]) + batch + b"\0\0"
+def produce(topic, correlation, values=1):
+    batch = struct.pack(">qiibIhiqqqhii", 0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1) + b"planted-value" * values
+    of_topic = compact(topic) + b"\2" + struct.pack(">i", 0) + size(len(batch) + 1) + batch + b"\0\0"
     return request(0, 9, correlation, b"\0" + struct.pack(">hi", 1, 1000) + b"\2" + of_topic + b"\0")
 def fetch(topic, correlation, wait):
     partition = struct.pack(">iiqiqi", 0, -1, 1 << 40, -1, 0, 1 << 20) + b"\0"
@@ -90,6 +92,10 @@ for i in range(20):
 for i in range(10):
     sock.sendall(fetch(b"flexible", 1000 + i, 30))
     replies(1)
+# A request far behind a long one, in one send.
+for i in range(5):
+    sock.sendall(produce(b"long", 1100 + 2 * i, 2000) + metadata(b"behind", 1101 + 2 * i))
+    replies(2)
 # One at a time, by the client's own clock.
 told = {}
 def alone(name, data):
@@ -122,5 +128,7 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce orders");
     peers::compare("kafka", &units, &truth, &peers::classes(&told), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
+    let behind = units::read(&units).iter().filter(|unit| !unit.server && unit.class == "Metadata behind").count();
+    assert_eq!(behind, 0, "what was not captured is not made up");
     assert_eq!(failed.len(), 3, "{failed:?}");
 }

@@ -99,7 +99,9 @@ pub const TICK_KERNEL: u8 = 1 << 1;
 pub const TICK_RUNNING: u8 = 1 << 2;
 /// [`State`]: the change happened in the thread named by the header, on its own behalf (connect, close).
 pub const STATE_OWN: u8 = 1 << 0;
-
+/// [`Wake`]: since its last operation or wake-up the thread has read a reply itself, or was given work. Other wake-ups only
+/// tell that one stretch of work ends.
+pub const WAKE_RESULT: u8 = 1 << 0;
 /// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const KIN_CREATED: u8 = 1;
 /// [`Kin::relation`]: `parent` handed to `child` what it waited for.
@@ -149,7 +151,7 @@ wire! {
     pub struct Header {
         /// A [`Kind`] as a number.
         pub kind: u8,
-        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`.
+        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`, `WAKE_…`.
         pub flags: u8,
         /// CPU the record was made on.
         pub cpu: u16,
@@ -393,6 +395,8 @@ wire! {
         pub given_by: u32,
         /// Zero.
         pub reserved: u32,
+        /// The waking thread's books.
+        pub books: Books,
     }
 }
 

@@ -11,7 +11,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use tracer_common::{
-    event::{Header, Kind, Wake},
+    event::{Header, Kind, WAKE_RESULT, Wake},
     limits::{HANDOVERS_MAX, WAKES_MAX},
     lost::Lost,
     policy::Statics,
@@ -20,6 +20,7 @@ use tracer_common::{
 use crate::{
     arch, emit,
     kernel::{regs::Regs, task::Task},
+    sched::books,
     storage::{SOCK_ACTIVE, SOCK_PASSIVE, THREADS, Thread},
 };
 
@@ -37,6 +38,7 @@ pub(crate) fn noted<const TX: bool>(thread: &mut Thread, flags: u32) {
         thread.holds &= passive ^ 1;
         let asks = active & (thread.holds ^ 1);
         thread.asked |= asks;
+        thread.works |= asks;
         thread.replied &= asks ^ 1;
     } else {
         thread.holds |= passive;
@@ -81,14 +83,29 @@ pub(crate) fn waking(ctx: BtfTracePointContext) -> i32 {
 }
 
 #[inline(always)]
+fn holds(statics: &Statics, address: u64) -> bool {
+    let within = |from: u64, end: u64| address >= from && address < end;
+    within(statics.first, statics.first_end)
+        || within(statics.second, statics.second_end)
+        || within(statics.third, statics.third_end)
+}
+
+/// Whether `task`, which falls asleep with these registers, waits for a lock of its interpreter and not for work. Only
+/// known of threads that others give work to.
+#[inline(always)]
+pub(crate) fn is_lock(task: Task, thread: &Thread, regs: Regs) -> bool {
+    if thread.given_at == 0 || !arch::is_futex(regs.nr()) {
+        return false;
+    }
+    // SAFETY: only read, and replaced as a whole.
+    unsafe { HANDOVERS.get(task.tgid()) }.is_some_and(|statics| holds(statics, regs.arg0()))
+}
+
+#[inline(always)]
 fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
     // SAFETY: only read, and replaced as a whole.
     let Some(statics) = (unsafe { HANDOVERS.get(tgid) }) else { return };
-    let within = |from: u64, end: u64| address >= from && address < end;
-    if within(statics.first, statics.first_end)
-        || within(statics.second, statics.second_end)
-        || within(statics.third, statics.third_end)
-    {
+    if holds(statics, address) {
         return;
     }
     let (from, to) = (THREADS.get(waker.0, false), THREADS.get(wakee.0, false));
@@ -106,25 +123,31 @@ fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
         }
         return;
     }
-    if to.holds == 0 || (from.replied | from.given_new) == 0 {
+    if to.holds == 0 || (from.works | from.given_new) == 0 {
         return;
+    }
+    if from.wakes_at != from.switches {
+        from.wakes_at = from.switches;
+        from.wakes = 0;
     }
     if from.wakes >= WAKES_MAX {
         emit::count(Lost::Wakes);
         return;
     }
+    let result = from.replied | from.given_new;
     from.wakes += 1;
     from.given_new = 0;
     from.ops = from.ops.wrapping_add(1);
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
     let record = Wake {
         header: Header {
             kind: Kind::Wake as u8,
-            flags: 0,
+            flags: if result != 0 { WAKE_RESULT } else { 0 },
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Wake>() as u32,
-            // SAFETY: no argument.
-            nanos: unsafe { bpf_ktime_get_ns() },
+            nanos: now,
             tgid,
             tid: waker.tid(),
         },
@@ -135,6 +158,7 @@ fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
         given_at: from.given_at,
         given_by: from.given_by,
         reserved: 0,
+        books: books(waker, from, now),
     };
     emit::event(&record, Lost::RingThread);
 }

@@ -15,7 +15,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, emit,
+    arch, emit, handover,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task},
@@ -218,8 +218,9 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
         thread.idle_end = since;
     }
     if preempt & 1 == 0 && state != 0 {
-        let wait = arch::wait(Regs::of(prev).nr());
-        if wait != Wait::Other {
+        let regs = Regs::of(prev);
+        let wait = arch::wait(regs.nr());
+        if wait != Wait::Other && !handover::is_lock(prev, thread, regs) {
             thread.idle_cpu = exec.saturating_sub(thread.base_exec);
             thread.slept_at = now;
             thread.idles += 1;

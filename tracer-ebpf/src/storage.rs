@@ -114,8 +114,11 @@ pub(crate) struct Thread {
     /// Which thread gave it work at `given_at`, and 1 until a wake-up by it was reported since.
     pub(crate) given_by: u32,
     pub(crate) given_new: u32,
-    /// Wake-ups by it reported since its last operation.
+    /// 1: it has made a call while it held nothing, at any time: it may be working for others.
+    pub(crate) works: u32,
+    /// Wake-ups by it reported since its last operation, or since it left the CPU last, by the number of times it had.
     pub(crate) wakes: u32,
+    pub(crate) wakes_at: u32,
     /// Flags of the operation under way that are known before its payload is copied.
     pub(crate) early: u32,
     /// What kind of runtime its process has, as of `generation`; 0 = none.

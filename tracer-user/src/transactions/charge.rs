@@ -4,7 +4,7 @@
 //! wait belongs to whom the thread worked for; what lies after it, to whom the operation that ends the stretch is for.
 //! A thread that holds one request works for it until the reply is done, whatever it waits for meanwhile.
 
-use tracer_common::event::{Op, Sample, Tick};
+use tracer_common::event::{Op, Sample, Tick, Wake};
 
 use super::engine::{Engine, Output, read_group};
 use super::live::{Live, Slot};
@@ -193,6 +193,30 @@ impl Engine {
             if let Some(thread) = self.threads.get_mut(&header.tid) {
                 thread.last = Target::Nobody;
             }
+        }
+    }
+
+    /// Charges the stretch that ends with a wake-up by a thread that works for another: what it did since it waited for
+    /// work was for `owner`, what it does next is for nobody until something says so.
+    pub(super) fn charge_wake(&mut self, wake: &Wake, owner: Target, out: &mut Vec<Output>) {
+        let header = &wake.header;
+        let Some(thread) = self.threads.get_mut(&header.tid) else { return };
+        let (known, last) = (thread.known, thread.last);
+        let delta = thread.advance(&wake.books);
+        thread.known = true;
+        thread.last = Target::Nobody;
+        (thread.charged_at, thread.last_op) = (header.nanos, header.nanos);
+        // Its time is not the request's, which waits for it.
+        let cpu = |cost: Cost| Cost { cpu: cost.cpu, ..Cost::default() };
+        let before = match (known, delta.waited) {
+            (true, false) => owner,
+            (true, true) => last,
+            (false, _) => Target::Nobody,
+        };
+        let split = if delta.waited { delta.wait_end } else { header.nanos };
+        self.charge(header.tid, header.tgid, before, cpu(delta.before), split, out);
+        if delta.waited {
+            self.charge(header.tid, header.tgid, owner, cpu(delta.after), header.nanos, out);
         }
     }
 

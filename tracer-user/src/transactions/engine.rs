@@ -267,7 +267,7 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
-            Record::Wake(wake) => self.woken(wake),
+            Record::Wake(wake) => self.woken(wake, out),
             Record::Kin(kin) if kin.relation == KIN_TURNED => self.turned(kin),
             Record::Kin(kin) => self.kin(kin),
             Record::Fork(_) | Record::Exec(_) => {}

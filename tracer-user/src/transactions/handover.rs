@@ -7,7 +7,7 @@
 //! the result make it ambiguous, because one of them waited for a lock.
 
 use smallvec::SmallVec;
-use tracer_common::event::{Op, Wake};
+use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::charge::{UNIT_SAMPLES, add, less};
 use super::engine::{Engine, Output};
@@ -104,6 +104,17 @@ impl Errands {
     }
 }
 
+/// Whether the woken thread gave work to the waking one after `before`, then slept until it was done.
+fn given(wake: &Wake, before: Nanos) -> bool {
+    wake.given_by == wake.wakee && wake.given_at > before && wake.slept_at > wake.given_at
+}
+
+/// Whether what the waking thread did since `before`, or since it waited last, was a job of the woken one: it gave it, or
+/// was asleep already when that began.
+fn job(wake: &Wake, before: Nanos) -> bool {
+    given(wake, before) || (wake.slept_at != 0 && wake.slept_at < before.max(wake.books.idle_end))
+}
+
 impl Engine {
     /// A call that nobody is known to have caused, of a thread that may work for others.
     pub(super) fn errand(&mut self, slot: Slot, op: &Op) {
@@ -135,7 +146,7 @@ impl Engine {
     }
 
     /// A thread woke another.
-    pub(super) fn woken(&mut self, wake: &Wake) {
+    pub(super) fn woken(&mut self, wake: &Wake, out: &mut Vec<Output>) {
         let header = &wake.header;
         self.now = self.now.max(header.nanos);
         self.follow(header, wake.nth);
@@ -146,23 +157,30 @@ impl Engine {
         if from.multiplexer || !from.open.is_empty() {
             return;
         }
-        self.given(tid, tgid, wake.given_at);
+        let result = header.flags & WAKE_RESULT != 0;
+        if result {
+            self.given(tid, tgid, wake.given_at);
+        }
         let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
         let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
         let Some(last) = errands.calls.last().copied() else {
-            // It gave the work, then slept until it was done.
-            let bare = wake.given_by == wake.wakee && wake.given_at > errands.settled && wake.slept_at > wake.given_at;
-            if bare && let Some(pools) = self.pools.get_mut(&tgid) {
-                pools.job(false, true);
-            }
+            self.done(wake, request, out);
             return;
         };
+        let settled = errands.settled;
+        if errands.backs.is_empty() {
+            self.charge_wake(wake, Target::of(&self.units, last), out);
+        } else {
+            // What the call was for was handed over already: another job, or one that went on.
+            let owner = job(wake, settled.max(errands.back_at)).then_some(request);
+            self.charge_wake(wake, owner.map_or(Target::Nobody, |slot| Target::of(&self.units, slot)), out);
+        }
         let (Some(call), Some(live)) = (self.units.get(last), self.units.get(request)) else { return };
         let replied = call.first_reply;
         // Between a call and its reply it wakes for locks of its client library; and what was asked before the request
         // was read, was asked for another.
-        if replied == 0 || call.start < live.start {
+        if !result || replied == 0 || call.start < live.start {
             return;
         }
         let back = Back {
@@ -171,9 +189,9 @@ impl Engine {
             kept: live.kept(),
             by: wake.wakee,
             waited: wake.slept_at < replied,
-            paired: wake.given_by == wake.wakee && wake.given_at > errands.settled,
+            paired: wake.given_by == wake.wakee && wake.given_at > settled,
         };
-        let calls = errands.calls.clone();
+        let calls = self.threads.get(&tid).map(|thread| thread.errands.calls.clone()).unwrap_or_default();
         if let Some(live) = self.units.get_mut(request) {
             for call in calls {
                 if live.helped.len() < ERRANDS && !live.helped.contains(&call) {
@@ -187,6 +205,23 @@ impl Engine {
             thread.errands.backs.push(back);
         } else {
             thread.errands.more = true;
+        }
+    }
+
+    /// A thread without calls that are anybody's yet woke one that holds `request`: it may have done a job without a call.
+    fn done(&mut self, wake: &Wake, request: Slot, out: &mut Vec<Output>) {
+        let (tid, tgid) = (wake.header.tid, wake.header.tgid);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let before = std::mem::replace(&mut thread.errands.settled, wake.header.nanos);
+        let given = given(wake, before);
+        let works = thread.works;
+        if given && let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.job(false, true);
+        }
+        // Threads of a virtual machine of which that is not known wake others for reasons of their own.
+        let owner = if works && job(wake, before) { Target::of(&self.units, request) } else { Target::Nobody };
+        if works || given {
+            self.charge_wake(wake, owner, out);
         }
     }
 
@@ -291,6 +326,9 @@ impl Engine {
     fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
         let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
         let Some(live) = self.units.get_mut(call).filter(|live| !live.cause.told) else { return };
+        if let Some(thread) = self.threads.get_mut(&live.tid) {
+            thread.works = true;
+        }
         live.cause.open = false;
         live.cause.waits = false;
         live.cause.candidate = Some(back.request);

@@ -1,6 +1,6 @@
 //! Work that threads do for each other: a worker makes a call, somebody who holds a request waits for it.
 
-use tracer_common::event::Wake;
+use tracer_common::event::{WAKE_RESULT, Wake};
 
 use super::*;
 use crate::model::Side;
@@ -19,9 +19,11 @@ impl Host {
         *nth += 1;
         let nth = *nth;
         self.nanos += 10;
-        let header = Header { kind: Kind::Wake as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
+        let kind = Kind::Wake as u8;
+        let header = Header { kind, flags: WAKE_RESULT, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
         let (given_at, given_by) = given;
-        let wake = Wake { header, wakee, nth, slept_at, given_at, given_by, ..Wake::default() };
+        let books = self.books.get(&tid).copied().unwrap_or_default();
+        let wake = Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() };
         for _ in 0..self.times {
             self.engine.record(&Record::Wake(wake), &mut self.out);
         }
@@ -82,9 +84,25 @@ fn what_a_worker_used_is_charged_to_whom_it_worked_for() {
         found.map(|(live, _)| (live.cost.cpu, live.calls.len()))
     };
     assert_eq!(cost("/c", Side::Client), Some((0, 0)));
-    // Its own nanosecond, and the worker's 100 before the call, 30 after it and 5 at its end.
-    assert_eq!(cost("/2", Side::Server), Some((1 + 100 + 30 + 5, 1)));
+    // Its own nanosecond, and the worker's 100 before the call and 30 after it; the 5 after its result are nobody's.
+    assert_eq!(cost("/2", Side::Server), Some((1 + 100 + 30, 1)));
     assert_eq!(cost("/1", Side::Server), Some((1, 0)));
+    assert_eq!(host.overhead(), 5);
+}
+
+#[test]
+fn a_job_without_a_call_is_charged_to_who_gave_it_and_waited() {
+    for (given_by, wanted) in [(FIRST, 70), (SECOND, 0)] {
+        let mut host = host();
+        host.waits(WORKER, false).calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).waits(WORKER, false);
+        let given = host.nanos;
+        host.works(WORKER, 70).wakes(WORKER, FIRST, given + 1, (given, given_by)).works(WORKER, 3);
+        host.both_answer().ends(WORKER);
+        let units = host.finish();
+        let found = units.iter().find(|(live, _)| &*live.request.path == "/1" && live.side == Side::Server);
+        assert_eq!(found.map(|(live, _)| live.cost.cpu), Some(1 + wanted), "given by {given_by}");
+        assert_eq!(host.overhead(), 73 - wanted);
+    }
 }
 
 #[test]

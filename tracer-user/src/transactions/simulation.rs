@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, Wake,
-    tcp_state,
+    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, WAKE_RESULT,
+    Wake, tcp_state,
 };
 
 use crate::decode::Record;
@@ -416,9 +416,9 @@ impl<'a> Host<'a> {
     fn wakes(&mut self, worker: u32, wakee: u32, slept_at: Nanos) {
         let runs = self.threads.entry(worker).or_default();
         runs.nth += 1;
-        let (nth, (given_at, given_by)) = (runs.nth, runs.given);
-        let header = self.header(Kind::Wake, FRONT, worker);
-        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, ..Wake::default() }));
+        let (nth, (given_at, given_by), books) = (runs.nth, runs.given, runs.books);
+        let header = Header { flags: WAKE_RESULT, ..self.header(Kind::Wake, FRONT, worker) };
+        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() }));
     }
 
     fn connects(&mut self, tid: u32) -> usize {

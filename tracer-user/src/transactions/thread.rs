@@ -116,6 +116,8 @@ pub struct Thread {
     pub lap: Option<Box<Loop>>,
     /// Calls it made while it held no request.
     pub errands: Errands,
+    /// One of those was for somebody who waited for its result: it works for others.
+    pub works: bool,
     /// Whom its work since the last operation is for, until something says otherwise.
     pub last: Target,
     /// Recent stretches, newest last.
@@ -141,6 +143,7 @@ impl Thread {
             group: Group::default(),
             lap: None,
             errands: Errands::default(),
+            works: false,
             last: Target::Nobody,
             history: VecDeque::new(),
             pending: Vec::new(),

@@ -7,6 +7,7 @@
 
 mod load;
 
+use std::cell::Cell;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,6 +24,8 @@ use load::{Load, PATH};
 
 /// Time between two samples.
 const EVERY: Duration = Duration::from_secs(10);
+/// How often the console is asked again when it did not answer in time.
+const TRIES: u32 = 5;
 /// Shortest soak that has halves.
 const SHORTEST: Duration = Duration::from_secs(60);
 /// Most that resident memory may rise over the second half, by the line through its samples, bytes.
@@ -99,6 +102,7 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
     let done = load.end()?;
     let settled = agent.settled(before + done.good as f64)?;
     let lost = agent.operations_lost()?;
+    let late = agent.late.get();
     let last = samples.last().cloned().unwrap_or_default();
     agent.leash.end()?;
     drop(nginx);
@@ -109,7 +113,7 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
     let missing = done.good as f64 - (settled - before);
     shell::print(format!(
         "\nsoak of {:.0} s: {} requests answered, {} failed; {} connections aborted, {} processes, {} pages of the console \
-         read; reported {:.0}, missing {missing:.0}, operations counted as lost {lost:.0}; \
+         read, {late} late; reported {:.0}, missing {missing:.0}, operations counted as lost {lost:.0}; \
          over the second half memory {:+.2} MB (bound {:.1}), descriptors {fds:+.1} (bound {RISE_FDS:.0}); agent's CPU {:.1} s",
         last.at,
         done.good,
@@ -159,6 +163,8 @@ struct Agent {
     leash: Leash,
     console: SocketAddr,
     pid: u32,
+    /// Answers that did not come in time.
+    late: Cell<u32>,
 }
 
 impl Agent {
@@ -175,11 +181,20 @@ impl Agent {
             std::thread::sleep(Duration::from_millis(20));
         }
         let pid = pid_of(&listen).context("the agent's process is not found")?;
-        Ok(Self { leash, console, pid })
+        Ok(Self { leash, console, pid, late: Cell::new(0) })
     }
 
     fn metrics(&self) -> Result<Vec<(String, f64)>> {
-        let text = http::get(self.console, "/metrics")?.text;
+        // On a busy host an answer may take longer than a reader waits; one that never comes ends the soak.
+        let mut tries = 0;
+        let text = loop {
+            match http::get(self.console, "/metrics") {
+                Ok(reply) => break reply.text,
+                Err(error) if tries == TRIES => return Err(error.context("the console does not answer")),
+                Err(_) => tries += 1,
+            }
+        };
+        self.late.set(self.late.get() + tries);
         let series = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
         Ok(series.filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?))).collect())
     }
