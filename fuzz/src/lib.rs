@@ -59,7 +59,7 @@ pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
 /// middle: it begins with `opening`, a request, then does what `data` says. `frame` makes a message of some bytes, where
 /// those say so; messages are cut, captured and lost in any way. What was begun must end once.
 pub fn framed(opening: &[u8], frame: fn(Way, &[u8]) -> Vec<u8>, data: &[u8]) {
-    let settings = Settings::default();
+    let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };
     let Some((first, mut rest)) = data.split_first() else { return };
     let mut conversation = Conversation::new(first & 1 == 1);
     let requests = if first & 2 == 0 { Direction::Rx } else { Direction::Tx };

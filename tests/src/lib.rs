@@ -9,6 +9,7 @@ pub mod agent;
 pub mod bpf;
 pub mod cgroup;
 pub mod faults;
+pub mod go;
 pub mod http;
 pub mod http2;
 pub mod load;
@@ -28,6 +29,7 @@ pub mod secrets;
 pub mod stat;
 pub mod truth;
 pub mod units;
+pub mod uwsgi;
 pub mod vitals;
 pub mod workload;
 

@@ -19,6 +19,8 @@ pub struct RabbitMq {
     pub process: Process,
     /// Where it listens.
     pub address: SocketAddr,
+    /// Where it listens for STOMP, if it was told to.
+    pub stomp: Option<SocketAddr>,
     home: PathBuf,
     ports: [u16; 3],
     /// Its name service, which otherwise would stay behind.
@@ -33,6 +35,23 @@ pub fn is_there() -> bool {
 impl RabbitMq {
     /// Starts it in `dir`, for a user of this name and password.
     pub fn start(dir: &Path, user: &str, password: &str) -> Self {
+        Self::start_with(dir, user, password, None)
+    }
+
+    /// The same, and has it speak STOMP as well.
+    pub fn start_with_stomp(dir: &Path, user: &str, password: &str) -> Self {
+        let stomp = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
+        for (file, text) in [
+            ("plugins", "[rabbitmq_stomp].\n".to_owned()),
+            ("rabbitmq.conf", format!("stomp.listeners.tcp.1 = {stomp}\n")),
+        ] {
+            let file = dir.join(file);
+            std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+        Self::start_with(dir, user, password, Some(stomp))
+    }
+
+    fn start_with(dir: &Path, user: &str, password: &str, stomp: Option<SocketAddr>) -> Self {
         let ports = [(); 3].map(|()| crate::free_port());
         let epmd = crate::find("epmd").unwrap_or_else(|| panic!("no epmd"));
         let mut command = Command::new(epmd);
@@ -47,7 +66,7 @@ impl RabbitMq {
             process.said().contains("completed with").then_some(())
         });
         let address = SocketAddr::from(([127, 0, 0, 1], ports[0]));
-        let server = Self { process, address, home: dir.into(), ports, _names: names };
+        let server = Self { process, address, stomp, home: dir.into(), ports, _names: names };
         server.control(&["add_user", user, password]);
         server.control(&["set_permissions", user, ".*", ".*", ".*"]);
         server
@@ -100,7 +119,7 @@ fn script(name: &str, home: &Path, ports: [u16; 3]) -> Command {
         ("RABBITMQ_MNESIA_BASE", "mnesia"),
         ("RABBITMQ_LOG_BASE", "log"),
         ("RABBITMQ_ENABLED_PLUGINS_FILE", "plugins"),
-        ("RABBITMQ_CONFIG_FILE", "none"),
+        ("RABBITMQ_CONFIG_FILE", "rabbitmq"),
         ("RABBITMQ_CONF_ENV_FILE", "none.env"),
         ("RABBITMQ_PID_FILE", "pid"),
         ("RABBITMQ_SCHEMA_DIR", "schema"),

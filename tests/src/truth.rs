@@ -9,13 +9,13 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
 use crate::load::{self, Request};
 use crate::units::{self, Unit};
 use crate::workload::{Server, source};
-use crate::{Numbers, find, say};
+use crate::{Numbers, find, go, say};
 
 /// An application of `workloads/`.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct Application {
     pub name: &'static str,
     /// Program that runs it.
     pub program: &'static str,
-    /// Arguments before its source.
+    /// Arguments before its source; of Go, how it is built.
     pub arguments: &'static [&'static str],
     /// Its source.
     pub source: &'static str,
@@ -38,6 +38,9 @@ impl Application {
     /// What starts it.
     fn command(&self, dir: &Path) -> Command {
         let find = |program: &str| find(program).unwrap_or_else(|| panic!("no {program}"));
+        if self.source.ends_with(".go") {
+            return Command::new(go::build(&find(self.program), dir, self.source, self.arguments));
+        }
         let mut command = Command::new(find(self.program));
         command.args(self.arguments);
         if !self.java {
@@ -54,6 +57,9 @@ impl Application {
         command
     }
 }
+
+/// How long a call may wait to be decided.
+const DECIDED: Duration = Duration::from_secs(20);
 
 /// A process whose jobs come from pools confirms nobody's before it has shown some of them.
 pub const FEW: u64 = 200;
@@ -167,6 +173,11 @@ pub fn run(
             before = tail.units.iter().filter(|unit| of(unit)).count();
             std::thread::sleep(Duration::from_millis(1500));
         }
+    }
+    // Calls wait for who turns out to have caused them, those of nobody longest.
+    let end = Instant::now() + DECIDED;
+    while agent.metrics().sum("tracer_fill_entries", &[("what", "units")]) > 0.0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
     }
     let all: usize = sent.iter().map(|(.., answers)| answers).sum();
     let own = |unit: &Unit| unit.server && unit.service == application.name;

@@ -2,6 +2,7 @@
 //! that the application passed on.
 
 use tracer_tests::agent::Agent;
+use tracer_tests::go::toolchain;
 use tracer_tests::truth::{Application, Mode, report, run};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, scratch};
@@ -115,4 +116,55 @@ fn node() {
         mode("worker", "a call after work in a worker thread", 0.0),
     ];
     judge("transactions_node", &application, &modes);
+}
+
+/// What Go's modes are called, and what must be right of them.
+fn go_modes() -> [Mode; 6] {
+    [
+        mode("direct", "a call at once", 0.999),
+        mode("naps", "two calls after sleeps", 0.999),
+        mode("children", "two goroutines, one of them two levels deep", 0.999),
+        mode("query", "two queries of database/sql", 0.999),
+        mode("worker", "goroutines that wait for work", 0.0),
+        mode("forgotten", "a goroutine nobody waits for", 0.0),
+    ]
+}
+
+#[test]
+fn go() {
+    let application = Application {
+        name: "go",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, net/http",
+    };
+    judge("transactions_go", &application, &go_modes());
+}
+
+#[test]
+fn go_stripped() {
+    let application = Application {
+        name: "gostripped",
+        program: toolchain("1.24."),
+        arguments: &["-buildmode=pie", "-ldflags=-s -w"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.24, stripped, position-independent",
+    };
+    judge("transactions_go_stripped", &application, &go_modes());
+}
+
+#[test]
+fn go_oldest() {
+    let application = Application {
+        name: "gooldest",
+        program: toolchain("1.21."),
+        arguments: &["-ldflags=-linkmode=external"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.21, linked by the C compiler",
+    };
+    judge("transactions_go_oldest", &application, &go_modes());
 }

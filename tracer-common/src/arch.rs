@@ -10,7 +10,8 @@ use crate::members::Member;
 pub struct Arch {
     /// Name as `uname -m` gives it.
     pub name: &'static str,
-    /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth.
+    /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth, and
+    /// the register in which Go keeps its goroutine.
     pub registers: &'static [Member],
     /// Added to the offset of an argument register, per argument, in bytes (arm64 keeps them in one array).
     pub argument_step: [u64; 4],
@@ -25,6 +26,7 @@ pub const X86_64: Arch = Arch {
         Member { global: "OFF_REG_ARG1", of: "pt_regs", path: "si", required: true },
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "dx", required: true },
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "r8", required: true },
+        Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
     ],
     argument_step: [0, 0, 0, 0],
 };
@@ -38,6 +40,8 @@ pub const AARCH64: Arch = Arch {
         Member { global: "OFF_REG_ARG1", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "regs", required: true },
+        // Not looked for.
+        Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
     ],
     argument_step: [0, 8, 16, 32],
 };

@@ -31,6 +31,8 @@ pub const URING_MAX: u32 = 16 * 1024;
 pub const HANDOVERS_MAX: u32 = 1024;
 /// Wake-ups of threads that hold requests that are reported of one thread between two of its operations.
 pub const WAKES_MAX: u32 = 8;
+/// Descriptors of Go programs by which a request is about to be sent.
+pub const USES_MAX: u32 = 16 * 1024;
 /// Processes whose runtime is known.
 pub const RUNTIMES_MAX: u32 = 4096;
 /// Processes with a policy of their own.

@@ -43,24 +43,30 @@ wire! {
 pub enum UserProbe {
     /// The end of `PyContext_CopyCurrent` (`CPython`): a context was made of another.
     PythonContext = 0,
+    /// Where `runtime.newproc` (Go) queues a goroutine it made.
+    GoCreated = 1,
+    /// `net/http.(*persistConn).roundTrip` (Go): who asks by a connection, that its own goroutine writes to.
+    GoRoundTrip = 2,
     /// Node.js runs its timers.
-    NodeTimers = 1,
+    NodeTimers = 3,
     /// Node.js runs its immediates.
-    NodeImmediates = 2,
+    NodeImmediates = 4,
     /// Node.js takes what its other threads have done or say.
-    NodeMessages = 3,
+    NodeMessages = 5,
     /// Node.js accepts connections.
-    NodeAccepts = 4,
+    NodeAccepts = 6,
     /// Node.js was connected by TCP.
-    NodeConnects = 5,
+    NodeConnects = 7,
     /// Node.js was connected by a UNIX socket.
-    NodePipes = 6,
+    NodePipes = 8,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::PythonContext,
+        Self::GoCreated,
+        Self::GoRoundTrip,
         Self::NodeTimers,
         Self::NodeImmediates,
         Self::NodeMessages,
@@ -73,6 +79,8 @@ impl UserProbe {
     pub fn name(self) -> &'static str {
         match self {
             Self::PythonContext => "python_context",
+            Self::GoCreated => "go_created",
+            Self::GoRoundTrip => "go_round_trip",
             Self::NodeTimers => "node_timers",
             Self::NodeImmediates => "node_immediates",
             Self::NodeMessages => "node_messages",
@@ -86,6 +94,8 @@ impl UserProbe {
     pub fn place(self) -> &'static str {
         match self {
             Self::PythonContext => "uretprobe PyContext_CopyCurrent",
+            Self::GoCreated => "uprobe in runtime.newproc",
+            Self::GoRoundTrip => "uprobe net/http.(*persistConn).roundTrip",
             Self::NodeTimers => "uprobe node::Environment::RunTimers",
             Self::NodeImmediates => "uprobe node::Environment::CheckImmediate",
             Self::NodeMessages => "uprobe uv__async_io",
@@ -99,6 +109,8 @@ impl UserProbe {
     pub fn without(self) -> &'static str {
         match self {
             Self::PythonContext => "calls of Python's event loops are nobody's",
+            Self::GoCreated => "calls of goroutines that requests start are nobody's",
+            Self::GoRoundTrip => "calls of net/http's client are nobody's",
             Self::NodeTimers
             | Self::NodeImmediates
             | Self::NodeMessages

@@ -55,6 +55,7 @@ offsets! {
     OFF_REG_ARG1,
     OFF_REG_ARG2,
     OFF_REG_ARG4,
+    OFF_REG_TASK,
 }
 
 /// Process id of the agent: its own sockets are not traced.

@@ -66,6 +66,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
+    package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi and SCGI, with a log"),
+    package("uwsgi-plugin-python3", "", Need::Programs, "its applications in Python"),
     package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
     package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
     package("python3-websockets", "", Need::Programs, "WebSocket server and client"),
@@ -92,6 +94,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("mosquitto", "mosquitto", Need::Programs, "a broker that counts messages"),
     package("python3-paho-mqtt", "", Need::Programs, "a client library as applications use it"),
     package("rabbitmq-server", "rabbitmq-server", Need::Programs, "a broker that counts messages by queue"),
+    package("python3-stomp", "", Need::Programs, "a client library of STOMP"),
     package("python3-pika", "", Need::Programs, "a client library as applications use it"),
     package(
         "python3-pymongo",

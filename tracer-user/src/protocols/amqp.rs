@@ -9,8 +9,6 @@ mod channel;
 mod fields;
 mod methods;
 
-use std::collections::BTreeMap;
-
 use self::channel::{Channel, Of};
 use self::fields::Reader;
 use self::methods::{Method, Role};
@@ -65,7 +63,7 @@ impl Protocol for Amqp {
     }
 
     fn framed(&self, joined: bool) -> Option<Box<dyn Framed>> {
-        Some(Box::new(Frames { channels: BTreeMap::new(), joined, usual: 131_064 }))
+        Some(Box::new(Frames { channels: Vec::new(), joined, usual: 131_064 }))
     }
 }
 
@@ -117,7 +115,8 @@ impl Header {
 /// Both directions of one connection.
 #[derive(Debug)]
 struct Frames {
-    channels: BTreeMap<u16, Channel>,
+    /// In the order of their numbers: most connections have few.
+    channels: Vec<Channel>,
     /// What channels were told before was not seen.
     joined: bool,
     /// Payload of the largest frames there are.
@@ -127,12 +126,31 @@ struct Frames {
 impl Frames {
     /// What is known of a channel. Of too many one is forgotten, and from then on those that are new may be old.
     fn channel(&mut self, id: u16) -> &mut Channel {
-        if self.channels.len() >= CHANNELS && !self.channels.contains_key(&id) {
-            self.channels.pop_first();
+        let mut place = self.channels.binary_search_by_key(&id, Channel::id);
+        if place.is_err() && self.channels.len() >= CHANNELS {
+            self.channels.remove(0);
             self.joined = true;
+            place = self.channels.binary_search_by_key(&id, Channel::id);
         }
-        let joined = self.joined;
-        self.channels.entry(id).or_insert_with(|| Channel::new(id, !joined))
+        let at = match place {
+            Ok(at) => at,
+            Err(at) => {
+                self.channels.insert(at, Channel::new(id, !self.joined));
+                at
+            }
+        };
+        &mut self.channels[at]
+    }
+
+    /// What is known of a channel, if anything is.
+    fn known(&self, id: u16) -> Option<&Channel> {
+        let at = self.channels.binary_search_by_key(&id, Channel::id).ok()?;
+        self.channels.get(at)
+    }
+
+    /// A channel is closed.
+    fn forget(&mut self, id: u16) {
+        self.channels.retain(|channel| channel.id() != id);
     }
 
     /// A method that message content follows: what stands behind it of that. `Err`: more bytes are needed.
@@ -223,7 +241,7 @@ impl Frames {
             (20, 40) if way == Way::Reply => {
                 let code = fields.short().unwrap_or(0);
                 let id = header.channel;
-                self.channels.remove(&id);
+                self.forget(id);
                 (0, Says::Settled { keys: channel::all(id), status: 0, failure: Some(methods::failure(code)) })
             }
             (10, 50) if way == Way::Reply => {
@@ -247,7 +265,7 @@ impl Frames {
                 }
                 let key = channel.answered();
                 if method.name == "channel.close-ok" {
-                    self.channels.remove(&header.channel);
+                    self.forget(header.channel);
                 }
                 (0, Says::Settled { keys: key..=key, status: 0, failure: None })
             }
@@ -333,7 +351,7 @@ impl Framed for Frames {
                 (key, 0, says)
             }
             BODY => {
-                let key = self.channels.get(&header.channel).map_or(0, |channel| channel.content[way as usize]);
+                let key = self.known(header.channel).map_or(0, |channel| channel.content[way as usize]);
                 (key, header.size as u64, if key == 0 { Says::Nothing } else { Says::Part })
             }
             CONTENT => {
@@ -342,7 +360,7 @@ impl Framed for Frames {
                 if bytes.len() < wanted && !cut {
                     return Front::Need(wanted);
                 }
-                let key = self.channels.get(&header.channel).map_or(0, |channel| channel.content[way as usize]);
+                let key = self.known(header.channel).map_or(0, |channel| channel.content[way as usize]);
                 match Content::read(header.payload(bytes)) {
                     Some(content) if key != 0 => (key, 0, Says::Sized(content.size)),
                     _ => (0, 0, Says::Nothing),
@@ -355,7 +373,7 @@ impl Framed for Frames {
     }
 
     fn lost(&mut self, way: Way) {
-        for channel in self.channels.values_mut() {
+        for channel in &mut self.channels {
             channel.lost(way);
         }
     }
@@ -364,7 +382,7 @@ impl Framed for Frames {
         (0..bytes.len().saturating_sub(FRONT - 1)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
             let Some(header) = Header::read(rest) else { return false };
-            let known = self.channels.get(&header.channel);
+            let known = self.known(header.channel);
             let method = header.method(rest);
             match (header.stands(rest), header.kind) {
                 (Some(stands), METHOD) => stands && method.is_some(),
@@ -379,7 +397,7 @@ impl Framed for Frames {
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
         let Some(header) = Header::read(bytes) else { return false };
-        let (Some(channel), Some(method)) = (self.channels.get(&header.channel), header.method(bytes)) else {
+        let (Some(channel), Some(method)) = (self.known(header.channel), header.method(bytes)) else {
             return false;
         };
         let mut fields = Reader::new(header.payload(bytes).get(4..).unwrap_or_default());
@@ -411,7 +429,12 @@ impl Framed for Frames {
     }
 
     fn kept_bytes(&self) -> usize {
-        self.channels.values().map(Channel::bytes).sum()
+        self.channels.iter().map(Channel::bytes).sum()
+    }
+
+    fn rest(&mut self) {
+        self.channels.iter_mut().for_each(Channel::rest);
+        self.channels.shrink_to_fit();
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod envelope;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -36,7 +37,7 @@ const PACKED_NAME: &str = "_COMPRESSED";
 const STATEMENTS: usize = 1024;
 const PREPARING: usize = 64;
 /// About what one takes, bytes.
-const EACH: usize = 112;
+const EACH: usize = 32;
 /// Longest number of a prepared statement that is remembered, bytes; servers' have 16.
 const NUMBER: usize = 32;
 /// Most statements of a batch that are looked at.
@@ -170,9 +171,10 @@ impl<'a> Reader<'a> {
 /// What a connection's envelopes said that later ones depend on.
 #[derive(Debug, Default)]
 struct Streams {
-    statements: FxHashMap<Box<[u8]>, Summary>,
+    /// Prepared statements by what their numbers hash to.
+    statements: FxHashMap<u64, Arc<Summary>>,
     /// Statements that wait for their number, by stream.
-    preparing: FxHashMap<u64, Summary>,
+    preparing: FxHashMap<u64, Arc<Summary>>,
     requests: Lane,
     replies: Lane,
 }
@@ -181,9 +183,18 @@ struct Streams {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lane {
     /// Bytes of the current segment that other envelopes fill.
-    left: u64,
-    /// The envelope that goes on in the next one, and how many bytes of it.
-    goes_on: Option<(u64, u64)>,
+    left: u32,
+    /// The envelope that goes on in the next one, and how many bytes of it; 0 none does.
+    key: u32,
+    rest: u32,
+}
+
+impl Lane {
+    /// What cannot be is as good as nothing: lengths have 32 bits, and less mostly.
+    fn new(left: u64, key: u64, rest: u64) -> Self {
+        let [left, key, rest] = [left, key, rest].map(|number| u32::try_from(number).unwrap_or(0));
+        Self { left, key, rest }
+    }
 }
 
 fn key(stream: i16) -> u64 {
@@ -206,7 +217,19 @@ fn summary((text, cut): (&[u8], bool)) -> Summary {
     summarize(text, cut, Dialect::PostgreSql)
 }
 
+/// What stands for a statement's number, which has 16 bytes mostly.
+fn hash(number: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    number.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Streams {
+    /// The statement that was prepared under a number.
+    fn statement(&self, number: &[u8]) -> Option<Summary> {
+        self.statements.get(&hash(number)).map(|summary| Summary::clone(summary))
+    }
+
     fn lane(&mut self, way: Way) -> &mut Lane {
         match way {
             Way::Request => &mut self.requests,
@@ -230,11 +253,11 @@ impl Streams {
                 let summary = summary(body.statement()?);
                 let text = Arc::from(format!("PREPARE {}", summary.text));
                 if self.preparing.len() < PREPARING {
-                    self.preparing.insert(key(envelope.stream), summary);
+                    self.preparing.insert(key(envelope.stream), summary.prepared());
                 }
                 Some(named(shared("PREPARE"), text))
             }
-            EXECUTE => self.statements.get(body.text()?).cloned().map(of),
+            EXECUTE => self.statement(body.text()?).map(of),
             _ => self.batch(&mut body),
         });
         found.unwrap_or_else(|| Box::new(Request { cut: false, ..*Request::unnamed() }))
@@ -249,7 +272,7 @@ impl Streams {
         for _ in 0..count.min(IN_BATCH) {
             let next = match body.byte() {
                 Some(0) => body.statement().map(summary),
-                Some(_) => body.text().and_then(|number| self.statements.get(number)).cloned(),
+                Some(_) => body.text().and_then(|number| self.statement(number)),
                 None => break,
             };
             match (&first, next) {
@@ -291,7 +314,7 @@ impl Streams {
                 if let (Some(number), Some(summary)) = (body.text().filter(|number| number.len() <= NUMBER), preparing)
                     && self.statements.len() < STATEMENTS
                 {
-                    self.statements.insert(number.into(), summary);
+                    self.statements.insert(hash(number), summary);
                 }
                 None
             }
@@ -326,15 +349,16 @@ impl Framed for Streams {
             return Front::Need(HEADER);
         }
         // Where segments begin: bytes before the envelope, and those that are left behind it.
-        let segment = if lane.left == 0 { Segment::read(bytes) } else { None };
+        let lane_left = u64::from(lane.left);
+        let segment = if lane_left == 0 { Segment::read(bytes) } else { None };
         let (before, payload, whole) = match segment {
             Some(Segment::Packed(len)) => return nothing(len),
             Some(Segment::Plain { payload, whole }) => (BEFORE, Some(payload), whole),
-            None => (0, Some(lane.left).filter(|left| *left > 0), true),
+            None => (0, Some(lane_left).filter(|left| *left > 0), true),
         };
-        if let (Some(payload), false, Some((key, left))) = (payload, whole, lane.goes_on) {
-            let rest = left.saturating_sub(payload);
-            self.lane(way).goes_on = (rest > 0).then_some((key, rest));
+        if let (Some(payload), false, 1..) = (payload, whole, lane.rest) {
+            let (key, rest) = (u64::from(lane.key), u64::from(lane.rest).saturating_sub(payload));
+            *self.lane(way) = Lane::new(lane_left, key, rest);
             let len = BEFORE as u64 + payload + BEHIND;
             return Front::Frame(Frame { len, key, body: payload, says: Says::Part, end: rest == 0 });
         }
@@ -356,7 +380,7 @@ impl Framed for Streams {
         let held = payload.map_or(envelope.len, |payload| envelope.len.min(payload));
         let left = payload.map_or(0, |payload| payload - held);
         let rest = envelope.len - held;
-        *self.lane(way) = Lane { left, goes_on: (rest > 0).then_some((key, rest)) };
+        *self.lane(way) = Lane::new(left, key, rest);
         let behind = if payload.is_some() && left == 0 { BEHIND } else { 0 };
         let body = if way == Way::Reply { held.saturating_sub(HEADER as u64) } else { 0 };
         Front::Frame(Frame { len: before as u64 + held + behind, key, body, says, end: rest == 0 })
@@ -402,6 +426,11 @@ impl Framed for Streams {
 
     fn kept_bytes(&self) -> usize {
         (self.statements.len() + self.preparing.len()) * EACH
+    }
+
+    fn rest(&mut self) {
+        self.statements.shrink_to_fit();
+        self.preparing.shrink_to_fit();
     }
 }
 

@@ -1,10 +1,10 @@
-//! Variables of the Common Gateway Interface (RFC 3875), which FastCGI carries, and what scripts answer.
+//! Variables of the Common Gateway Interface (RFC 3875), which FastCGI, SCGI and uwsgi carry, and what scripts answer.
 
 use memchr::memchr;
 
 use super::context::{Contexts, Which};
 use super::http1::{VALUE_LIMIT, is_token, path, text};
-use super::{Asked, Request, Settings};
+use super::{Asked, Body, Reply, Request, Settings, Step};
 
 /// What variables say of a request.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub(super) struct Variables<'a> {
     request_id: Option<&'a [u8]>,
     contexts: Contexts,
     headers: Vec<(u16, Box<str>)>,
+    /// Bytes of the request's body, where that is said.
+    length: Option<u64>,
 }
 
 /// A value that may be kept, bounded.
@@ -34,6 +36,10 @@ impl<'a> Variables<'a> {
     /// Takes one variable.
     pub(super) fn see(&mut self, name: &[u8], value: &'a [u8], settings: &Settings) {
         let place = match name {
+            b"CONTENT_LENGTH" => {
+                self.length = number(value);
+                return self.header(name, value, settings);
+            }
             b"REQUEST_METHOD" => &mut self.method,
             b"SCRIPT_NAME" => &mut self.names[0],
             b"PATH_INFO" => &mut self.names[1],
@@ -60,11 +66,34 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The request; `None` when what is there does not name it.
+    /// Bytes of the request's body, where that is said.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// The request of a script; `None` when what is there does not name it.
     pub(super) fn request(self, cut: bool, settings: &Settings) -> Option<Box<Request>> {
+        let name = self.names.into_iter().flatten().find(|name| !name.is_empty())?;
+        self.named(name, cut, settings)
+    }
+
+    /// The request of an application, whose script is where it is mounted and whose path goes on behind that
+    /// (PEP 3333); some servers say the whole path twice.
+    pub(super) fn application(self, cut: bool, settings: &Settings) -> Option<Box<Request>> {
+        let [Some(script), Some(rest), ..] = self.names else { return self.request(cut, settings) };
+        if script.is_empty() || rest.is_empty() || rest.starts_with(script) {
+            return self.named(if rest.is_empty() { script } else { rest }, cut, settings);
+        }
+        let whole = [kept(script), kept(rest)].concat();
+        self.named(&whole, cut, settings)
+    }
+
+    fn named(self, name: &[u8], cut: bool, settings: &Settings) -> Option<Box<Request>> {
+        if name.is_empty() {
+            return None;
+        }
         let method = self.method.filter(|method| method.len() <= 32 && !method.is_empty())?;
         let method = method.iter().all(|byte| is_token(*byte)).then_some(method)?;
-        let name = self.names.into_iter().flatten().find(|name| !name.is_empty())?;
         let (traceparent, carried) = self.contexts.finish();
         Some(Box::new(Request {
             method: settings.method(std::str::from_utf8(method).ok()?),
@@ -75,10 +104,82 @@ impl<'a> Variables<'a> {
             carried,
             request_id: self.request_id.map(|id| text(kept(id))),
             headers: self.headers,
-            asked: Asked::default(),
+            asked: Asked { bodiless: method == b"HEAD", ..Asked::default() },
             cut,
         }))
     }
+}
+
+/// A length as text; nothing is none.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    let plain = text.len() <= 18 && text.iter().all(u8::is_ascii_digit);
+    plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+}
+
+/// One connection of an application: it is for one request, and closed behind the answer.
+#[derive(Debug, Default)]
+pub(super) struct Once {
+    answered: bool,
+}
+
+impl Once {
+    /// Whether what comes is more than the answer.
+    pub(super) fn is_over(&self) -> bool {
+        self.answered
+    }
+
+    /// The answer: header lines, which may begin with HTTP's status line; then as much as they say, or everything until it
+    /// closes. Web servers close as soon as they have what was said; what is sent beyond that is passed over.
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        if self.answered && !bytes.is_empty() {
+            return Step::Skip { used: bytes.len() };
+        }
+        let name = bytes.iter().take_while(|byte| is_token(**byte)).count();
+        match bytes.get(name) {
+            Some(b':') if name > 0 => {}
+            Some(b'/') if bytes.get(..name) == Some(b"HTTP") => {}
+            None if !cut && name < 256 => return Step::NeedMore,
+            _ => return Step::Invalid,
+        }
+        let (used, status) = match answer(bytes) {
+            Some(found) => found,
+            None if cut => (bytes.len(), status_line(bytes).unwrap_or(0)),
+            None => return Step::NeedMore,
+        };
+        self.answered = true;
+        let bodiless = asked.bodiless || matches!(status, 100..=199 | 204 | 304);
+        let length = if bodiless { Some(0) } else { content_length(bytes.get(..used).unwrap_or_default()) };
+        let body = length.map_or(Body::UntilClose, Body::Length);
+        Step::Head { used, message: Reply { status, failure: None, interim: false }, body }
+    }
+}
+
+/// Bytes of a body, as header lines say.
+fn content_length(mut head: &[u8]) -> Option<u64> {
+    while let Some(end) = memchr(b'\n', head) {
+        let (line, rest) = head.split_at(end);
+        head = rest.get(1..).unwrap_or_default();
+        let (name, value) = line.split_at(memchr(b':', line).unwrap_or(line.len()));
+        if name.eq_ignore_ascii_case(b"content-length") {
+            return number(value.get(1..).unwrap_or_default().trim_ascii());
+        }
+    }
+    None
+}
+
+/// The status of a line that is HTTP's.
+fn status_line(line: &[u8]) -> Option<u16> {
+    let [b'1', b'.', b'0' | b'1', b' ', digits @ ..] = line.strip_prefix(b"HTTP/")? else { return None };
+    code(digits)
+}
+
+fn code(text: &[u8]) -> Option<u16> {
+    let digits = text.get(..3).unwrap_or_default();
+    let status = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (100..1000).contains(&status).then_some(status)
 }
 
 /// Looks for the end of the header lines a script's answer begins with; gives their bytes and the status they say.
@@ -95,11 +196,12 @@ pub(super) fn answer(bytes: &[u8]) -> Option<(usize, u16)> {
         if line.is_empty() {
             return Some((at, status.unwrap_or(if moved { 302 } else { 200 })));
         }
+        if status.is_none() {
+            status = status_line(line);
+        }
         let Some((name, value)) = line.split_at_checked(memchr(b':', line).unwrap_or(line.len())) else { continue };
         if name.eq_ignore_ascii_case(b"status") {
-            let digits = value.get(1..).unwrap_or_default().trim_ascii_start().get(..3).unwrap_or_default();
-            let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-            status = number.filter(|status| (100..1000).contains(status));
+            status = code(value.get(1..).unwrap_or_default().trim_ascii_start());
         }
         moved |= name.eq_ignore_ascii_case(b"location");
     }
@@ -142,6 +244,56 @@ mod tests {
     }
 
     #[test]
+    fn what_names_a_request_of_an_application() {
+        for (script, rest, expected) in [
+            ("/app", "/a", Some("/app/a")),
+            ("/app", "/app/a", Some("/app/a")),
+            ("", "/a", Some("/a")),
+            ("/app", "", Some("/app")),
+            ("", "", None),
+        ] {
+            let mut variables = Variables::default();
+            for (name, value) in [("REQUEST_METHOD", "GET"), ("SCRIPT_NAME", script), ("PATH_INFO", rest)] {
+                variables.see(name.as_bytes(), value.as_bytes(), &Settings::default());
+            }
+            let found = variables.application(false, &Settings::default()).map(|request| request.path.to_string());
+            assert_eq!(found.as_deref(), expected, "{script} {rest}");
+        }
+    }
+
+    #[test]
+    fn what_applications_answer() {
+        let get = Asked::default();
+        let status = |bytes: &str, cut, asked: &Asked| match Once::default().reply(bytes.as_bytes(), cut, asked) {
+            Step::Head { used, message, body } => Some((used, message.status, body)),
+            _ => None,
+        };
+        let close = Body::UntilClose;
+        for (bytes, expected) in [
+            ("HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody", (32, 404, close)),
+            ("Status: 201 Made\r\n\r\n", (20, 201, close)),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n", (39, 200, Body::Length(14))),
+            ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", (38, 200, close)),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 14\r\n\r\n", (49, 304, Body::Length(0))),
+        ] {
+            assert_eq!(status(bytes, false, &get), Some(expected), "{bytes}");
+        }
+        let head = Asked { bodiless: true, ..get };
+        let long = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n";
+        assert_eq!(status(long, false, &head), Some((39, 200, Body::Length(0))));
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false, &get), None);
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", true, &get), Some((20, 500, close)));
+        for (bytes, cut) in [("HTTP", true), ("no header", false), ("", true), (": x", false), ("HTTQ/1.1 200", false)]
+        {
+            assert!(matches!(Once::default().reply(bytes.as_bytes(), cut, &get), Step::Invalid), "{bytes}");
+        }
+        let mut once = Once::default();
+        assert!(matches!(once.reply(b"HTT", false, &get), Step::NeedMore));
+        assert!(matches!(once.reply(long.as_bytes(), false, &get), Step::Head { .. }) && once.is_over());
+        assert!(matches!(once.reply(b"more", false, &get), Step::Skip { used: 4 }));
+    }
+
+    #[test]
     fn what_scripts_answer() {
         for (bytes, expected) in [
             ("Status: 404 Not Found\r\nContent-type: text/html\r\n\r\nbody", Some((50, 404))),
@@ -149,6 +301,7 @@ mod tests {
             ("Location: /x\n\n", Some((14, 302))),
             ("location: /x\r\nstatus:301\r\n\r\n", Some((28, 301))),
             ("Status: 9\r\n\r\n", Some((13, 200))),
+            ("HTTP/1.1 503 So: sorry\r\nLocation: /x\r\n\r\n", Some((40, 503))),
             ("Status: 404 Not Found\r\n", None),
             ("", None),
         ] {

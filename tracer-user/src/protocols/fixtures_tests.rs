@@ -30,6 +30,8 @@ fn lines(ops: &[Op]) -> Vec<String> {
     conversation.opened(Some(Side::Server), false);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
+    // The server closes.
+    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     let mut lines: Vec<String> = Vec::new();
     for word in said {

@@ -56,6 +56,11 @@ pub trait Framed: Send + fmt::Debug {
     fn overhead(&self) -> u64 {
         0
     }
+    /// Whether the last `left` bytes of an operation, behind a frame and not captured, can only be what stands between frames.
+    fn is_padding(&self, left: u64) -> bool {
+        let _ = left;
+        false
+    }
     /// Whether a server works on several requests of one connection at a time.
     fn interleaves(&self) -> bool {
         true

@@ -89,7 +89,7 @@ pub fn system(protocol: &str) -> &str {
 /// Words of a destination and what stands between them: levels of a topic, tokens of a subject. An exchange is a word of its
 /// own. What clients make up for answers is a value as a whole.
 pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
-    for inbox in ["_INBOX.", "amq.gen-", "amq.rabbitmq.reply-to."] {
+    for inbox in ["_INBOX.", "amq.gen-", "amq.rabbitmq.reply-to.", "/reply-queue/", "/temp-queue/"] {
         if protocol != "mqtt" && destination.starts_with(inbox) {
             return vec![destination.get(..inbox.len() - 1).unwrap_or_default(), "{inbox}"];
         }
@@ -97,6 +97,7 @@ pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
     let separator = separator(protocol);
     match destination.split_once(':') {
         Some((exchange, key)) if protocol == "amqp" => [exchange].into_iter().chain(key.split(separator)).collect(),
+        _ if protocol == "stomp" => destination.split(STOMP).collect(),
         _ => destination.split(separator).collect(),
     }
 }
@@ -104,10 +105,12 @@ pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
 /// Puts the words of `destination`, or what stands for them, together again.
 pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) -> String {
     let mut out = String::new();
+    let mut between = destination.matches(STOMP).filter_map(|text| text.chars().next());
     for (at, word) in words.iter().enumerate() {
         match at {
             0 => {}
             1 if protocol == "amqp" && destination.contains(':') => out.push(':'),
+            _ if protocol == "stomp" => out.push(between.next().unwrap_or('/')),
             _ => out.push(separator(protocol)),
         }
         out.push_str(word.as_ref());
@@ -115,8 +118,11 @@ pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) ->
     out
 }
 
+/// What stands between words in STOMP: what RabbitMQ's destinations are, and the routing keys at their ends.
+const STOMP: [char; 2] = ['/', '.'];
+
 fn separator(protocol: &str) -> char {
-    if matches!(protocol, "mqtt" | "stomp") { '/' } else { '.' }
+    if protocol == "mqtt" { '/' } else { '.' }
 }
 
 #[cfg(test)]
@@ -131,12 +137,14 @@ mod tests {
             ("mqtt", "/a//b.c", "|a||b.c"),
             ("amqp", "events:user.17.made", "events|user|17|made"),
             ("amqp", "queue", "queue"),
+            ("stomp", "/exchange/events/user.17.made", "|exchange|events|user|17|made"),
+            ("stomp", "/reply-queue/amq.gen-JzTY20BRgKO", "/reply-queue|{inbox}"),
             ("amqp", "amq.gen-JzTY20BRgKO-HjmUJj0wLg", "amq.gen|{inbox}"),
         ] {
             let words = words(protocol, destination);
             assert_eq!(words.join("|"), expected);
             let whole = template(protocol, destination, &words);
-            assert!(whole == destination || whole.ends_with(".{inbox}"), "{whole}");
+            assert!(whole == destination || whole.ends_with("{inbox}"), "{whole}");
         }
     }
 

@@ -30,16 +30,20 @@ pub mod mysql;
 pub mod nats;
 mod pair;
 mod parts;
+mod pool;
 pub mod postgresql;
 mod proxy;
 pub mod recognised;
 pub mod redis;
 mod rest;
+pub mod scgi;
 mod session;
 pub mod sql;
+pub mod stomp;
 mod stream;
 pub mod tls;
 mod turns;
+pub mod uwsgi;
 pub mod websocket;
 
 use std::fmt;
@@ -63,8 +67,11 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &mysql::MySql,
     &mysql::MariaDb,
     &fastcgi::FastCgi,
+    &uwsgi::Uwsgi,
+    &scgi::Scgi,
     &memcached::Memcached,
     &nats::Nats,
+    &stomp::Stomp,
     &mqtt::Mqtt,
     &amqp::Amqp,
     &mongodb::MongoDb,

@@ -295,6 +295,9 @@ impl Multiplexed {
                 continue;
             }
             if captured.is_empty() && lane.buffer.is_empty() {
+                if self.framed.is_padding(left) {
+                    break;
+                }
                 if self.reckon(dir) {
                     continue;
                 }

@@ -181,7 +181,7 @@ impl Session {
                 None => unnamed(NOTE_RESULT),
             },
             PREPARE => {
-                let summary = Arc::new(statement(front.get(1..).unwrap_or_default()));
+                let summary = statement(front.get(1..).unwrap_or_default()).prepared();
                 let text = Arc::from(format!("PREPARE {}", summary.text));
                 let preparing = &mut self.statements.get_or_insert_default().preparing;
                 if preparing.len() < PREPARING {

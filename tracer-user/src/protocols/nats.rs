@@ -268,6 +268,11 @@ impl Framed for Lines {
         tracer_common::limits::HEAD_REQUEST
     }
 
+    fn rest(&mut self) {
+        self.inboxes.rest();
+        self.pending.shrink_to_fit();
+    }
+
     fn kept_bytes(&self) -> usize {
         self.inboxes.bytes() + self.pending.capacity() * size_of::<u64>()
     }

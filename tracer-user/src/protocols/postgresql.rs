@@ -193,7 +193,7 @@ impl Session {
             b'P' => {
                 let found = name(fields).map(|(statement, rest)| {
                     let (query, is_cut) = name(rest).map_or((rest, true), |(query, _)| (query, false));
-                    (statement, Arc::new(summarize(query, is_cut, Dialect::PostgreSql)))
+                    (statement, summarize(query, is_cut, Dialect::PostgreSql).prepared())
                 });
                 if let Some((statement, summary)) = found {
                     self.listens |= summary.text.contains("LISTEN");

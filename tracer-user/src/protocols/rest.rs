@@ -4,10 +4,10 @@
 use super::conversation::Conversation;
 use super::dns::Datagrams;
 use super::multiplex::RestingLanes;
-use super::session::Session;
+use super::session::RestingSession;
 use super::stream::{State, Stream};
 use super::turns::Turns;
-use super::{Parser, Protocol, Stamp, Verdict};
+use super::{PROTOCOLS, Parser, Protocol, Stamp, Verdict};
 use crate::model::{Direction, Nanos, Side};
 
 /// What a connection's bytes say, in as little room as it needs now.
@@ -24,7 +24,8 @@ pub struct Talk {
 /// All that is known of a conversation between two messages.
 #[derive(Debug)]
 pub(super) struct Resting {
-    protocol: Option<&'static dyn Protocol>,
+    /// Its place in the list, and one more; 0 none.
+    protocol: u8,
     memory: Memory,
     /// Number of the next exchange.
     next: u64,
@@ -34,11 +35,9 @@ pub(super) struct Resting {
     last_dir: Option<Direction>,
     verdict: Verdict,
     misses: u8,
-    midstream: bool,
-    turned: bool,
-    unsure: bool,
+    /// `midstream`, `turned`, `unsure` and `timed`, a bit each.
+    flags: u8,
     connected: Option<Side>,
-    timed: bool,
 }
 
 /// What its reader remembers.
@@ -46,7 +45,7 @@ pub(super) struct Resting {
 enum Memory {
     None,
     Parser(Box<dyn Parser>),
-    Session(Option<Box<dyn Parser>>, Box<Session>),
+    Session(Box<RestingSession>),
     Lanes(Box<RestingLanes>),
     Turns(Box<Turns>),
     Datagrams(Box<Datagrams>),
@@ -142,7 +141,7 @@ impl Talk {
         match (&self.awake, &self.resting) {
             (Some(conversation), _) => conversation.kept_bytes(),
             (None, Some(resting)) => match &resting.memory {
-                Memory::None | Memory::Session(..) | Memory::Turns(_) | Memory::Datagrams(_) => 0,
+                Memory::None | Memory::Session(_) | Memory::Turns(_) | Memory::Datagrams(_) => 0,
                 Memory::Parser(parser) => parser.kept_bytes(),
                 Memory::Lanes(lanes) => lanes.kept_bytes(),
             },
@@ -181,6 +180,12 @@ impl Talk {
     }
 }
 
+/// A protocol's place in the list, and one more.
+fn place(protocol: &'static dyn Protocol) -> u8 {
+    let place = PROTOCOLS.iter().position(|known| known.name() == protocol.name());
+    place.map_or(0, |place| place as u8 + 1)
+}
+
 impl Conversation {
     /// What is to be kept of it when no message is under way, and nothing else is needed then; `None` when one is, or
     /// might be.
@@ -194,7 +199,8 @@ impl Conversation {
         if self.multiplexed.as_ref().is_some_and(|multiplexed| !multiplexed.is_quiet()) {
             return None;
         }
-        let busy = self.turns.as_ref().is_some_and(|turns| turns.is_reading())
+        let busy = self.session.as_ref().is_some_and(|session| !session.is_quiet())
+            || self.turns.as_ref().is_some_and(|turns| turns.is_reading())
             || self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.is_quiet());
         if busy {
             return None;
@@ -208,21 +214,22 @@ impl Conversation {
             Memory::Turns(turns)
         } else if let Some(datagrams) = self.datagrams.take() {
             Memory::Datagrams(datagrams)
-        } else if ignored && self.session.is_none() {
+        } else if let Some(session) = self.session.take() {
+            // What was spoken before it does not come back.
+            let (session, [at_rx, at_tx]) = session.rest();
+            rx = Stand::new(at_rx.0, at_rx.1, self.rx.head_wanted);
+            tx = Stand::new(at_tx.0, at_tx.1, self.tx.head_wanted);
+            Memory::Session(Box::new(session))
+        } else if ignored {
             Memory::None
+        } else if let Some(mut parser) = self.parser.take() {
+            parser.rest();
+            Memory::Parser(parser)
         } else {
-            let parser = self.parser.take().map(|mut parser| {
-                parser.rest();
-                parser
-            });
-            match (self.session.take(), parser) {
-                (Some(session), parser) => Memory::Session(parser, session),
-                (None, Some(parser)) => Memory::Parser(parser),
-                (None, None) => Memory::None,
-            }
+            Memory::None
         };
         Some(Resting {
-            protocol: self.protocol,
+            protocol: self.protocol.map_or(0, place),
             memory,
             next: self.pair.upcoming(),
             rx,
@@ -231,22 +238,23 @@ impl Conversation {
             last_dir: self.last_dir,
             verdict: self.verdict,
             misses: self.misses,
-            midstream: self.midstream,
-            turned: self.turned,
-            unsure: self.unsure,
+            flags: [self.midstream, self.turned, self.unsure, self.timed]
+                .into_iter()
+                .fold(0, |flags, flag| flags << 1 | u8::from(flag)),
             connected: self.connected,
-            timed: self.timed,
         })
     }
 
     /// As it was before it rested.
     fn wake(resting: Resting) -> Self {
         let Resting { protocol, memory, next, rx, tx, requests, last_dir, verdict, misses, .. } = resting;
-        let Resting { midstream, turned, unsure, connected, timed, .. } = resting;
+        let Resting { flags, connected, .. } = resting;
+        let [midstream, turned, unsure, timed] = [8, 4, 2, 1].map(|bit| flags & bit != 0);
+        let place = usize::from(protocol).checked_sub(1);
         let mut made = Self {
             connected,
             timed,
-            protocol,
+            protocol: place.and_then(|place| PROTOCOLS.get(place).copied()),
             requests,
             verdict,
             misses,
@@ -261,7 +269,10 @@ impl Conversation {
         match memory {
             Memory::None => {}
             Memory::Parser(parser) => made.parser = Some(parser),
-            Memory::Session(parser, session) => (made.parser, made.session) = (parser, Some(session)),
+            Memory::Session(session) => {
+                let at = |stand: Stand| (stand.pos, stand.parts().1);
+                made.session = Some(session.wake(at(rx), at(tx)));
+            }
             Memory::Turns(turns) => made.turns = Some(turns),
             Memory::Datagrams(datagrams) => made.datagrams = Some(datagrams),
             Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(requests, rx, tx))),

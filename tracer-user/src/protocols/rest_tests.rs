@@ -41,7 +41,7 @@ fn played(ops: &[Op], midstream: bool) -> Vec<Said> {
 /// There are a hundred thousand of them: what is added here is added to each.
 #[test]
 fn it_is_small() {
-    assert!(size_of::<Resting>() <= 136 && size_of::<Talk>() <= 24, "{} {}", size_of::<Resting>(), size_of::<Talk>());
+    assert!(size_of::<Resting>() <= 104 && size_of::<Talk>() <= 24, "{} {}", size_of::<Resting>(), size_of::<Talk>());
 }
 
 #[test]
@@ -55,6 +55,8 @@ fn captured_connections_say_the_same_when_they_rest() {
         let late = &ops[ops.len() / 2..];
         assert_eq!(play_resting(late, true).0, played(late, true), "{name}, joined in its middle");
     }
+    // But where a connection is for one request, which lasts as long as it does.
+    rests.retain(|dir, _| !dir.as_ref().is_some_and(|dir| dir.ends_with("scgi") || dir.ends_with("uwsgi")));
     assert!(rests.values().all(|rested| *rested > 0), "{rests:?}");
 }
 

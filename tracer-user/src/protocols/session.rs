@@ -4,9 +4,11 @@
 //! its end: nothing stays open for it, however long it lasts. Both directions are followed from frame to frame; of what
 //! they carry only the reason of a closing is read.
 
+use std::sync::Arc;
+
 use super::conversation::Conversation;
 use super::stream::State;
-use super::{Chunk, Request, Said, Stamp, Touched, Verdict, websocket};
+use super::{Asked, Chunk, Request, Said, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
 
 /// A session.
@@ -34,7 +36,72 @@ struct Way {
     last: Stamp,
 }
 
+/// What is kept of a session between two frames, beside where its directions stand.
+#[derive(Debug)]
+pub(super) struct RestingSession {
+    request: Kept,
+    first: Stamp,
+    bytes: [u64; 2],
+    lost: [bool; 2],
+    closed: Option<u16>,
+}
+
+/// A request, in less room where it says no more than most.
+#[derive(Debug)]
+enum Kept {
+    Plain { method: Arc<str>, path: Arc<str>, version: &'static str, asked: Asked },
+    Whole(Box<Request>),
+}
+
+impl Kept {
+    fn new(request: Box<Request>) -> Self {
+        let plain = Self::plain(Arc::clone(&request.method), Arc::clone(&request.path), request.version, request.asked);
+        if plain != request {
+            return Self::Whole(request);
+        }
+        let Request { method, path, version, asked, .. } = *request;
+        Self::Plain { method, path, version, asked }
+    }
+
+    fn plain(method: Arc<str>, path: Arc<str>, version: &'static str, asked: Asked) -> Box<Request> {
+        let mut request = Request::named(method, path, asked);
+        request.version = version;
+        request
+    }
+
+    fn request(self) -> Box<Request> {
+        match self {
+            Self::Plain { method, path, version, asked } => Self::plain(method, path, version, asked),
+            Self::Whole(request) => request,
+        }
+    }
+}
+
+impl RestingSession {
+    /// As it was before it rested, with both directions at these positions after their last operations.
+    pub(super) fn wake(self, rx: (u64, Stamp), tx: (u64, Stamp)) -> Box<Session> {
+        let [rx_bytes, tx_bytes] = self.bytes;
+        let [rx_lost, tx_lost] = self.lost;
+        let way = |(pos, last), bytes, lost| Way { pos, bytes, lost, last, ..Way::default() };
+        let (rx, tx) = (way(rx, rx_bytes, rx_lost), way(tx, tx_bytes, tx_lost));
+        Box::new(Session { request: self.request.request(), first: self.first, rx, tx, closed: self.closed })
+    }
+}
+
 impl Session {
+    /// Whether frames begin with the next bytes, or are not followed.
+    pub(super) fn is_quiet(&self) -> bool {
+        [&self.rx, &self.tx].iter().all(|way| way.lost || way.left == 0 && way.frames.is_between())
+    }
+
+    /// What is to be kept of it then, and where both directions stand.
+    pub(super) fn rest(self) -> (RestingSession, [(u64, Stamp); 2]) {
+        let Self { request, first, rx, tx, closed } = self;
+        let stands = [(rx.pos, rx.last), (tx.pos, tx.last)];
+        let (bytes, lost) = ([rx.bytes, tx.bytes], [rx.lost, tx.lost]);
+        (RestingSession { request: Kept::new(request), first, bytes, lost, closed }, stands)
+    }
+
     /// Begins at `at`, where both directions stand at these positions.
     pub(super) fn new(request: Box<Request>, at: Stamp, rx: u64, tx: u64) -> Self {
         let way = |pos| Way { pos, last: at, ..Way::default() };

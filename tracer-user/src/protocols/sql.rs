@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(super) use self::names::{dotted, shared};
 use self::statement::{Statement, statement};
 use self::tokens::Tokens;
+use super::pool::Pool;
 
 /// Bytes of a statement that are looked at.
 pub const SQL_LIMIT: usize = 4096;
@@ -33,12 +34,22 @@ pub enum Dialect {
 }
 
 /// What is kept of a query.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Summary {
     /// Its verb: `db.operation.name`.
     pub operation: Arc<str>,
     /// Verbs and tables: `db.query.summary`; begins with the operation unless a WITH comes first.
     pub text: Arc<str>,
+}
+
+/// Summaries of prepared statements: every connection of a service prepares the same ones.
+static PREPARED: Pool<Summary> = Pool::new();
+
+impl Summary {
+    /// Kept as long as a statement is prepared, once for all connections.
+    pub(super) fn prepared(self) -> Arc<Self> {
+        PREPARED.share(self)
+    }
 }
 
 /// Summarizes a query. Of it, only the first [`SQL_LIMIT`] bytes count; `cut`: it is longer than `sql`.

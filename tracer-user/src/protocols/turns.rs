@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use self::handshake::{Handshake, Took};
 use super::conversation::Conversation;
+use super::pool::Pool;
 use super::recognised::Unknown;
 use super::tls::{self, Hello, Tls};
 use super::{Asked, Chunk, Protocol, Request, Said, Stamp, Totals, Touched, Verdict, Want};
@@ -27,8 +28,8 @@ const HEAD: u16 = tls::HEADER as u16;
 pub(super) struct Turns {
     protocol: &'static dyn Protocol,
     requests: Direction,
-    /// What turns are called.
-    name: Name,
+    /// What turns are called, where more is known than the protocol.
+    name: Option<Arc<Name>>,
     asked: Way,
     answered: Way,
     turn: Option<Turn>,
@@ -39,11 +40,14 @@ pub(super) struct Turns {
 }
 
 /// What turns are called: by the protocol, by whom a client of TLS wants, and what it offers to speak.
-#[derive(Debug, Default)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Name {
-    path: Option<Arc<str>>,
+    path: Box<str>,
     version: &'static str,
 }
+
+/// Names of hosts that clients want, and what they offer to speak.
+static NAMES: Pool<Name> = Pool::new();
 
 /// Where a connection stands.
 #[derive(Debug)]
@@ -85,21 +89,21 @@ struct Turn {
 #[derive(Debug, Default)]
 struct Front {
     bytes: [u8; tls::HEADER],
-    have: usize,
+    have: u8,
 }
 
 impl Front {
     fn take(&mut self, captured: &[u8]) {
-        let room = self.bytes.get_mut(self.have..).unwrap_or_default();
+        let room = self.bytes.get_mut(usize::from(self.have)..).unwrap_or_default();
         let taken = room.len().min(captured.len());
         room.iter_mut().zip(captured).for_each(|(place, byte)| *place = *byte);
-        self.have += taken;
+        self.have += taken as u8;
     }
 
     /// Whether all that was said, `len` bytes, is what ends a connection of TLS: it asks for nothing, and answers
     /// nothing.
     fn is_farewell(&self, len: u64) -> bool {
-        let record = tls::Record::read(self.bytes).filter(|_| self.have == tls::HEADER);
+        let record = tls::Record::read(self.bytes).filter(|_| usize::from(self.have) == tls::HEADER);
         record.is_some_and(|record| record.is_farewell() && (tls::HEADER + record.len) as u64 == len)
     }
 }
@@ -123,7 +127,7 @@ impl Turns {
         Self {
             protocol,
             requests,
-            name: Name::default(),
+            name: None,
             asked: Way { pos: asked },
             answered: Way { pos: answered },
             turn: None,
@@ -263,7 +267,8 @@ impl Turns {
 
     /// Takes over what a client's first message said.
     fn named(&mut self, hello: &Hello) {
-        self.name = Name { path: (!hello.name.is_empty()).then(|| Arc::from(&*hello.name)), version: hello.offers };
+        let is_known = !hello.name.is_empty() || !hello.offers.is_empty();
+        self.name = is_known.then(|| NAMES.share(Name { path: Box::from(&*hello.name), version: hello.offers }));
     }
 
     /// The turn under way is over: it is told, if it was answered.
@@ -289,8 +294,11 @@ impl Turns {
         };
         let request = Box::new(Request {
             method: Arc::from(word),
-            path: self.name.path.as_ref().map_or_else(|| Arc::from(""), |name| Arc::from(format!("{word} {name}"))),
-            version: self.name.version,
+            path: match &self.name {
+                Some(name) if !name.path.is_empty() => Arc::from(format!("{word} {}", name.path)),
+                _ => Arc::from(""),
+            },
+            version: self.name.as_ref().map_or("", |name| name.version),
             asked: Asked { timed: true, ..Asked::default() },
             cut: false,
             ..*Request::unnamed()

@@ -90,6 +90,11 @@ pub(super) struct Fed {
 }
 
 impl Frames {
+    /// Whether a frame begins with the next byte.
+    pub(super) fn is_between(&self) -> bool {
+        self.have == 0 && self.closing.is_none()
+    }
+
     /// Takes bytes up to the end of a header or of a closing's code; `None` when they are no frame's.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Fed> {
         let mut used = 0;
@@ -157,7 +162,7 @@ pub(super) fn fits(head: &[u8], len: u64) -> bool {
     let (mut frames, mut at) = (Frames::default(), 0_u64);
     while let Some(rest) = head.get(at as usize..).filter(|rest| !rest.is_empty()) {
         let Some(fed) = frames.feed(rest) else { return false };
-        let whole = frames.have == 0 && frames.closing.is_none();
+        let whole = frames.is_between();
         at = at.saturating_add(fed.used as u64).saturating_add(fed.left);
         if at >= len || !whole {
             return whole && at == len;

@@ -4,6 +4,7 @@
 //! said ([`State`]) and counted, and its tasks are then told apart by nobody.
 
 pub mod elf;
+pub mod go;
 pub mod maps;
 mod node;
 pub mod python;
@@ -93,7 +94,7 @@ impl Found {
 /// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
 pub fn recognise(pid: u32) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    python::recognise(pid, &maps).or_else(|| node::recognise(pid, &maps))
+    go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps)).or_else(|| node::recognise(pid, &maps))
 }
 
 /// Looks at processes in a thread of its own: files of tens of megabytes are read for it.

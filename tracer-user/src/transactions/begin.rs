@@ -100,10 +100,10 @@ impl Engine {
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
-        let turn = if timed { connection.turn.take() } else { None };
+        let turn = if timed { connection.take_turn() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // Only the first bytes of a connection are known to be of its opener's making.
-        let opener = connection.opener.as_deref().copied().filter(|_| first_use && pos == 0);
+        let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
         let key = match connection.unix.as_deref().copied() {
             _ if pos == NOWHERE => None,
@@ -173,7 +173,9 @@ impl Engine {
     /// The process has read a request.
     fn serves(&mut self, tgid: u32) {
         if self.serving.len() < self.limits.processes {
-            if self.serving.insert(tgid) && self.served.len() < self.limits.processes {
+            let first = !self.serving.contains_key(&tgid);
+            self.serving.entry(tgid).or_insert(self.now);
+            if first && self.served.len() < self.limits.processes {
                 self.served.push(tgid);
             }
         } else {
@@ -254,7 +256,7 @@ impl Engine {
         let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all
-            && !self.serving.contains(&during.op.header.tgid)
+            && !self.serving.contains_key(&during.op.header.tgid)
         {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }

@@ -27,7 +27,7 @@ impl Engine {
                 });
                 let connection = self.connection(state.cookie, out);
                 connection.announced = connection.last == 0;
-                connection.opener = opener.map(Box::new);
+                connection.set_opener(opener);
                 connection.tgid = state.header.tgid;
                 connection.last = state.header.nanos;
             }

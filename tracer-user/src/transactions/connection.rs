@@ -17,24 +17,20 @@ pub struct Connection {
     pub talk: Talk,
     /// What it has while it is in use.
     busy: Option<Box<Busy>>,
-    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
-    pub opener: Option<Box<(Slot, Option<u32>)>>,
     /// Only its being opened was told: nothing was sent or received on it yet, and perhaps never is.
     pub announced: bool,
     /// This end said that it sends no more.
     pub shut: bool,
     /// It closed, and is forgotten soon.
     pub closing: bool,
-    /// Who caused the turn under way, where this end asks.
-    pub turn: Option<Box<Cause>>,
     /// Whether a call was already made on it.
     pub used: bool,
     /// Process that last used it.
     pub tgid: u32,
     /// Last operation.
     pub last: Nanos,
-    /// Last wish sent to the kernel: positions to skip to and head sizes.
-    pub asked: (u64, u64, u16, u16, u8),
+    /// Last wish sent to the kernel, without its positions: head sizes and a verdict.
+    pub asked: (u16, u16, u8),
     /// Local port.
     pub local_port: u16,
     /// Remote port.
@@ -44,8 +40,9 @@ pub struct Connection {
     family: u16,
     /// Ends of the connection as TCP numbers them, local and remote; zero for UNIX.
     pub isn: (u32, u32),
-    /// Sequence number of position 0 of each direction (receive, send), once seen.
-    pub base: (Option<u32>, Option<u32>),
+    /// Sequence number of position 0 of each direction (receive, send), and whether it was seen.
+    base: [u32; 2],
+    based: [bool; 2],
     /// UNIX: kernel addresses of this end and the other.
     pub unix: Option<Box<(u64, u64)>>,
 }
@@ -59,6 +56,12 @@ struct Busy {
     newest: Option<Slot>,
     /// Remote address as text.
     peer: Option<Arc<str>>,
+    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
+    opener: Option<(Slot, Option<u32>)>,
+    /// Who caused the turn under way, where this end asks.
+    turn: Option<Box<Cause>>,
+    /// Positions the kernel was told to skip to.
+    skips: (u64, u64),
 }
 
 impl Connection {
@@ -67,21 +70,20 @@ impl Connection {
         Box::new(Self {
             talk: Talk::new(midstream),
             busy: None,
-            opener: None,
             announced: false,
             shut: false,
             closing: false,
-            turn: None,
             used: false,
             tgid: 0,
             last: 0,
-            asked: (0, 0, 0, 0, 0),
+            asked: (0, 0, 0),
             local_port: 0,
             peer_port: 0,
             remote: [0; 16],
             family: 0,
             isn: (0, 0),
-            base: (None, None),
+            base: [0; 2],
+            based: [false; 2],
             unix: None,
         })
     }
@@ -116,11 +118,53 @@ impl Connection {
 
     /// TCP sequence number of stream position `pos`.
     pub fn seq(&self, dir: Direction, pos: u64) -> Option<u32> {
-        let base = match dir {
-            Direction::Rx => self.base.0,
-            Direction::Tx => self.base.1,
-        };
-        base.map(|base| base.wrapping_add(pos as u32))
+        let way = usize::from(dir == Direction::Tx);
+        self.based[way].then(|| self.base[way].wrapping_add(pos as u32))
+    }
+
+    /// The sequence number of its position 0 in a direction is known.
+    pub fn set_base(&mut self, dir: Direction, base: u32) {
+        let way = usize::from(dir == Direction::Tx);
+        (self.base[way], self.based[way]) = (base, true);
+    }
+
+    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
+    pub fn opener(&self) -> Option<(Slot, Option<u32>)> {
+        self.busy.as_ref()?.opener
+    }
+
+    /// It was opened in the group of a request, or in nobody's.
+    pub fn set_opener(&mut self, opener: Option<(Slot, Option<u32>)>) {
+        if opener.is_some() || self.busy.is_some() {
+            self.busy().opener = opener;
+        }
+    }
+
+    /// Who caused the turn under way, where this end asks.
+    pub fn turn(&self) -> Option<&Cause> {
+        self.busy.as_ref()?.turn.as_deref()
+    }
+
+    /// A turn begins, caused by this.
+    pub fn set_turn(&mut self, cause: Cause) {
+        self.busy().turn = Some(Box::new(cause));
+    }
+
+    /// Who caused the turn that is over.
+    pub fn take_turn(&mut self) -> Option<Box<Cause>> {
+        self.busy.as_mut()?.turn.take()
+    }
+
+    /// Positions (receive, send) the kernel was told to skip to, of late.
+    pub fn skips(&self) -> (u64, u64) {
+        self.busy.as_ref().map_or((0, 0), |busy| busy.skips)
+    }
+
+    /// The kernel is told to skip to these.
+    pub fn set_skips(&mut self, skips: (u64, u64)) {
+        if skips != (0, 0) || self.busy.is_some() {
+            self.busy().skips = skips;
+        }
     }
 
     /// The remote address as text; `empty` where it has none.
@@ -133,10 +177,9 @@ impl Connection {
     /// Nothing moves on it for a while: it keeps no more than it must.
     pub fn rest(&mut self) {
         self.talk.rest();
-        if self.used {
-            self.opener = None;
-        }
-        if self.busy.as_ref().is_some_and(|busy| busy.units.is_empty()) {
+        let used = self.used;
+        let idle = |busy: &Busy| busy.units.is_empty() && busy.turn.is_none() && (used || busy.opener.is_none());
+        if self.busy.as_deref().is_some_and(idle) {
             self.busy = None;
         }
     }

@@ -126,8 +126,8 @@ pub struct Engine {
     /// Bytes of heads and replies that wait, as of the last tick.
     pub(super) head_bytes: usize,
     pub(super) said: Vec<Said>,
-    /// Processes that have read a request: entry ports. Others begin what they ask for.
-    pub(super) serving: FxHashSet<u32>,
+    /// Processes that have read a request, and when the first: entry ports. Others begin what they ask for.
+    pub(super) serving: FxHashMap<u32, Nanos>,
     /// There were too many of them: any process may be one.
     pub(super) serving_all: bool,
     /// Those that were not told of yet.
@@ -174,7 +174,7 @@ impl Engine {
             head_bytes: 0,
             said: Vec::new(),
             graves: VecDeque::new(),
-            serving: FxHashSet::default(),
+            serving: FxHashMap::default(),
             serving_all: false,
             served: Vec::new(),
             loops: FxHashSet::default(),
@@ -323,6 +323,7 @@ impl Engine {
             self.moved(&sent, &[], &[], out);
         }
         self.follow(&op.header, op.nth);
+        self.note_task(op);
         self.moved(op, head, tail, out);
     }
 
@@ -342,11 +343,7 @@ impl Engine {
         // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
         let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);
         if op.seq != 0 {
-            let base = Some(op.seq.wrapping_sub(op.pos as u32));
-            match dir {
-                Direction::Rx => connection.base.0 = base,
-                Direction::Tx => connection.base.1 = base,
-            }
+            connection.set_base(dir, op.seq.wrapping_sub(op.pos as u32));
         }
         let touched = if header.flags & OP_EOF != 0 {
             // What was received before it may not have been reported, because nobody asked.
@@ -437,8 +434,7 @@ impl Engine {
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
-        let wish = (want.rx_skip, want.tx_skip, heads.0, heads.1, verdict);
-        let (rx, tx, head_rx, head_tx, before) = connection.asked;
+        let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
         // Of a connection that is used again it is worth a word that it needs no more than others do.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
@@ -447,7 +443,8 @@ impl Engine {
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
         if changed {
-            connection.asked = wish;
+            connection.asked = (heads.0, heads.1, verdict);
+            connection.set_skips((want.rx_skip, want.tx_skip));
             let ask = Ask {
                 rx_skip: want.rx_skip,
                 tx_skip: want.tx_skip,

@@ -7,13 +7,16 @@
 //! decides, so calls wait for it.
 //!
 //! Names of tasks are used again (addresses of contexts). Every making of one is told by the kernel and counted; from the
-//! first that is missing on nothing is known of the process's tasks but what is seen after it.
+//! first that is missing on nothing is known of the process's tasks but what is seen after it. Goroutines are made on
+//! several processors at once and told of in another order than they are counted in; but their names are never used
+//! again, and of one whose making is missing nothing is known but what it answers itself.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
+use tracer_common::runtime::KIND_GO;
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -119,6 +122,11 @@ pub fn kind(entity: u64) -> u32 {
     (entity >> ENTITY_BITS) as u32
 }
 
+/// Whether the name is nobody else's as long as its process lives.
+fn is_unique(entity: u64) -> bool {
+    kind(entity) == KIND_GO
+}
+
 impl Entities {
     /// At most this many tasks, and as many intervals.
     pub fn within(limit: usize) -> Self {
@@ -155,9 +163,12 @@ impl Entities {
         self.lose(tgid);
     }
 
-    /// Takes the number of relations its process had told of when something happened.
-    fn follow(&mut self, tgid: u32, kins: u32) {
+    /// Takes the number of relations its process had told of when something happened to `entity`.
+    fn follow(&mut self, tgid: u32, entity: u64, kins: u32) {
         let process = self.processes.entry(tgid).or_default();
+        if is_unique(entity) {
+            return;
+        }
         let ahead = kins.wrapping_sub(process.kins);
         if !std::mem::replace(&mut process.known, true) {
             process.kins = kins;
@@ -173,18 +184,27 @@ impl Entities {
         let tgid = kin.header.tgid;
         let known = self.processes.get(&tgid).copied().unwrap_or_default();
         let ahead = kin.nth.wrapping_sub(known.kins);
-        if known.known && (ahead == 0 || ahead > u32::MAX / 2) {
+        let unique = is_unique(kin.child);
+        if !unique && known.known && (ahead == 0 || ahead > u32::MAX / 2) {
             // Told before, or too late: what it says was taken for lost.
             return;
         }
-        self.follow(tgid, kin.nth.wrapping_sub(1));
-        if let Some(process) = self.processes.get_mut(&tgid) {
+        self.follow(tgid, kin.child, kin.nth.wrapping_sub(1));
+        if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !unique) {
             process.kins = kin.nth;
         }
         if kin.relation != KIN_CREATED || !is_named(kin.child) {
             return;
         }
-        let maker = if is_named(kin.parent) { self.current(tgid, kin.parent, now, &over) } else { 0 };
+        if unique && self.tasks.get(&(tgid, kin.child)).is_some_and(|task| task.losses == self.losses(tgid)) {
+            // Told before, or it was seen at work before: too late.
+            return;
+        }
+        let mut maker = if is_named(kin.parent) { self.current(tgid, kin.parent, now, &over) } else { 0 };
+        if self.interval(maker).is_some_and(|interval| interval.began > kin.header.nanos) {
+            // Its maker has gone on to something else since.
+            maker = 0;
+        }
         self.make_room();
         let task = Task { maker, told: kin.nth, losses: self.losses(tgid), ..Task::default() };
         self.tasks.insert((tgid, kin.child), task);
@@ -240,7 +260,7 @@ impl Entities {
         if !is_named(entity) {
             return Works::Unknown("which task of its runtime it was is not known");
         }
-        self.follow(tgid, op.kins);
+        self.follow(tgid, entity, op.kins);
         if self.is_late(op) {
             return Works::Unknown("its task was made anew since");
         }
@@ -267,7 +287,7 @@ impl Entities {
         let task = self.tasks.get(&(op.header.tgid, op.entity));
         task.is_some_and(|task| {
             let behind = task.told.wrapping_sub(op.kins);
-            task.told != 0 && behind != 0 && behind <= u32::MAX / 2
+            !is_unique(op.entity) && task.told != 0 && behind != 0 && behind <= u32::MAX / 2
         })
     }
 
@@ -293,7 +313,7 @@ impl Entities {
         if !is_named(entity) {
             return Vec::new();
         }
-        self.follow(tgid, op.kins);
+        self.follow(tgid, entity, op.kins);
         if self.is_late(op) {
             return Vec::new();
         }

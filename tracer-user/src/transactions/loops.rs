@@ -187,7 +187,7 @@ impl Engine {
             .connections
             .get(&op.cookie)
             .filter(|connection| !connection.used && op.pos == 0 && connection.side() == Some(Side::Client))
-            .map(|connection| connection.opener.as_deref().map(|(slot, _)| *slot));
+            .map(|connection| connection.opener().map(|(slot, _)| slot));
         let lap = self.threads.get(&op.header.tid)?.lap.as_ref()?;
         let known = |slot: &Slot| self.units.get(*slot).is_some_and(|live| live.tie.is_some());
         let mask = (1u64 << NODE_ID_BITS) - 1;

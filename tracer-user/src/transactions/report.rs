@@ -26,7 +26,7 @@ impl Engine {
             };
             let Some((_, slot)) = slot else { break };
             self.settle_due(slot, now);
-            if now != Nanos::MAX && self.undecided(slot) {
+            if now != Nanos::MAX && self.undecided(slot, now) {
                 if let Some(live) = self.units.get_mut(slot) {
                     live.deferred += 1;
                 }
@@ -40,10 +40,13 @@ impl Engine {
     /// Whether evidence for this unit's place in its transaction can still come: a call (or the request at the other
     /// end of one) whose supposed parent has not begun its answer, or one above it that is nobody's yet; or for its cost:
     /// a call that may have been made for it.
-    fn undecided(&self, slot: Slot) -> bool {
+    fn undecided(&self, slot: Slot, now: Nanos) -> bool {
         let Some(live) = self.units.get(slot) else { return false };
         if live.deferred >= DEFERRALS {
             return false;
+        }
+        if live.side == Side::Client && self.may_be_tasked(live, now) {
+            return true;
         }
         let is_open = |call: &Slot| self.units.get(*call).is_some_and(|call| call.cause.open);
         if live.helped.iter().any(is_open) {
@@ -106,6 +109,12 @@ impl Engine {
             && handed.doubt.is_none()
             && !live.cause.told
             && let Some(doubt) = self.doubt_of(live.pid)
+            && let Some(live) = self.units.get_mut(slot)
+        {
+            live.cause.handed = Some(Handed { doubt: Some(doubt) });
+        }
+        let Some(live) = self.units.get(slot) else { return };
+        if let Some(doubt) = self.doubt_of_task(live)
             && let Some(live) = self.units.get_mut(slot)
         {
             live.cause.handed = Some(Handed { doubt: Some(doubt) });

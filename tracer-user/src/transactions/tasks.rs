@@ -1,18 +1,23 @@
 //! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
 
 use tracer_common::event::{Kin, Op};
-use tracer_common::runtime::KIND_PYTHON;
+use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
 
 use super::begin::During;
 use super::charge::UNIT_SAMPLES;
 use super::engine::Engine;
 use super::entities::{Answer, Works, kind};
-use super::live::{Cause, Handed, Slot, Vote};
+use super::live::{Cause, Handed, Live, Slot, Vote};
 use super::thread::{Target, Thread};
 use crate::model::{Nanos, Side};
 
 /// Times the report of a call is put off for what its task turns out to work for.
 const PATIENCE: u8 = 40;
+/// How long after its first request what runs in a process may not be known yet, nanoseconds: its file is looked at for
+/// that.
+const LOOKED_AT: Nanos = 250_000_000;
+/// What is said of calls before that.
+const EARLY: &str = "made before it was known that its process runs several requests on one thread";
 /// What such a call is said to be when that is never seen.
 const NOBODY: &str = "its task answered no request";
 /// What is said where the task is not known.
@@ -43,15 +48,37 @@ impl Engine {
         self.entities.kin(kin, kin.header.nanos, over);
     }
 
+    /// Of a program that runs requests in tasks of its own that is known by the first operation of one.
+    pub(super) fn note_task(&mut self, op: &Op) {
+        if kind(op.entity) == KIND_GO && !self.loops.contains(&op.header.tgid) {
+            self.has_loops(op.header.tgid);
+        }
+    }
+
+    /// Whether it may yet be seen that a call's process runs requests in tasks: what its thread says is believed only
+    /// then.
+    pub(super) fn may_be_tasked(&self, live: &Live, now: Nanos) -> bool {
+        let since = self.serving.get(&live.pid).filter(|_| !live.cause.tasked && live.cause.candidate.is_some());
+        since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.loops.contains(&live.pid))
+    }
+
+    /// What makes a call doubtful that was made before it was known that its process runs requests in tasks.
+    pub(super) fn doubt_of_task(&self, live: &Live) -> Option<&'static str> {
+        let early = live.side == Side::Client && !live.cause.tasked && live.cause.candidate.is_some();
+        (early && self.loops.contains(&live.pid)).then_some(EARLY)
+    }
+
     /// Whether only its task says for whom an operation is.
     fn is_tasked(&self, op: &Op) -> bool {
-        kind(op.entity) == KIND_PYTHON || (op.entity == 0 && self.loops.contains(&op.header.tgid))
+        matches!(kind(op.entity), KIND_GO | KIND_PYTHON) || (op.entity == 0 && self.loops.contains(&op.header.tgid))
     }
 
     /// Who caused a call that is being sent.
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };
-        let several = self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+        // A goroutine goes on on any thread.
+        let several =
+            kind(during.op.entity) == KIND_GO || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // What its thread did before says nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))
@@ -95,7 +122,14 @@ impl Engine {
 
     /// A request is being answered by the task of an operation.
     pub(super) fn answered_by_task(&mut self, slot: Slot, op: &Op) {
-        let Some(live) = self.units.get(slot) else { return };
+        let Some(live) = self.units.get_mut(slot) else { return };
+        if kind(op.entity) == KIND_GO {
+            live.alone = false;
+            if live.multiplexed {
+                // Streams of a connection are answered by one goroutine for all that work on them.
+                return;
+            }
+        }
         let answer = Answer { request: slot, kept: live.kept(), start: live.start };
         let of = (live.cookie, !live.multiplexed);
         let units = &self.units;

@@ -28,10 +28,10 @@ impl Engine {
             return;
         };
         if connection.side() != Some(Side::Client) {
-            connection.turn = None;
+            connection.take_turn();
             return;
         }
-        let opener = connection.opener.as_deref().copied().filter(|_| !connection.used);
+        let opener = connection.opener().filter(|_| !connection.used);
         let mut cause = self.cause(opener, Some(during));
         // What a turn is about is not known, nor whether other threads have a part in it.
         cause.alone &= cause.candidate.is_none();
@@ -42,7 +42,7 @@ impl Engine {
             parent.turns.push(cookie);
         }
         if let Some(connection) = self.connections.get_mut(&cookie) {
-            connection.turn = Some(Box::new(cause));
+            connection.set_turn(cause);
         }
     }
 
@@ -51,7 +51,7 @@ impl Engine {
     pub(super) fn turns_of(&mut self, slot: Slot, turns: &[u64]) {
         for cookie in turns {
             let Some(connection) = self.connections.get(cookie) else { continue };
-            let own = connection.turn.as_ref().is_some_and(|cause| cause.candidate == Some(slot));
+            let own = connection.turn().is_some_and(|cause| cause.candidate == Some(slot));
             let Some((start, last)) = connection.talk.turn_so_far().filter(|_| own) else { continue };
             if let Some(live) = self.units.get_mut(slot)
                 && live.calls.len() < 1024

@@ -31,7 +31,8 @@ struct Row {
     parse_allocations: f64,
     whole_ns: f64,
     whole_allocations: f64,
-    idle_bytes: f64,
+    /// Not where a connection is for one request.
+    idle_bytes: Option<f64>,
 }
 
 /// Many idle connections, of all protocols in turn.
@@ -66,7 +67,20 @@ pub(super) fn run(output: Option<&Path>, into_readme: bool) -> Result<()> {
     if into_readme {
         readme::put("parsers", &table)?;
     }
+    let above = above(&rows);
+    if !above.is_empty() {
+        // Bytes held do not depend on how busy the machine is.
+        bail!("an idle connection may hold {IDLE_BYTES:.0} bytes; more is held by those of {}", above.join(", "));
+    }
     Ok(())
+}
+
+/// Protocols whose idle connections hold more than they may.
+fn above(rows: &[Row]) -> Vec<&str> {
+    rows.iter()
+        .filter(|row| row.idle_bytes.is_some_and(|bytes| bytes > IDLE_BYTES))
+        .map(|row| row.protocol.as_str())
+        .collect()
 }
 
 fn read(lines: &str) -> Result<(Vec<Row>, Idle)> {
@@ -91,7 +105,7 @@ fn table(origin: &str, rows: &[Row], idle: &Idle) -> String {
     for row in rows {
         let _ = writeln!(
             text,
-            "| {} | {}, {}, {} | {:.0} | {:.0} | {:.1} | {:.0} | {:.1} | {:.0} |",
+            "| {} | {}, {}, {} | {:.0} | {:.0} | {:.1} | {:.0} | {:.1} | {} |",
             row.protocol,
             row.connections,
             row.messages,
@@ -101,10 +115,11 @@ fn table(origin: &str, rows: &[Row], idle: &Idle) -> String {
             row.parse_allocations,
             row.whole_ns,
             row.whole_allocations,
-            row.idle_bytes,
+            row.idle_bytes.map_or("–".into(), |bytes| format!("{bytes:.0}")),
         );
     }
     let parse = mean(|row| row.parse_ns);
+    let idle_bytes: Vec<f64> = rows.iter().filter_map(|row| row.idle_bytes).collect();
     let _ = writeln!(
         text,
         "| **mean** | | {:.0} | **{parse:.0}** | {:.1} | {:.0} | {:.1} | **{:.0}** |\n",
@@ -112,21 +127,20 @@ fn table(origin: &str, rows: &[Row], idle: &Idle) -> String {
         mean(|row| row.parse_allocations),
         mean(|row| row.whole_ns),
         mean(|row| row.whole_allocations),
-        mean(|row| row.idle_bytes),
+        idle_bytes.iter().sum::<f64>() / idle_bytes.len().max(1) as f64,
     );
     let met = |met: bool| if met { "met" } else { "not met" };
-    let above: Vec<&str> =
-        rows.iter().filter(|row| row.idle_bytes > IDLE_BYTES).map(|row| row.protocol.as_str()).collect();
+    let above = above(rows);
     let above = if above.is_empty() { String::new() } else { format!(" (not by {})", above.join(", ")) };
     let _ = writeln!(
         text,
         "{} idle connections of all of these in turn: {:.1} MB. Wanted: parsing at most {MESSAGE_NS:.0} ns a message on \
-         average ({}), at most {IDLE_BYTES:.0} bytes an idle connection on average ({}{above}), at most {:.0} MB for \
+         average ({}), at most {IDLE_BYTES:.0} bytes an idle connection ({}{above}), at most {:.0} MB for \
          100 000 ({}).",
         idle.connections,
         idle.bytes / 1e6,
         met(parse <= MESSAGE_NS),
-        met(mean(|row| row.idle_bytes) <= IDLE_BYTES),
+        met(above.is_empty()),
         ALL_BYTES / 1e6,
         met(idle.bytes <= ALL_BYTES),
     );
@@ -139,21 +153,28 @@ mod tests {
 
     #[test]
     fn lines_become_a_table() {
-        let line = |name: &str, parse: u32, idle: u32| {
+        let line = |name: &str, parse: u32, idle: &str| {
             format!(
                 "{{\"protocol\":\"{name}\",\"connections\":1,\"messages\":12,\"operations\":13,\"decode_ns\":30.4,\
                  \"parse_ns\":{parse},\"parse_allocations\":1.25,\"whole_ns\":700.1,\"whole_allocations\":2,\
                  \"idle_bytes\":{idle}}}\n"
             )
         };
-        let lines = [&line("http", 100, 400), &line("redis", 300, 600), "{\"connections\":100000,\"bytes\":80000000}"];
+        let lines = [
+            &line("http", 100, "400"),
+            &line("redis", 300, "600"),
+            &line("uwsgi", 200, "null"),
+            "{\"connections\":100000,\"bytes\":80000000}",
+        ];
         let (rows, idle) = read(&lines.map(String::from).concat()).expect("lines");
         let text = table("abc", &rows, &idle);
+        assert_eq!(above(&rows), ["redis"]);
         for wanted in [
             "| http | 1, 12, 13 | 30 | 100 | 1.2 | 700 | 2.0 | 400 |",
             "| **mean** | | 30 | **200** | 1.2 | 700 | 2.0 | **500** |",
             "100000 idle connections of all of these in turn: 80.0 MB.",
-            "on average (met), at most 512 bytes an idle connection on average (met (not by redis)), at most 100 MB",
+            "on average (met), at most 512 bytes an idle connection (not met (not by redis)), at most 100 MB",
+            "| uwsgi | 1, 12, 13 | 30 | 200 | 1.2 | 700 | 2.0 | – |",
         ] {
             assert!(text.contains(wanted), "{wanted}\n{text}");
         }

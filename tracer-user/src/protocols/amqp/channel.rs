@@ -50,8 +50,9 @@ pub(super) struct Channel {
     /// Methods that were sent, and of them answered.
     asked: u64,
     replied: u64,
-    /// Consumers, and whether they acknowledge nothing; of the one that is being made.
-    consumers: Vec<(u64, bool)>,
+    /// Consumers: their names as numbers, of which the lowest bit says that they acknowledge nothing; of the one that is
+    /// being made only that.
+    consumers: Vec<u64>,
     consuming: Option<bool>,
     /// Everything was seen.
     whole: bool,
@@ -69,7 +70,18 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// The bit of a consumer that acknowledges nothing.
+const SILENT: u64 = 1;
+
+fn is_same(one: u64, other: u64) -> bool {
+    one & !SILENT == other & !SILENT
+}
+
 impl Channel {
+    pub(super) fn id(&self) -> u16 {
+        self.id
+    }
+
     pub(super) fn new(id: u16, whole: bool) -> Self {
         Self {
             id,
@@ -101,9 +113,9 @@ impl Channel {
     pub(super) fn deliver(&mut self, consumer: &[u8], tag: u64) -> u64 {
         self.delivered = tag;
         let consumer = hash(consumer);
-        let known = self.consumers.iter().find(|(known, _)| *known == consumer);
+        let known = self.consumers.iter().find(|known| is_same(**known, consumer));
         // Of a consumer nobody saw begin it is believed that it acknowledges once something was.
-        let silent = known.map_or(!self.whole && !self.acknowledges, |(_, silent)| *silent);
+        let silent = known.map_or(!self.whole && !self.acknowledges, |known| known & SILENT != 0);
         if silent { Of::Unacknowledged.key(self.id, 0) } else { Of::Deliver.key(self.id, tag) }
     }
 
@@ -151,9 +163,9 @@ impl Channel {
 
     fn consumer(&mut self, tag: &[u8], silent: bool) {
         let tag = hash(tag);
-        self.consumers.retain(|(known, _)| *known != tag);
+        self.consumers.retain(|known| !is_same(*known, tag));
         if self.consumers.len() < CONSUMERS {
-            self.consumers.push((tag, silent));
+            self.consumers.push(tag & !SILENT | u64::from(silent));
         } else {
             self.whole = false;
         }
@@ -194,6 +206,11 @@ impl Channel {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.consumers.capacity() * size_of::<(u64, bool)>()
+        size_of::<Self>() + self.consumers.capacity() * size_of::<u64>()
+    }
+
+    /// Nothing moves for a while.
+    pub(super) fn rest(&mut self) {
+        self.consumers.shrink_to_fit();
     }
 }

@@ -14,9 +14,9 @@ use crate::protocols::context::Which;
 
 /// Most that is kept of a table, counted as the protocol does (names, values and 32 bytes each). Older entries are as
 /// unknown as those from before the connection was joined.
-const KEPT: usize = 16 * 1024;
+const KEPT: u32 = 16 * 1024;
 /// The table's size when nobody says otherwise (RFC 9113 §6.5.2).
-const DEFAULT_SIZE: usize = 4096;
+const DEFAULT_SIZE: u32 = 4096;
 /// Entries of the static table.
 const STATIC: usize = 61;
 /// Most bytes kept of a value.
@@ -178,11 +178,34 @@ pub(super) enum Ended {
 /// One direction's dynamic table, newest entry first.
 #[derive(Debug)]
 pub(super) struct Table {
-    entries: VecDeque<Entry>,
-    /// The same while it rests; the list is empty then.
-    packed: Box<[u8]>,
-    size: usize,
-    limit: usize,
+    entries: Entries,
+    size: u32,
+    limit: u32,
+}
+
+/// Its entries: in a list, or as bytes while it rests. Of an idle connection it is most of what is kept.
+#[derive(Debug)]
+enum Entries {
+    #[expect(clippy::box_collection, reason = "what rests has no room for a list's head")]
+    Listed(Box<VecDeque<Entry>>),
+    Packed(Box<[u8]>),
+}
+
+impl Entries {
+    fn none() -> Self {
+        Self::Packed(Box::default())
+    }
+
+    /// The list.
+    fn listed(&mut self) -> &mut VecDeque<Entry> {
+        if let Self::Packed(packed) = self {
+            *self = Self::Listed(Box::new(unpack(packed)));
+        }
+        match self {
+            Self::Listed(listed) => listed,
+            Self::Packed(_) => unreachable!("it was listed above"),
+        }
+    }
 }
 
 /// Takes integers and strings off a block.
@@ -239,33 +262,32 @@ impl<'a> Reader<'a> {
 impl Table {
     /// A table as it is when a connection begins; `joined`: as it is when one is found in its middle.
     pub(super) fn new(joined: bool) -> Self {
-        Self {
-            entries: VecDeque::new(),
-            packed: Box::default(),
-            size: 0,
-            limit: if joined { KEPT } else { DEFAULT_SIZE },
-        }
+        Self { entries: Entries::none(), size: 0, limit: if joined { KEPT } else { DEFAULT_SIZE } }
     }
 
     /// What was added last is not known: nothing that is in it can be found any more.
     pub(super) fn poison(&mut self) {
-        self.entries = VecDeque::new();
-        self.packed = Box::default();
+        self.entries = Entries::none();
         self.size = 0;
         self.limit = KEPT;
     }
 
     /// It is not used for a while.
     pub(super) fn rest(&mut self) {
-        if !self.entries.is_empty() {
-            self.packed = pack(&std::mem::take(&mut self.entries));
+        if let Entries::Listed(listed) = &self.entries {
+            self.entries = Entries::Packed(pack(listed.iter()));
         }
     }
 
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        let values: usize = self.entries.iter().map(|entry| entry.value.len()).sum();
-        self.entries.capacity() * size_of::<Entry>() + values + self.packed.len()
+        match &self.entries {
+            Entries::Listed(listed) => {
+                let values: usize = listed.iter().map(|entry| entry.value.len()).sum();
+                listed.capacity() * size_of::<Entry>() + values
+            }
+            Entries::Packed(packed) => packed.len(),
+        }
     }
 
     /// Reads a header block; `field` takes each field: its name and, unless the entry is unknown, its value, of which
@@ -277,9 +299,6 @@ impl Table {
         settings: &Settings,
         mut field: impl FnMut(Name, &[u8]),
     ) -> Ended {
-        if !self.packed.is_empty() {
-            self.entries = unpack(&std::mem::take(&mut self.packed));
-        }
         let mut reader = Reader { bytes: block };
         let mut text = Vec::new();
         while !reader.bytes.is_empty() {
@@ -310,7 +329,7 @@ impl Table {
                 index if index <= STATIC => {
                     field(Name::of(STATIC_NAMES[index - 1].as_bytes(), settings), static_value(index));
                 }
-                index => match self.entries.get(index - STATIC - 1) {
+                index => match self.entries.listed().get(index - STATIC - 1) {
                     Some(entry) => field(entry.name, &entry.value),
                     None => field(Name::Unknown, b""),
                 },
@@ -318,7 +337,7 @@ impl Table {
             return Some(());
         }
         if first & 0xe0 == 0x20 {
-            self.limit = reader.integer(5)?.min(KEPT);
+            self.limit = u32::try_from(reader.integer(5)?).unwrap_or(KEPT).min(KEPT);
             self.evict();
             return Some(());
         }
@@ -334,7 +353,10 @@ impl Table {
                 (Name::of(name, settings), name.len())
             }
             // The length of a name is only needed for its entry's size: as if none were there, nothing is evicted early.
-            index => self.entries.get(index - STATIC - 1).map_or((Name::Unknown, 0), |entry| (entry.name, 0)),
+            index => {
+                let known = self.entries.listed().get(index - STATIC - 1);
+                known.map_or((Name::Unknown, 0), |entry| (entry.name, 0))
+            }
         };
         let value = reader.string(text)?;
         let length = value.len();
@@ -343,8 +365,8 @@ impl Table {
         if indexed {
             let kept = if matches!(name, Name::Other | Name::Unknown) { &[] } else { kept };
             let entry = Entry { name, value: Box::from(kept), size: (name_length + length + 32) as u32 };
-            self.size += entry.size as usize;
-            self.entries.push_front(entry);
+            self.size += entry.size;
+            self.entries.listed().push_front(entry);
             self.evict();
         }
         Some(())
@@ -352,9 +374,9 @@ impl Table {
 
     fn evict(&mut self) {
         while self.size > self.limit
-            && let Some(entry) = self.entries.pop_back()
+            && let Some(entry) = self.entries.listed().pop_back()
         {
-            self.size -= entry.size as usize;
+            self.size -= entry.size;
         }
     }
 }

@@ -1,6 +1,7 @@
-//! A table that is not used for a while, as bytes: entries take some 60 bytes each while it is, and some 10 here.
+//! A table that is not used for a while, as bytes: entries take some 60 bytes each while it is, and a few here.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::hpack::{Entry, Name};
 use crate::protocols::context::Which;
@@ -55,15 +56,83 @@ fn number(name: Name) -> u16 {
     }
 }
 
-/// The entries as bytes: of each its name, its size, its value's length, its value.
-pub(super) fn pack(entries: &VecDeque<Entry>) -> Box<[u8]> {
-    let mut out = Vec::with_capacity(entries.iter().map(|entry| 8 + entry.value.len()).sum());
+/// A number, seven bits a byte, the lowest first.
+fn put(out: &mut Vec<u8>, mut number: u32) {
+    while number > 0x7f {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take(bytes: &mut &[u8]) -> Option<u32> {
+    let mut number = 0;
+    for shift in [0, 7, 14, 21, 28] {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u32::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// What the protocol counts for an entry beside its name and value (RFC 7541 §4.1).
+const EACH: u32 = 32;
+
+/// Values that many connections of a host have in their tables: paths, hosts, kinds of content. Each has a number here as long
+/// as the agent runs; of more than [`VALUES`], and of longer ones, every table has its own.
+#[derive(Debug, Default)]
+struct Known {
+    numbers: HashMap<Arc<[u8]>, u32>,
+    values: Vec<Arc<[u8]>>,
+}
+
+const VALUES: usize = 4096;
+const LONGEST: usize = 64;
+
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Known {
+    /// The number of a value worth one.
+    fn number(&mut self, name: Name, value: &[u8]) -> Option<u32> {
+        if !matches!(name, Name::Path | Name::Authority | Name::ContentType) || !(5..=LONGEST).contains(&value.len()) {
+            return None;
+        }
+        if let Some(number) = self.numbers.get(value) {
+            return Some(*number);
+        }
+        if self.values.len() >= VALUES {
+            return None;
+        }
+        let (number, value) = (self.values.len() as u32, Arc::<[u8]>::from(value));
+        self.values.push(Arc::clone(&value));
+        self.numbers.insert(value, number);
+        Some(number)
+    }
+}
+
+/// The entries as bytes: of each its name, its size, and its value or that one's number; of one that nobody asks for only
+/// its size, which an odd number says.
+pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Box<[u8]> {
+    let (mut out, mut known) = (Vec::new(), known());
     for Entry { name, value, size } in entries {
-        // Of no header that matters more is looked at.
-        let value = value.get(..value.len().min(usize::from(u16::MAX))).unwrap_or_default();
-        out.extend_from_slice(&number(*name).to_le_bytes());
-        out.extend_from_slice(&size.to_le_bytes());
-        out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        if *name == Name::Other && value.is_empty() && (EACH..1 << 30).contains(size) {
+            put(&mut out, (size - EACH) << 1 | 1);
+            continue;
+        }
+        let shared = known.number(*name, value);
+        put(&mut out, u32::from(number(*name)) << 2 | u32::from(shared.is_some()) << 1);
+        put(&mut out, *size);
+        if let Some(shared) = shared {
+            put(&mut out, shared);
+            continue;
+        }
+        put(&mut out, value.len() as u32);
         out.extend_from_slice(value);
     }
     out.into_boxed_slice()
@@ -71,17 +140,30 @@ pub(super) fn pack(entries: &VecDeque<Entry>) -> Box<[u8]> {
 
 /// The entries again.
 pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<Entry> {
-    let mut entries = VecDeque::new();
-    while let Some(([n0, n1, s0, s1, s2, s3, l0, l1], rest)) = bytes.split_first_chunk() {
-        let number = u16::from_le_bytes([*n0, *n1]);
-        let own = NAMES.get(usize::from(number)).copied();
-        let name = own.unwrap_or(Name::Wanted(number.saturating_sub(WANTED)));
-        let length = usize::from(u16::from_le_bytes([*l0, *l1]));
-        let Some((value, after)) = rest.split_at_checked(length) else { break };
-        entries.push_back(Entry { name, value: Box::from(value), size: u32::from_le_bytes([*s0, *s1, *s2, *s3]) });
-        bytes = after;
+    let (mut entries, known) = (VecDeque::new(), known());
+    while let Some((entry, rest)) = one(bytes, &known) {
+        entries.push_back(entry);
+        bytes = rest;
     }
     entries
+}
+
+fn one<'a>(mut bytes: &'a [u8], known: &Known) -> Option<(Entry, &'a [u8])> {
+    let first = take(&mut bytes)?;
+    if first & 1 == 1 {
+        return Some((Entry { name: Name::Other, value: Box::default(), size: (first >> 1) + EACH }, bytes));
+    }
+    let number = u16::try_from(first >> 2).ok()?;
+    let own = NAMES.get(usize::from(number)).copied();
+    let name = own.unwrap_or(Name::Wanted(number.saturating_sub(WANTED)));
+    let size = take(&mut bytes)?;
+    let length = take(&mut bytes)? as usize;
+    if first & 2 != 0 {
+        let value = known.values.get(length)?;
+        return Some((Entry { name, value: Box::from(&**value), size }, bytes));
+    }
+    let (value, rest) = bytes.split_at_checked(length)?;
+    Some((Entry { name, value: Box::from(value), size }, rest))
 }
 
 #[cfg(test)]
@@ -93,8 +175,13 @@ mod tests {
         let names = NAMES.into_iter().chain([Name::Wanted(0), Name::Wanted(300)]);
         assert!(NAMES.iter().enumerate().all(|(n, name)| usize::from(number(*name)) == n));
         let entry = |(n, name)| Entry { name, value: vec![7; n * 100].into(), size: 32 + n as u32 * 5000 };
-        let entries: VecDeque<Entry> = names.enumerate().map(entry).collect();
+        let plain = |size| Entry { name: Name::Other, value: Box::default(), size };
+        let plain = [plain(32), plain(95), plain(96), plain(20_000), plain(7), plain(u32::MAX)];
+        let entries: VecDeque<Entry> = plain.into_iter().chain(names.enumerate().map(entry)).collect();
         let packed = pack(&entries);
+        let path = Entry { name: Name::Path, value: b"/shop.v1.Cart/Get".as_slice().into(), size: 54 };
+        let packed_path = pack([&path]);
+        assert!(packed_path.len() < 6 && unpack(&packed_path) == [path]);
         assert_eq!(unpack(&packed), entries);
         assert!(unpack(&packed[..packed.len() - 1]).len() == entries.len() - 1 && unpack(b"").is_empty());
     }

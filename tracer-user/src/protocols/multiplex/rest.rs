@@ -10,7 +10,8 @@ use crate::protocols::rest::Stand;
 #[derive(Debug)]
 pub(in crate::protocols) struct RestingLanes {
     framed: Box<dyn Framed>,
-    seen: Option<(u64, u64)>,
+    /// The lowest first; the other way round where none was.
+    seen: (u64, u64),
     next: u64,
     rx: RestingLane,
     tx: RestingLane,
@@ -20,9 +21,11 @@ pub(in crate::protocols) struct RestingLanes {
 /// One direction.
 #[derive(Debug)]
 struct RestingLane {
-    lost: Option<u64>,
-    usual: u64,
+    /// Whether it is not known where frames begin, and bytes since then, as far as they can be counted here.
+    is_lost: bool,
     misses: u8,
+    lost: u32,
+    usual: u32,
 }
 
 impl Multiplexed {
@@ -36,6 +39,7 @@ impl Multiplexed {
         let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
         framed.rest();
         let stands = (rx.stand(), tx.stand());
+        let seen = seen.unwrap_or((1, 0));
         (RestingLanes { framed, seen, next, rx: rx.rest(), tx: tx.rest(), verdict }, stands.0, stands.1)
     }
 }
@@ -46,7 +50,8 @@ impl RestingLanes {
         let requests = requests.unwrap_or(Direction::Rx);
         let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
         (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
-        (made.seen, made.next, made.verdict) = (self.seen, self.next, self.verdict);
+        let seen = Some(self.seen).filter(|(lowest, highest)| lowest <= highest);
+        (made.seen, made.next, made.verdict) = (seen, self.next, self.verdict);
         made
     }
 
@@ -65,7 +70,13 @@ impl Lane {
     }
 
     fn rest(self) -> RestingLane {
-        RestingLane { lost: self.lost, usual: self.usual, misses: self.misses }
+        let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        RestingLane {
+            is_lost: self.lost.is_some(),
+            misses: self.misses,
+            lost: most(self.lost.unwrap_or(0)),
+            usual: most(self.usual),
+        }
     }
 
     fn stand(&self) -> Stand {
@@ -76,6 +87,8 @@ impl Lane {
 impl RestingLane {
     fn wake(self, stand: Stand) -> Lane {
         let (pos, last, head_wanted) = stand.parts();
-        Lane { pos, last, head_wanted, lost: self.lost, usual: self.usual, misses: self.misses, ..Lane::default() }
+        let lost = self.is_lost.then_some(u64::from(self.lost));
+        let usual = u64::from(self.usual);
+        Lane { pos, last, head_wanted, lost, usual, misses: self.misses, ..Lane::default() }
     }
 }

@@ -10,10 +10,14 @@ pub(super) const USUAL: &[u8] = b"_INBOX.";
 /// What is known of it.
 #[derive(Debug)]
 pub(super) struct Inboxes {
-    /// Hash of a subject, or of what stands before its first wildcard.
-    known: Vec<(u64, bool)>,
+    /// What a subject hashes to, or what stands before its first wildcard, which the lowest bit says.
+    known: Vec<u64>,
     /// Some were not seen, or forgotten.
     partial: bool,
+}
+
+fn entry(subject: &[u8], wild: bool) -> u64 {
+    hash(subject) & !1 | u64::from(wild)
 }
 
 impl Inboxes {
@@ -28,7 +32,7 @@ impl Inboxes {
         if wild == Some(0) {
             return;
         }
-        let entry = (hash(subject.get(..wild.unwrap_or(subject.len())).unwrap_or_default()), wild.is_some());
+        let entry = entry(subject.get(..wild.unwrap_or(subject.len())).unwrap_or_default(), wild.is_some());
         if self.known.contains(&entry) {
             return;
         }
@@ -48,8 +52,8 @@ impl Inboxes {
             return false;
         }
         let prefixes = reply.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at + 1);
-        self.known.contains(&(hash(reply), false))
-            || prefixes.take(16).any(|end| self.known.contains(&(hash(reply.get(..end).unwrap_or_default()), true)))
+        self.known.contains(&entry(reply, false))
+            || prefixes.take(16).any(|end| self.known.contains(&entry(reply.get(..end).unwrap_or_default(), true)))
     }
 
     /// Subscriptions may have been in what was not seen.
@@ -57,8 +61,13 @@ impl Inboxes {
         self.partial = true;
     }
 
+    /// Nothing moves for a while.
+    pub(super) fn rest(&mut self) {
+        self.known.shrink_to_fit();
+    }
+
     pub(super) fn bytes(&self) -> usize {
-        self.known.capacity() * size_of::<(u64, bool)>()
+        self.known.capacity() * size_of::<u64>()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Statements a connection has prepared, by name, and what its portals run.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -10,11 +11,17 @@ use crate::protocols::sql::Summary;
 const LIMIT: usize = 1024;
 /// Longest name that is remembered, bytes.
 pub(super) const NAME: usize = 256;
-/// About what one takes besides its name, bytes.
-const EACH: usize = 96;
+/// About what one takes, bytes.
+const EACH: usize = 32;
 
-/// By name; `None` where what it stands for is not known.
-type Names = FxHashMap<Box<[u8]>, Option<Arc<Summary>>>;
+/// By what their names hash to; `None` where what one stands for is not known.
+type Names = FxHashMap<u64, Option<Arc<Summary>>>;
+
+fn hash(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// What names stand for. The empty name has a place of its own: most clients use no other.
 #[derive(Debug, Default)]
@@ -33,30 +40,30 @@ impl Named {
             return;
         }
         let named = self.named.get_or_insert_default();
-        if let Some(known) = named.get_mut(name) {
+        if let Some(known) = named.get_mut(&hash(name)) {
             *known = summary;
         } else if named.len() < LIMIT && name.len() <= NAME {
-            named.insert(Box::from(name), summary);
+            named.insert(hash(name), summary);
         } else {
             self.refused += 1;
         }
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Option<Arc<Summary>> {
-        if name.is_empty() { self.unnamed.clone() } else { self.named.as_ref()?.get(name).cloned().flatten() }
+        if name.is_empty() { self.unnamed.clone() } else { self.named.as_ref()?.get(&hash(name)).cloned().flatten() }
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
         if name.is_empty() {
             self.unnamed = None;
         } else if let Some(named) = &mut self.named {
-            named.remove(name);
+            named.remove(&hash(name));
         }
     }
 
     /// About how many bytes the named ones take.
     pub(super) fn bytes(&self) -> usize {
-        self.named.iter().flat_map(|named| named.keys()).map(|name| name.len() + EACH).sum()
+        self.named.as_ref().map_or(0, |named| named.len() * EACH)
     }
 
     pub(super) fn clear(&mut self) {

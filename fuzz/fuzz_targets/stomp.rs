@@ -1,0 +1,10 @@
+//! The same as `http1`, on a connection that certainly speaks STOMP, and acknowledges in every way.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::model::Direction::{Rx, Tx};
+
+const ASKED: &[u8] = b"CONNECT\nhost:/\n\n\0SUBSCRIBE\nid:1\ndestination:/q\nack:client\n\n\0\
+    SUBSCRIBE\nid:2\ndestination:/q\nack:client-individual\n\n\0";
+
+fuzz_target!(|data: &[u8]| tracer_fuzz::converse(&[(Rx, ASKED), (Tx, b"CONNECTED\nversion:1.2\n\n\0")], data));

@@ -1,0 +1,150 @@
+//! uwsgi (uwsgi-docs.readthedocs.io/en/latest/Protocol.html), as web servers speak it to uWSGI.
+//!
+//! A packet of variables, then the request's body; the answer is HTTP's, and the connection is closed behind it. Most of
+//! what the packet's modifiers can ask for (caches, signals, spoolers) is no request of a web server: what has no
+//! variables of one is left alone.
+
+use super::cgi::{Once, Variables};
+use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+
+/// Bytes before the variables: a modifier, their length, another modifier.
+const FRONT: usize = 4;
+/// Modifiers that hand a request to an application in one of uWSGI's languages.
+const LANGUAGES: u8 = 31;
+/// How names of variables begin, one of which is the first.
+const NAMES: &[&[u8]] = &[
+    b"QUERY_STRING",
+    b"REQUEST_",
+    b"CONTENT_",
+    b"PATH_INFO",
+    b"DOCUMENT_",
+    b"SCRIPT_",
+    b"SERVER_",
+    b"REMOTE_",
+    b"HTTP_",
+    b"HTTPS",
+    b"UWSGI_",
+];
+
+/// The protocol.
+#[derive(Debug)]
+pub struct Uwsgi;
+
+impl Protocol for Uwsgi {
+    fn name(&self) -> &'static str {
+        "uwsgi"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Http
+    }
+
+    fn detect(&self, bytes: &[u8]) -> Detected {
+        let (front, rest) = bytes.split_at(bytes.len().min(FRONT));
+        if front.first().is_some_and(|modifier| *modifier > LANGUAGES) {
+            return Detected::No;
+        }
+        let Some(len) = length(front) else { return Detected::NeedMore };
+        let Some((name_len, rest)) = number(rest) else {
+            return if len >= 8 { Detected::NeedMore } else { Detected::No };
+        };
+        let name = rest.get(..rest.len().min(name_len)).unwrap_or_default();
+        let usual = NAMES.iter().any(|usual| {
+            let n = usual.len().min(name.len());
+            usual.get(..n) == name.get(..n) && usual.len() <= name_len
+        });
+        let plain = name.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'));
+        if !usual || !plain || name_len > 64 || name_len + 4 > len {
+            return Detected::No;
+        }
+        match rest.get(name_len..).and_then(number) {
+            Some((value, _)) if name_len + value + 4 <= len => Detected::Request,
+            Some(_) => Detected::No,
+            None => Detected::NeedMore,
+        }
+    }
+
+    fn open(&self) -> Box<dyn Parser> {
+        Box::new(Connection(Once::default()))
+    }
+}
+
+/// Bytes of the variables, from what stands before them.
+fn length(front: &[u8]) -> Option<usize> {
+    match front {
+        [_, low, high, _] => Some(usize::from(u16::from_le_bytes([*low, *high]))),
+        _ => None,
+    }
+}
+
+/// The number at the front, and what follows it.
+fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<2>()?;
+    Some((usize::from(u16::from_le_bytes(*number)), rest))
+}
+
+/// The name or value at the front, and what follows it.
+fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = number(bytes)?;
+    rest.split_at_checked(len)
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Connection(Once);
+
+impl Parser for Connection {
+    fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>> {
+        let front = bytes.get(..bytes.len().min(FRONT)).unwrap_or_default();
+        if front.first().is_some_and(|modifier| *modifier > LANGUAGES) {
+            return Step::Invalid;
+        }
+        let Some(len) = length(front) else { return if cut { Step::Invalid } else { Step::NeedMore } };
+        let end = FRONT + len;
+        if bytes.len() < end && !cut {
+            return Step::NeedMore;
+        }
+        let whole = bytes.len() >= end;
+        let used = bytes.len().min(end);
+        let mut rest = bytes.get(FRONT..used).unwrap_or_default();
+        let mut seen = Variables::default();
+        while let Some((name, after)) = text(rest)
+            && let Some((value, after)) = text(after)
+        {
+            seen.see(name, value, settings);
+            rest = after;
+        }
+        if whole && !rest.is_empty() {
+            return Step::Invalid;
+        }
+        let length = seen.length();
+        let Some(message) = seen.application(!whole, settings) else { return unnamed(whole, used) };
+        let body = match length {
+            Some(length) => Body::Length(length.saturating_add((end - used) as u64)),
+            // What says how long the body is was not captured.
+            None if !whole => Body::UntilTurn,
+            None => Body::Length(0),
+        };
+        Step::Head { used, message, body }
+    }
+
+    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+        self.0.reply(bytes, cut, asked)
+    }
+
+    fn is_unasked(&self, _: &[u8]) -> bool {
+        self.0.is_over()
+    }
+}
+
+/// A request whose name was not captured; one that has none is not of a web server.
+fn unnamed(whole: bool, used: usize) -> Step<Box<Request>> {
+    if whole {
+        return Step::Invalid;
+    }
+    Step::Head { used, message: Request::unnamed(), body: Body::UntilTurn }
+}
+
+#[cfg(test)]
+#[path = "uwsgi/tests.rs"]
+mod tests;

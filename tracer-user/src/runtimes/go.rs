@@ -1,0 +1,304 @@
+//! Go: which goroutine runs is in a register wherever a system call is made, what it is called and who made it in its own
+//! data; where they lie there is known by version.
+//!
+//! Nothing is ever hung on the end of a Go function: a return probe replaces a return address, and Go moves its stacks.
+
+#[cfg(test)]
+mod fixture;
+mod functions;
+mod image;
+
+use std::fs::File;
+use std::ops::Range;
+
+use functions::Functions;
+use image::Image;
+use tracer_common::runtime::{KIND_GO, NUMBERS, Runtime, UserProbe};
+
+pub use image::Source;
+
+use super::maps::Maps;
+use super::{Found, Place, State};
+
+/// The runtime's name.
+const NAME: &str = "go";
+
+/// Bytes of the build information that are looked at.
+const INFORMATION: usize = 4096;
+/// How that begins (`debug/buildinfo`).
+const MAGIC: &[u8] = b"\xff Go buildinf:";
+/// Its flags: the version follows at [`VERSION`], after its length.
+const INLINE: u64 = 2;
+const VERSION: usize = 32;
+
+/// Goroutines that serve a connection as long as it lasts: who made them did not make them for himself alone. Functions
+/// whose goroutines are such, by the beginning of their names. The last are of a server, one for each request: they make
+/// no calls, and need not be told of.
+const SERVANTS: [&str; 3] = [
+    "net/http.(*Transport).dialConn.",
+    "google.golang.org/grpc/internal/transport.",
+    "net/http.(*connReader).startBackgroundRead.",
+];
+
+/// Where in the runtime's own data things stand, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// `runtime.g.m`.
+    pub m: u16,
+    /// `runtime.m.curg`.
+    pub curg: u16,
+    /// `runtime.g.goid`.
+    pub goid: u16,
+    /// `runtime.g.parentGoid`.
+    pub parent: u16,
+    /// `runtime.g.startpc`.
+    pub start: u16,
+}
+
+impl Layout {
+    /// By the minor version, as debug information of programs of 1.21.13 to 1.27.3 says.
+    pub fn of(minor: u32) -> Option<Self> {
+        let layout = |goid, parent, start, curg| Some(Self { m: 48, curg, goid, parent, start });
+        match minor {
+            21 | 22 => layout(152, 272, 296, 192),
+            23 | 24 => layout(160, 280, 304, 192),
+            25 => layout(152, 272, 296, 184),
+            26 | 27 => layout(152, 280, 304, 184),
+            _ => None,
+        }
+    }
+}
+
+/// A Go program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// As it says itself, `go1.27.3`.
+    pub version: Box<str>,
+    /// What is known of its runtime's data.
+    pub layout: Layout,
+    /// Where in its file goroutines are queued that were just made.
+    pub created: Option<u64>,
+    /// Where in its file `net/http`'s client begins to use a connection.
+    pub round_trip: Option<u64>,
+    /// From where to where goroutines begin that serve connections, as the file counts addresses; unused ones empty.
+    pub servants: [(u64, u64); SERVANTS.len()],
+    /// The lowest address of the file that is mapped.
+    pub lowest: u64,
+}
+
+impl Program {
+    /// What the kernel side must know, for a process in which the program's first address is `first`; what it is is said
+    /// there (`tracer-ebpf/src/runtime/go.rs`).
+    fn numbers(&self, first: u64) -> [u64; NUMBERS] {
+        let Layout { m, curg, goid, parent, start } = self.layout;
+        let packed = [m, curg, goid, parent].iter().rev().fold(0, |all, offset| all << 16 | u64::from(*offset));
+        let bias = first.wrapping_sub(self.lowest);
+        let mut numbers = [packed, u64::from(start), 0, 0, 0, 0, 0, 0];
+        for (pair, servant) in numbers.iter_mut().skip(2).collect::<Vec<_>>().chunks_exact_mut(2).zip(self.servants) {
+            if let [from, end] = pair
+                && servant.0 < servant.1
+            {
+                (**from, **end) = (servant.0.wrapping_add(bias), servant.1.wrapping_add(bias));
+            }
+        }
+        numbers
+    }
+}
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// No Go program, as far as can be told.
+    Other,
+    /// One whose goroutines cannot be told apart: its version, and why.
+    Unknown(Box<str>, State),
+    /// One whose goroutines can.
+    Known(Box<Program>),
+}
+
+/// Looks at a program's file.
+pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
+    let Some(image) = Image::read(file) else { return Seen::Other };
+    let Some(version) = version(&image) else { return Seen::Other };
+    match known(&image, &version) {
+        Ok(program) => Seen::Known(Box::new(program)),
+        Err(why) => Seen::Unknown(version, why),
+    }
+}
+
+/// What of Go runs in a process; `None`: none.
+pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+    let path = maps.open_by(&maps.exe);
+    let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
+    let found = |version: Box<str>, state| Found {
+        name: NAME,
+        version: version.into(),
+        state,
+        runtime: bare,
+        places: Vec::new(),
+    };
+    let program = match inspect(&File::open(&path).ok()?) {
+        Seen::Other => return None,
+        Seen::Unknown(version, why) => return Some(found(version, why)),
+        Seen::Known(program) => program,
+    };
+    log::debug!("process {pid} runs Go: {program:x?}");
+    let first = maps.of(&maps.exe).next().map(|mapping| mapping.from)?;
+    let found = found(program.version.clone(), State::Known);
+    let Some(created) = program.created else { return Some(found.without(State::NoSymbols)) };
+    let place = |probe, offset| Place { probe, file: path.clone(), offset };
+    let mut places = vec![place(UserProbe::GoCreated, created)];
+    places.extend(program.round_trip.map(|offset| place(UserProbe::GoRoundTrip, offset)));
+    Some(Found { runtime: Runtime { at: program.numbers(first), ..bare }, places, ..found })
+}
+
+/// The version in the build information.
+fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
+    let bytes = image.bytes(image.section(".go.buildinfo")?, INFORMATION)?;
+    if !bytes.starts_with(MAGIC) {
+        return None;
+    }
+    let flags = image::number::<1>(&bytes, 15)?;
+    if flags & INLINE == 0 {
+        // 1.17 and older point to it.
+        return Some("older than go1.18".into());
+    }
+    // Its length is a byte for all that make sense.
+    let len = image::number::<1>(&bytes, VERSION)? as usize;
+    let text = bytes.get(VERSION + 1..VERSION + 1 + len)?;
+    Some(String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect())
+}
+
+/// The `25` of `go1.25.5`, `go1.25rc1`, `go1.25.5 X:boringcrypto`, `devel go1.25-abc`.
+fn minor(version: &str) -> Option<u32> {
+    let (_, rest) = version.split_once("go1.")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest.get(..digits)?.parse().ok()
+}
+
+fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Program, State> {
+    if image.machine != image::X86_64 {
+        return Err(State::Unsupported);
+    }
+    let layout = minor(version).and_then(Layout::of).ok_or(State::UnknownVersion)?;
+    let mut program = Program {
+        version: version.into(),
+        layout,
+        created: None,
+        round_trip: None,
+        servants: [(0, 0); SERVANTS.len()],
+        lowest: image.lowest(),
+    };
+    let functions = Functions::read(image).ok_or(State::Unreadable)?;
+    let (mut creates, mut queues, mut sends) = (None, None, None);
+    let mut servants: [Option<Range<u64>>; SERVANTS.len()] = Default::default();
+    functions.each(|name, range| match name {
+        b"runtime.newproc.func1" => creates = Some(range),
+        b"runtime.runqput" => queues = Some(range),
+        b"net/http.(*persistConn).roundTrip" => sends = Some(range),
+        _ => {
+            let kind = SERVANTS.iter().position(|servant| name.starts_with(servant.as_bytes()));
+            if let Some(all) = kind.and_then(|kind| servants.get_mut(kind)) {
+                *all = Some(match all.take() {
+                    Some(all) => all.start.min(range.start)..all.end.max(range.end),
+                    None => range,
+                });
+            }
+        }
+    });
+    let (creates, queues) = creates.zip(queues).ok_or(State::NoSymbols)?;
+    let text = functions::text(image, functions.text, &creates, &queues).ok_or(State::Unreadable)?;
+    let place = |at: u64| text.checked_add(at).and_then(|address| image.place(address));
+    program.created = functions::call(image, text, &creates, &queues).and_then(place);
+    program.round_trip = sends.and_then(|sends| {
+        let code = image.code(text.checked_add(sends.start)?, 32)?;
+        place(sends.start.checked_add(functions::frame(&code)? as u64)?)
+    });
+    for (servant, range) in program.servants.iter_mut().zip(servants) {
+        if let Some(range) = range {
+            *servant = (text.saturating_add(range.start), text.saturating_add(range.end));
+        }
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minor_versions() {
+        let check = |text: &str, expected: Option<u32>| assert_eq!(minor(text), expected, "{text}");
+        check("go1.25.5", Some(25));
+        check("go1.21", Some(21));
+        check("go1.27rc1", Some(27));
+        check("go1.24.4 X:nocoverageredesign", Some(24));
+        check("devel go1.26-8a2f5d4 Tue", Some(26));
+        check("go2.0", None);
+        check("go1.", None);
+        check("go1.99999999999999", None);
+        check("", None);
+    }
+
+    #[test]
+    fn of_other_versions_nothing_is_known() {
+        assert!(Layout::of(20).is_none() && Layout::of(28).is_none());
+    }
+
+    #[test]
+    fn what_is_no_go_program() {
+        let own = std::fs::File::open("/proc/self/exe").expect("this program");
+        assert_eq!(inspect(&own), Seen::Other);
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+            assert_eq!(inspect(bytes), Seen::Other);
+        }
+    }
+
+    fn found(version: &str, text: u64, ahead: usize) -> Seen {
+        inspect(fixture::program(version, text, ahead).as_slice())
+    }
+
+    #[test]
+    fn places_and_offsets_of_a_program() {
+        let text = fixture::BASE + fixture::TEXT;
+        let expected = |ahead: u64| Program {
+            version: "go1.25.5".into(),
+            layout: Layout { m: 48, curg: 184, goid: 152, parent: 272, start: 296 },
+            created: Some(fixture::TEXT + ahead + 10),
+            round_trip: Some(fixture::TEXT + ahead + 128 + 6),
+            servants: [(text + ahead + 192, text + ahead + 256), (0, 0), (0, 0)],
+            lowest: fixture::BASE,
+        };
+        let at = expected(0).numbers(0x5555_0000_0000);
+        let start = 0x5555_0000_0000 + fixture::TEXT + 192;
+        assert_eq!(at, [0x0110_0098_00b8_0030, 296, start, start + 64, 0, 0, 0, 0]);
+        // Where the table says where its code begins, and where something of C stands in front and it does not.
+        assert_eq!(found("go1.25.5", text, 0), Seen::Known(Box::new(expected(0))));
+        assert_eq!(found("go1.25.5", 0, 0), Seen::Known(Box::new(expected(0))));
+        assert_eq!(found("go1.25.5", 0, 0x240), Seen::Known(Box::new(expected(0x240))));
+        assert_eq!(found("go1.25.5", text + 64, 0), Seen::Known(Box::new(expected(0))));
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_said() {
+        assert_eq!(found("go1.99.1", 0, 0), Seen::Unknown("go1.99.1".into(), State::UnknownVersion));
+        let far = found("go1.25.5", 0, 0x2_0000);
+        assert_eq!(far, Seen::Unknown("go1.25.5".into(), State::Unreadable));
+    }
+
+    #[test]
+    fn bytes_that_were_changed_or_cut_harm_nobody() {
+        let whole = fixture::program("go1.25.5", 0, 0);
+        if let Some(path) = std::env::var_os("TRACER_WRITE_SEED") {
+            std::fs::write(path, &whole).expect("writable");
+        }
+        for at in (0..whole.len()).filter(|at| *at < 128 || *at > fixture::TEXT as usize) {
+            inspect(&whole[..at]);
+            for byte in [0, 1, 0x40, 0x7f, 0x80, 0xff] {
+                let mut other = whole.clone();
+                other[at] = byte;
+                inspect(other.as_slice());
+            }
+        }
+    }
+}

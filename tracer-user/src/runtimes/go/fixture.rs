@@ -1,0 +1,95 @@
+//! The smallest file that reads as a Go program: what the tests and the fuzz target begin with.
+
+/// Where it is mapped.
+pub(super) const BASE: u64 = 0x40_0000;
+/// Where in it its code begins; as long as what C may put in front of it.
+pub(super) const TEXT: u64 = 0x1000;
+
+/// A function: its name, and its code.
+type Function<'a> = (&'a str, &'a [u8]);
+
+/// `newproc.func1`: a look at the stack, a frame, a call of what stands 64 bytes behind its beginning.
+const CREATES: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xe8, 49, 0, 0, 0, 0xc3];
+/// A look at the stack, a frame.
+const SMALL: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xc3];
+const FUNCTIONS: [Function<'_>; 4] = [
+    ("runtime.newproc.func1", CREATES),
+    ("runtime.runqput", SMALL),
+    ("net/http.(*persistConn).roundTrip", SMALL),
+    ("net/http.(*Transport).dialConn.gowrap1", SMALL),
+];
+
+/// The table of functions, each 64 bytes long; it says that the code begins at `text`.
+fn table(text: u64) -> Vec<u8> {
+    let mut names = Vec::new();
+    let mut entries = Vec::new();
+    let mut records = Vec::new();
+    let first = FUNCTIONS.len() * 8 + 4;
+    for (n, (name, _)) in FUNCTIONS.iter().enumerate() {
+        entries.extend((n as u32 * 64).to_le_bytes());
+        entries.extend(((first + records.len()) as u32).to_le_bytes());
+        records.extend((n as u32 * 64).to_le_bytes());
+        records.extend((names.len() as u32).to_le_bytes());
+        names.extend(name.as_bytes());
+        names.push(0);
+    }
+    entries.extend((FUNCTIONS.len() as u32 * 64).to_le_bytes());
+    let mut table = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+    for word in [FUNCTIONS.len() as u64, 0, text, 72, 0, 0, 0, 72 + names.len() as u64] {
+        table.extend(word.to_le_bytes());
+    }
+    [table, names, entries, records].concat()
+}
+
+/// The file: it says that it was made by `version`, and its code stands `ahead` bytes behind where its section begins.
+pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
+    let mut information = b"\xff Go buildinf:\x08\x02".to_vec();
+    information.resize(32, 0);
+    information.push(version.len() as u8);
+    information.extend(version.as_bytes());
+    let mut code = vec![0xcc; ahead];
+    for (_, function) in FUNCTIONS {
+        code.extend(function);
+        code.resize(code.len().next_multiple_of(64), 0xcc);
+    }
+    let names = b"\0.go.buildinfo\0.gopclntab\0.text\0.shstrtab\0".to_vec();
+    let parts = [(1u32, information), (15, table(text)), (26, code), (32, names)];
+    let mut file = vec![0; TEXT as usize];
+    let mut sections = vec![0; 64];
+    let at = |file: &[u8]| file.len().next_multiple_of(64);
+    // The code first: it stands where its address says.
+    for n in [2, 0, 1, 3] {
+        let Some((name, bytes)) = parts.get(n) else { continue };
+        let offset = at(&file);
+        file.resize(offset, 0);
+        file.extend(bytes);
+        let mut section = [name.to_le_bytes(), 1u32.to_le_bytes()].concat();
+        for word in [0, BASE + offset as u64, offset as u64, bytes.len() as u64, 0, 0, 0] {
+            section.extend(word.to_le_bytes());
+        }
+        section.resize(64, 0);
+        sections.extend(section);
+    }
+    let table = at(&file);
+    file.resize(table, 0);
+    file.extend(sections);
+    let size = file.len() as u64;
+    let mut put = |at: usize, bytes: &[u8]| {
+        if let Some(place) = file.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    };
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(18, &62u16.to_le_bytes());
+    put(32, &64u64.to_le_bytes());
+    put(40, &(table as u64).to_le_bytes());
+    for (at, number) in [(52, 64u16), (54, 56), (56, 1), (58, 64), (60, 5), (62, 4)] {
+        put(at, &number.to_le_bytes());
+    }
+    // One segment: all of the file.
+    put(64, &1u32.to_le_bytes());
+    for (at, word) in [(72, 0), (80, BASE), (88, BASE), (96, size), (104, size)] {
+        put(at, &u64::to_le_bytes(word));
+    }
+    file
+}

@@ -1,0 +1,200 @@
+//! Where a Go program's functions are, by the table that no program lacks (`.gopclntab`: the runtime needs it to unwind
+//! its stacks, so it is there in stripped programs too), and where in them a probe costs least.
+//!
+//! The table's format is that of Go 1.20 and later (`runtime/symtab.go`, `pcHeader` and `_func`).
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+use super::image::{Image, Source, number};
+
+/// The table's first bytes: magic number, two zeros, smallest instruction, size of a pointer.
+const MAGIC: [u8; 8] = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+/// Bytes of the table that are read at most. That of a program of 100 MB has some 25 MB.
+const TABLE: usize = 64 << 20;
+/// Functions it may have, and bytes of a name that are looked at.
+const COUNT: usize = 1 << 20;
+const NAME: usize = 1024;
+/// Bytes of one function that are looked at.
+const CODE: u64 = 4096;
+/// How far the first function of Go may stand behind the beginning of the code: what C put there is in front.
+const AHEAD: u64 = 64 << 10;
+/// What functions are aligned by.
+const ALIGNED: usize = 16;
+
+/// `cmp 0x10(%r14),%rsp`: is there room on the stack?
+const SMALL: [u8; 4] = [0x49, 0x3b, 0x66, 0x10];
+/// `cmp 0x10(%r14),%r12`: the same in a function that needs much.
+const LARGE: [u8; 4] = [0x4d, 0x3b, 0x66, 0x10];
+/// `push %rbp; mov %rsp,%rbp`.
+const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
+
+/// The table.
+pub(super) struct Functions {
+    bytes: Vec<u8>,
+    count: usize,
+    /// What the table says the code begins at; 0 when it does not (from 1.26 on, and where the loader fills it in).
+    pub(super) text: u64,
+    names: usize,
+    entries: usize,
+}
+
+impl Functions {
+    pub(super) fn read<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Self> {
+        let section = image.section(".gopclntab").filter(|section| section.size <= TABLE as u64)?;
+        Self::of(image.bytes(section, TABLE)?)
+    }
+
+    fn of(bytes: Vec<u8>) -> Option<Self> {
+        if bytes.get(..8)? != MAGIC {
+            return None;
+        }
+        let word = |n: usize| number::<8>(&bytes, 8 + 8 * n).and_then(|word| usize::try_from(word).ok());
+        let (count, names, entries) = (word(0)?, word(3)?, word(7)?);
+        let text = number::<8>(&bytes, 24)?;
+        // One entry more than there are functions: where the last one ends.
+        let end = count.checked_add(1)?.checked_mul(8)?.checked_sub(4)?.checked_add(entries)?;
+        (count <= COUNT && end <= bytes.len() && names < bytes.len()).then_some(Self {
+            bytes,
+            count,
+            text,
+            names,
+            entries,
+        })
+    }
+
+    /// Where the `n`th function stands, from the beginning of the code.
+    fn range(&self, n: usize) -> Option<Range<u64>> {
+        let at = self.entries.checked_add(n.checked_mul(8)?)?;
+        Some(number::<4>(&self.bytes, at)?..number::<4>(&self.bytes, at.checked_add(8)?)?)
+    }
+
+    fn name(&self, n: usize) -> Option<&[u8]> {
+        let at = self.entries.checked_add(n.checked_mul(8)?)?.checked_add(4)?;
+        let record = self.entries.checked_add(number::<4>(&self.bytes, at)? as usize)?;
+        let name = number::<4>(&self.bytes, record.checked_add(4)?)? as usize;
+        let rest = self.bytes.get(self.names.checked_add(name)?..)?;
+        let name = rest.get(..rest.len().min(NAME))?;
+        name.get(..memchr(0, name)?)
+    }
+
+    /// Calls `each` with the name and the place of every function.
+    pub(super) fn each(&self, mut each: impl FnMut(&[u8], Range<u64>)) {
+        for n in 0..self.count {
+            if let (Some(name), Some(range)) = (self.name(n), self.range(n)) {
+                each(name, range);
+            }
+        }
+    }
+}
+
+/// Where the code begins that `places` are counted from: where the table says so, or the code does, or a little later; by
+/// that `caller` calls `callee` there.
+pub(super) fn text<S: Source + ?Sized>(
+    image: &Image<'_, S>,
+    said: u64,
+    caller: &Range<u64>,
+    callee: &Range<u64>,
+) -> Option<u64> {
+    let section = image.section(".text")?;
+    let right = |base: u64| {
+        let code = image.code(base.checked_add(callee.start)?, SMALL.len())?;
+        (code == SMALL && call(image, base, caller, callee).is_some()).then_some(base)
+    };
+    let near = || (section.address..section.address.saturating_add(AHEAD)).step_by(ALIGNED).find_map(right);
+    right(said).or_else(near)
+}
+
+/// Where in the function at `caller` the one at `callee` is called, from the beginning of the code.
+pub(super) fn call<S: Source + ?Sized>(
+    image: &Image<'_, S>,
+    base: u64,
+    caller: &Range<u64>,
+    callee: &Range<u64>,
+) -> Option<u64> {
+    let len = caller.end.checked_sub(caller.start)?.min(CODE);
+    let code = image.code(base.checked_add(caller.start)?, len as usize)?;
+    let calls = code.windows(5).enumerate().filter(|(at, bytes)| {
+        // `call` and the distance from the instruction behind it. That other bytes look like that is one in 2^32.
+        let behind = caller.start as i64 + *at as i64 + 5;
+        bytes.first() == Some(&0xe8)
+            && number::<4>(bytes, 1).is_some_and(|far| behind + i64::from(far as u32 as i32) == callee.start as i64)
+    });
+    let mut calls = calls.map(|(at, _)| caller.start + at as u64);
+    // Of several it would not be known which.
+    calls.next().filter(|_| calls.next().is_none())
+}
+
+/// Where the frame begins of the function whose first bytes are `code`: behind the look at the stack's room, which may
+/// begin the function anew, and at an instruction that the kernel does itself (`push`), instead of letting the program
+/// do it by a single step. All arguments are still in registers there.
+pub(super) fn frame(code: &[u8]) -> Option<usize> {
+    let looked = match code {
+        [0x4c, 0x8d, 0x64, 0x24, _, rest @ ..] if rest.starts_with(&LARGE) => 9,
+        [0x4c, 0x8d, 0xa4, 0x24, _, _, _, _, rest @ ..] if rest.starts_with(&LARGE) => 12,
+        _ if code.starts_with(&SMALL) => 4,
+        _ => return None,
+    };
+    // `jbe` to where there is more room made, near or far.
+    let at = match code.get(looked..)? {
+        [0x76, ..] => looked + 2,
+        [0x0f, 0x86, ..] => looked + 6,
+        _ => return None,
+    };
+    code.get(at..)?.starts_with(&FRAME).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_behind_every_look_at_the_stack() {
+        let check = |text: &str, at: Option<usize>| {
+            let code: Vec<u8> =
+                text.split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte in hexadecimal")).collect();
+            assert_eq!(frame(&code), at, "{text}");
+            for end in 0..code.len() {
+                let cut = frame(&code[..end]);
+                assert!(cut.is_none() || cut == at, "{text} cut at {end}");
+            }
+        };
+        // runtime.newproc.func1, runtime.newproc1 and net/http.(*persistConn).roundTrip of Go 1.27.3.
+        check("49 3b 66 10 76 53 55 48 89 e5 48 83 ec 20", Some(6));
+        check("49 3b 66 10 0f 86 93 04 00 00 55 48 89 e5 48 83", Some(10));
+        check("4c 8d a4 24 58 fe ff ff 4d 3b 66 10 0f 86 74 0e 00 00 55 48 89 e5 48 81", Some(18));
+        check("4c 8d 64 24 d8 4d 3b 66 10 0f 86 74 0e 00 00 55 48 89 e5", Some(15));
+        // No look at the stack; another register; no frame.
+        check("55 48 89 e5 48 83 ec 20", None);
+        check("49 3b 66 18 76 53 55 48 89 e5", None);
+        check("49 3b 66 10 76 53 48 83 ec 20 48 89", None);
+    }
+
+    #[test]
+    fn a_table_that_lies_has_no_functions() {
+        let mut table = MAGIC.to_vec();
+        for word in [2u64, 0, 0, 72, 0, 0, 0, 80] {
+            table.extend(word.to_le_bytes());
+        }
+        table.extend(b"f\0g\0....");
+        assert!(Functions::of(table.clone()).is_none(), "no entries");
+        // Entries: f at 0x10, its record at 20; g at 0x40, its record nowhere; the end.
+        for word in [0x10u32, 20, 0x40, u32::MAX, 0x50, 0x10, 0] {
+            table.extend(word.to_le_bytes());
+        }
+        let functions = Functions::of(table.clone()).expect("a table");
+        let mut found = Vec::new();
+        functions.each(|name, range| found.push((name.to_vec(), range)));
+        assert_eq!(found, [(b"f".to_vec(), 0x10..0x40)]);
+        for at in 0..table.len() {
+            for byte in [0, 1, 0x7f, 0xff] {
+                let mut other = table.clone();
+                other[at] = byte;
+                if let Some(functions) = Functions::of(other) {
+                    functions.each(|_, _| ());
+                }
+            }
+        }
+    }
+}
