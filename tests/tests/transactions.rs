@@ -150,10 +150,18 @@ fn node() {
         title: "Node.js, http",
     };
     let modes = [
-        mode("direct", "a call at once", 0.0),
-        mode("row", "two calls, one after the other", 0.0),
-        mode("naps", "a call after a sleep", 0.0),
-        mode("all", "two calls at once (Promise.all)", 0.0),
+        mode("direct", "a call at once", 0.999),
+        mode("row", "two calls, one after the other", 0.999),
+        mode("fetch", "a call at once by fetch", 0.999),
+        mode("timers", "a call from a timer", 0.999),
+        mode("naps", "a call after an awaited timer", 0.98),
+        mode("twice", "two calls, each after an awaited timer", 0.45),
+        mode("local", "the same within AsyncLocalStorage", 0.95),
+        mode("all", "two calls at once (Promise.all), one after a timer", 0.6),
+        mode("few", "a call at once, of at most 8", 0.0),
+        mode("few-twice", "two calls after timers, of at most 8", 0.0),
+        mode("files", "calls after work in libuv's threads", 0.0),
+        mode("worker", "a call after work in a worker thread", 0.0),
     ];
     judge("transactions_node", &application, &modes);
 }

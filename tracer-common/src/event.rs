@@ -108,6 +108,9 @@ pub const KIN_CREATED: u8 = 1;
 pub const KIN_HANDED_BACK: u8 = 2;
 /// [`Kin::relation`]: what is sent next by the descriptor `child` is sent for `parent`.
 pub const KIN_USES: u8 = 3;
+/// [`Kin::relation`]: an event loop that received something turned to something else: `child` says what it says when it
+/// receives.
+pub const KIN_TURNED: u8 = 4;
 
 /// Bits of an entity ([`Op::entity`]) that say which one it is; those above are its runtime's kind
 /// (`crate::runtime::KIND_…`).

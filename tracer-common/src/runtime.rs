@@ -10,6 +10,12 @@ pub const KIND_GO: u32 = 2;
 /// [`Runtime::kind`]: Node.js; a task is an execution or trigger id.
 pub const KIND_NODE: u32 = 3;
 
+/// Node.js: bits of each of the two async ids in the name of an entity that sends: execution, then trigger.
+pub const NODE_ID_BITS: u32 = 27;
+/// Node.js: bit of an entity's name that says that every end of a callback is seen. The bits below are ids where it sends,
+/// the counter of ids where it receives or turns.
+pub const NODE_SURE: u64 = 1 << 55;
+
 /// First of [`Runtime::at`]: tasks cannot be told apart (a version that is not known): all that is said is that its
 /// threads may share requests.
 pub const AT_UNKNOWN: u64 = 0;
@@ -41,11 +47,33 @@ pub enum UserProbe {
     GoCreated = 1,
     /// `net/http.(*persistConn).roundTrip` (Go): who asks by a connection, that its own goroutine writes to.
     GoRoundTrip = 2,
+    /// Node.js runs its timers.
+    NodeTimers = 3,
+    /// Node.js runs its immediates.
+    NodeImmediates = 4,
+    /// Node.js takes what its other threads have done or say.
+    NodeMessages = 5,
+    /// Node.js accepts connections.
+    NodeAccepts = 6,
+    /// Node.js was connected by TCP.
+    NodeConnects = 7,
+    /// Node.js was connected by a UNIX socket.
+    NodePipes = 8,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 3] = [Self::PythonContext, Self::GoCreated, Self::GoRoundTrip];
+    pub const ALL: [Self; 9] = [
+        Self::PythonContext,
+        Self::GoCreated,
+        Self::GoRoundTrip,
+        Self::NodeTimers,
+        Self::NodeImmediates,
+        Self::NodeMessages,
+        Self::NodeAccepts,
+        Self::NodeConnects,
+        Self::NodePipes,
+    ];
 
     /// The program's name in the object, also the label of its metrics.
     pub fn name(self) -> &'static str {
@@ -53,6 +81,12 @@ impl UserProbe {
             Self::PythonContext => "python_context",
             Self::GoCreated => "go_created",
             Self::GoRoundTrip => "go_round_trip",
+            Self::NodeTimers => "node_timers",
+            Self::NodeImmediates => "node_immediates",
+            Self::NodeMessages => "node_messages",
+            Self::NodeAccepts => "node_accepts",
+            Self::NodeConnects => "node_connects",
+            Self::NodePipes => "node_pipes",
         }
     }
 
@@ -62,6 +96,12 @@ impl UserProbe {
             Self::PythonContext => "uretprobe PyContext_CopyCurrent",
             Self::GoCreated => "uprobe in runtime.newproc",
             Self::GoRoundTrip => "uprobe net/http.(*persistConn).roundTrip",
+            Self::NodeTimers => "uprobe node::Environment::RunTimers",
+            Self::NodeImmediates => "uprobe node::Environment::CheckImmediate",
+            Self::NodeMessages => "uprobe uv__async_io",
+            Self::NodeAccepts => "uprobe uv__server_io",
+            Self::NodeConnects => "uprobe node::ConnectionWrap<TCPWrap>::AfterConnect",
+            Self::NodePipes => "uprobe node::ConnectionWrap<PipeWrap>::AfterConnect",
         }
     }
 
@@ -71,6 +111,12 @@ impl UserProbe {
             Self::PythonContext => "calls of Python's event loops are nobody's",
             Self::GoCreated => "calls of goroutines that requests start are nobody's",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",
+            Self::NodeTimers
+            | Self::NodeImmediates
+            | Self::NodeMessages
+            | Self::NodeAccepts
+            | Self::NodeConnects
+            | Self::NodePipes => "calls of Node.js are ambiguous",
         }
     }
 }

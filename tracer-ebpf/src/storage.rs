@@ -123,6 +123,8 @@ pub(crate) struct Thread {
     pub(crate) early: u32,
     /// What kind of runtime its process has, as of `generation`; 0 = none.
     pub(crate) runtime: u32,
+    /// 1: an event loop of Node.js that received something since it turned last.
+    pub(crate) received: u32,
     /// Relations between its process's tasks reported when `entity` was read.
     pub(crate) kins: u32,
 }

@@ -619,6 +619,7 @@ impl Pipeline {
             head_bytes,
             tasks,
             intervals,
+            callbacks,
             relay_requests,
             relay_calls,
         } = self.engine.fills();
@@ -636,6 +637,7 @@ impl Pipeline {
             relay_calls,
             head_bytes,
             tasks,
+            callbacks,
             task_intervals: intervals,
             processes,
             processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),

@@ -3,6 +3,7 @@
 //! A process without a runtime costs one look at its thread's record.
 
 mod go;
+mod node;
 mod python;
 
 use core::arch::asm;
@@ -16,7 +17,7 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_GO, KIND_PYTHON, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_NODE, KIND_PYTHON, Runtime, UserProbe},
 };
 
 use crate::{
@@ -69,20 +70,21 @@ pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, s
         return;
     };
     thread.kins = kins(runtime) as u32;
-    let own = entity(task, runtime);
+    let own = entity::<TX>(task, thread, runtime);
     let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
     thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
 }
 
 /// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
 #[inline(always)]
-fn entity(task: Task, runtime: &Runtime) -> u64 {
+fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) -> u64 {
     if runtime.at[0] == AT_UNKNOWN {
         return named(runtime, 0);
     }
     match runtime.kind {
         KIND_PYTHON => python::entity(task, runtime),
         KIND_GO => go::entity(task, runtime),
+        KIND_NODE => node::entity::<TX>(task, thread, runtime),
         _ => 0,
     }
 }

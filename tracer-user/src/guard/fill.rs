@@ -69,6 +69,8 @@ fills! {
         head_bytes,
         /// Tasks of runtimes (contexts, goroutines) that are followed.
         tasks,
+        /// Callbacks of event loops whose async ids are remembered.
+        callbacks,
         /// Stretches of their time that are remembered.
         task_intervals,
         /// Processes whose service is known.

@@ -6,6 +6,7 @@
 pub mod elf;
 pub mod go;
 pub mod maps;
+mod node;
 pub mod python;
 
 use std::collections::HashMap;
@@ -93,7 +94,7 @@ impl Found {
 /// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
 pub fn recognise(pid: u32) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps))
+    go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps)).or_else(|| node::recognise(pid, &maps))
 }
 
 /// Looks at processes in a thread of its own: files of tens of megabytes are read for it.

@@ -7,6 +7,7 @@ use super::engine::{Engine, Output};
 use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
+use super::loops::is_looped;
 use super::thread::{Entity, Thread};
 use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
@@ -23,6 +24,8 @@ pub(super) struct During<'a> {
     pub(super) group: Option<Entity>,
     /// The only request the thread holds.
     pub(super) holder: Option<Slot>,
+    /// A send of an event loop: the unit in whose callback it was done.
+    pub(super) own: Option<Slot>,
 }
 
 /// A request's beginning, as the conversation said it.
@@ -86,6 +89,7 @@ impl Engine {
             samples: Vec::new(),
             calls: Vec::new(),
             cause: Cause::none("no request held"),
+            tie: None,
             helped: SmallVec::new(),
             answered_by: 0,
             alone: true,
@@ -131,6 +135,10 @@ impl Engine {
             };
         }
         let slot = self.units.insert(live);
+        // A delivery is of nobody's callback.
+        if !timed && (side == Side::Server || role != Some(Side::Server)) {
+            self.tie(slot, op, head_at.tid);
+        }
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.add_unit(exchange, slot, !timed);
         }
@@ -266,8 +274,11 @@ impl Engine {
         {
             return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
         }
-        let Some(During { op, group, holder }) = op else { return none("no operation") };
+        let Some(During { op, group, holder, own }) = op else { return none("no operation") };
         let thread = self.threads.get(&op.header.tid);
+        if is_looped(op) {
+            return self.loop_cause(own);
+        }
         let multiplexer = thread.is_some_and(Thread::several);
         let (candidate, alone, evidence) = if let Some(slot) = holder {
             match thread.map_or(0, |thread| thread.open.len()) {
@@ -322,6 +333,10 @@ impl Engine {
             return;
         }
         let reader = live.tid;
+        if live.tie.is_some() {
+            self.answered_in(slot, op.and_then(|during| during.own));
+            return;
+        }
         self.confirm(slot, first.tid);
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);

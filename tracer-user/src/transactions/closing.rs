@@ -4,6 +4,7 @@ use tracer_common::event::{STATE_OWN, State, tcp_state};
 
 use super::engine::{Engine, LINGER, Output};
 use super::live::Slot;
+use super::thread::Entity;
 use crate::model::{Nanos, Outcome};
 use crate::protocols::{Closed, Stamp, Totals};
 
@@ -18,6 +19,10 @@ impl Engine {
                 let opener = self.threads.get(&state.header.tid).and_then(|thread| {
                     thread.holder().map(|slot| (slot, Some(state.header.tid))).or_else(|| {
                         let entity = thread.group.current(&state.books)?;
+                        if thread.lap.is_some() {
+                            let (Entity::Request(slot) | Entity::Call(slot)) = entity;
+                            return Some((slot, None));
+                        }
                         self.request_of(entity).map(|slot| (slot, None))
                     })
                 });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tracer_common::event::{
-    Books, Header, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
-    ROLE_UNKNOWN, State, TICK_DEAD, Tick,
+    Books, Header, KIN_TURNED, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
+    ROLE_PASSIVE, ROLE_UNKNOWN, State, TICK_DEAD, Tick,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
 
@@ -16,11 +16,14 @@ use super::connection::Connection;
 use super::entities::Entities;
 use super::handover::Pools;
 use super::join::Joins;
+use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
+use super::loops::Meetings;
 use super::relayed::Relays;
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
+use crate::guard::fill::Fill;
 use crate::guard::room::Room;
 use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
@@ -120,6 +123,11 @@ pub struct Engine {
     pub(super) units: Slab,
     pub(super) joins: Joins,
     pub(super) relays: Relays,
+    /// What callbacks of event loops tie together, and what was seen of their processes' requests.
+    pub(super) knots: Knots,
+    pub(super) meetings: FxHashMap<u32, Meetings>,
+    /// Callbacks of loops that are remembered.
+    pub(super) callbacks: Fill,
     /// Units waiting to be reported, by the time they may be.
     pub(super) waiting: VecDeque<(Nanos, Slot)>,
     /// Those that were put off.
@@ -173,6 +181,9 @@ impl Engine {
             units: Slab::default(),
             joins: Joins::default(),
             relays,
+            knots: Knots::default(),
+            meetings: FxHashMap::default(),
+            callbacks: Fill::default(),
             waiting: VecDeque::new(),
             deferred: VecDeque::new(),
             class_costs: Vec::new(),
@@ -223,6 +234,7 @@ impl Engine {
         self.pools.remove(&tgid);
         self.loops.remove(&tgid);
         self.entities.forget(tgid);
+        self.meetings.remove(&tgid);
     }
 
     /// Service of a process; the first one there is for a process never introduced.
@@ -275,6 +287,7 @@ impl Engine {
             Record::Tick(tick) => self.ticked(tick, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
             Record::Wake(wake) => self.woken(wake, out),
+            Record::Kin(kin) if kin.relation == KIN_TURNED => self.turned(kin),
             Record::Kin(kin) => self.kin(kin),
             Record::Fork(_) | Record::Exec(_) => {}
         }
@@ -365,13 +378,14 @@ impl Engine {
             self.doubt(header.tid, doubted);
         }
         let cookie = op.cookie;
+        self.looped(op, dir);
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);
-        let during = During {
-            op,
-            group: thread.and_then(|thread| thread.group.current(&op.books)),
-            holder: thread.and_then(Thread::holder),
-        };
+        let group = thread.and_then(|thread| thread.group.current(&op.books));
+        let holder = thread.and_then(Thread::holder);
+        let own = if dir == Direction::Tx { self.callback(op, group) } else { None };
+        let during = During { op, group, holder, own };
+        let spoken = self.spoken_of(op, &said);
         // An exchange that ends with this operation is looked up before, one that begins with it after.
         let before = if header.flags & OP_EOF != 0 {
             // What was read last ends here, and what follows is its consequence.
@@ -394,6 +408,9 @@ impl Engine {
         let unit = unit.or(together.first().copied());
         let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
         self.charge_op(op, dir, unit, out);
+        if dir == Direction::Rx {
+            self.received(op, spoken);
+        }
         self.spread(&together, had);
         self.share(&batch);
         self.wish(cookie);
@@ -530,6 +547,9 @@ impl Engine {
         let Some(live) = self.units.get_mut(slot) else { return };
         live.end = nanos.max(live.start);
         live.outcome = Some(outcome);
+        if let Some(tie) = live.tie {
+            self.knots.over(tie.knot);
+        }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
         let parent = live.cause.candidate;
         let turns = std::mem::take(&mut live.turns);
@@ -597,6 +617,7 @@ impl Engine {
         self.entities.tick(now);
         self.report_long(out);
         self.let_rest();
+        self.trim_loops();
         for cookie in old {
             let mut said = std::mem::take(&mut self.said);
             if let Some(connection) = self.connections.get_mut(&cookie) {
@@ -622,6 +643,8 @@ impl Engine {
         self.services.give_back();
         self.serving.give_back();
         self.pools.give_back();
+        self.meetings.give_back();
+        self.knots.give_back();
         self.wanted.give_back();
         self.served.give_back();
         self.loops.give_back();

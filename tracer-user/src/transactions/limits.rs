@@ -97,6 +97,8 @@ pub struct EngineFills {
     pub head_bytes: Fill,
     /// Tasks of runtimes.
     pub tasks: Fill,
+    /// Callbacks of event loops whose async ids are remembered, as of the last tick.
+    pub callbacks: Fill,
     /// Stretches of their time.
     pub intervals: Fill,
     /// Requests, and what other agents said of some.
@@ -132,6 +134,7 @@ impl Engine {
             processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
             tasks: Fill::new(named, tasks, self.entities.tasks_reached),
+            callbacks: self.callbacks,
             intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
             relay_requests,
             relay_calls,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::knots::Knot;
 use super::relayed::Relayed;
 use crate::model::{ClassId, Cost, Grade, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::Request;
@@ -17,9 +18,9 @@ pub struct Slot {
 
 #[cfg(test)]
 impl Slot {
-    /// One that names no unit.
+    /// A name of its own, of no unit.
     pub(super) fn numbered(index: u32) -> Self {
-        Self { index, generation: 0 }
+        Self { index, generation: u32::MAX }
     }
 }
 
@@ -98,6 +99,17 @@ impl Cause {
     }
 }
 
+/// What a unit of an event loop is tied to.
+#[derive(Clone, Copy, Debug)]
+pub struct Tie {
+    /// Its place among those that callbacks tie together.
+    pub knot: Knot,
+    /// Client side: sent in the very callback that read its request.
+    pub direct: bool,
+    /// Whether every way a callback ends was seen by then.
+    pub sure: bool,
+}
+
 /// A unit of work in progress or in its grace time.
 #[derive(Debug)]
 pub struct Live {
@@ -165,6 +177,8 @@ pub struct Live {
     pub calls: Vec<(Nanos, Nanos)>,
     /// Client side: who caused it.
     pub cause: Cause,
+    /// What it is tied to, where an event loop whose callbacks are told apart did it.
+    pub tie: Option<Tie>,
     /// Server side: calls of other threads that may be its.
     pub helped: SmallVec<[Slot; 1]>,
     /// Server side: the thread that answered it, 0 none yet.

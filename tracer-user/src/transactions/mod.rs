@@ -5,7 +5,8 @@
 //!
 //! A thread that reads a request while another it read is unanswered is a *multiplexer*,
 //! and its identity says nothing from then on; on such a thread a *callback group* runs from one read to the next
-//! read or poll, and a call is linked only where both sides of it agree.
+//! read or poll, and a call is linked only where both sides of it agree. Where the kernel side also
+//! tells when a loop's callbacks end, units are tied together by them (`loops.rs`).
 
 mod begin;
 mod charge;
@@ -16,8 +17,10 @@ pub mod entities;
 pub mod handover;
 pub mod ids;
 pub mod join;
+pub mod knots;
 pub mod limits;
 pub mod live;
+pub mod loops;
 pub mod relayed;
 mod report;
 mod tasks;

@@ -2,7 +2,7 @@
 
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
-use super::live::{Handed, Live, Slot, Vote, grade};
+use super::live::{Handed, Kept, Live, Slot, Vote, grade};
 use crate::model::{ClassId, Grade, Nanos, Side, TraceId, UnitId};
 
 /// How long, and how often, a report is put off for a call whose parent has not begun its answer.
@@ -55,6 +55,11 @@ impl Engine {
         }
         let above = |live: &Live| live.caller.and_then(|(call, _)| self.units.get(call));
         let mut call = if live.side == Side::Client { Some(live) } else { above(live) };
+        if let Some((live, tie)) = call.and_then(|call| Some((call, call.tie?)))
+            && self.loop_waits(live, tie)
+        {
+            return true;
+        }
         let waits = call.is_some_and(|call| {
             !call.cause.alone
                 && call.cause.vote == Vote::None
@@ -88,10 +93,10 @@ impl Engine {
                 _ => live.trace,
             },
             Side::Client => {
-                let (parent, _, _) = grade(&live.cause);
+                let (parent, _, _) = self.grade(live);
                 match parent.and_then(|parent| self.units.get(parent)) {
                     Some(parent) => self.trace(parent, depth - 1),
-                    None => live.cause.kept.map_or(live.trace, |(_, trace, _, _)| trace),
+                    None => self.kept(live).map_or(live.trace, |(_, trace, _, _)| trace),
                 }
             }
         }
@@ -136,12 +141,15 @@ impl Engine {
                 Verdicts { trace, parent, grade, evidence }
             }
             Side::Client => {
-                let (parent, grade, evidence) = grade(&live.cause);
+                let (parent, grade, evidence) = self.grade(live);
                 let parent = parent.and_then(|parent| self.id_of(parent, live));
                 Verdicts { trace, parent, grade, evidence }
             }
         };
         let Some(mut live) = self.units.remove(slot) else { return };
+        if let Some(tie) = live.tie {
+            self.knots.untie(tie.knot);
+        }
         live.trace = trace;
         self.leave(&mut live, out);
         // The other end outlives it at times, and must find the transaction.
@@ -156,9 +164,19 @@ impl Engine {
         out.push(Output::Finished(live, verdicts));
     }
 
+    /// The call's parent, how sure that is and why.
+    fn grade(&self, live: &Live) -> (Option<Slot>, Grade, &'static str) {
+        live.tie.map_or_else(|| grade(&live.cause), |tie| self.loop_grade(live, tie))
+    }
+
+    /// What is remembered of that parent.
+    fn kept(&self, live: &Live) -> Option<Kept> {
+        live.tie.and_then(|tie| self.loop_kept(tie)).or(live.cause.kept)
+    }
+
     fn id_of(&self, parent: Slot, call: &Live) -> Option<UnitId> {
         self.units.get(parent).map(|parent| parent.id).or_else(|| {
-            let kept = call.cause.kept.filter(|_| call.cause.candidate == Some(parent));
+            let kept = self.kept(call).filter(|_| self.grade(call).0 == Some(parent));
             kept.map(|(id, _, _, _)| id)
         })
     }

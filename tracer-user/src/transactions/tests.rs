@@ -29,6 +29,9 @@ struct Host {
     /// When the first byte of what is read next arrived; 0: not known.
     arrived: Nanos,
     nanos: Nanos,
+    /// Of the runtime: which of its tasks does what follows, and how many relations were told.
+    entity: u64,
+    kins: u32,
 }
 
 impl Host {
@@ -46,6 +49,8 @@ impl Host {
             times: 1,
             arrived: 0,
             nanos: 1_000,
+            entity: 0,
+            kins: 0,
         }
     }
 
@@ -88,7 +93,9 @@ impl Host {
         let header = Header { kind: Kind::Op as u8, flags, nanos: self.nanos, tgid, tid, ..Header::default() };
         let pos = self.positions.entry((cookie, sends)).or_default();
         let arrived = if sends { 0 } else { std::mem::take(&mut self.arrived) };
-        let op = Op { header, cookie, pos: *pos, bytes: text.len() as u32, seq, nth, books, arrived, ..Op::default() };
+        let bytes = text.len() as u32;
+        let (entity, kins) = (self.entity, self.kins);
+        let op = Op { header, cookie, pos: *pos, bytes, seq, nth, books, arrived, entity, kins, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
             self.engine.record(&Record::Op { op, head: text, tail: &[] }, &mut self.out);
@@ -505,6 +512,8 @@ mod found {
 mod goroutines;
 #[path = "handover_tests.rs"]
 mod handover;
+#[path = "loops_tests.rs"]
+mod loops_tests;
 #[path = "streams_tests.rs"]
 mod streams;
 

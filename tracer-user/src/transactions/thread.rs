@@ -7,6 +7,7 @@ use tracer_common::event::Books;
 
 use super::handover::Errands;
 use super::live::Slot;
+use super::loops::Loop;
 use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
 /// Samples kept per thread until it is known whom its work was for.
@@ -111,6 +112,8 @@ pub struct Thread {
     pub died: Nanos,
     /// Its callback group.
     pub group: Group,
+    /// What it is at, where it runs a loop whose callbacks are told apart.
+    pub lap: Option<Box<Loop>>,
     /// Calls it made while it held no request.
     pub errands: Errands,
     /// One of those was for somebody who waited for its result: it works for others.
@@ -138,6 +141,7 @@ impl Thread {
             doubt: 0,
             died: 0,
             group: Group::default(),
+            lap: None,
             errands: Errands::default(),
             works: false,
             last: Target::Nobody,
@@ -174,6 +178,7 @@ impl Thread {
     pub fn lose(&mut self) -> SmallVec<[Slot; 2]> {
         self.doubt = PROBATION;
         self.group = Group::default();
+        self.lose_loop();
         std::mem::take(&mut self.open)
     }
 

@@ -1,0 +1,123 @@
+//! Node.js: where the callbacks of an event loop end, and its async ids.
+//!
+//! `Runtime::at`: not 0 where every end of a callback is seen; where in the main thread's environment the four numbers
+//! stand that say which async resource runs (doubles: execution, trigger, counter, default trigger), 0 = not known.
+
+use aya_ebpf::{macros::uprobe, programs::ProbeContext};
+use tracer_common::{
+    event::KIN_TURNED,
+    runtime::{NODE_ID_BITS, NODE_SURE, Runtime, UserProbe},
+};
+
+use super::{hit, kin, named, of};
+use crate::{
+    kernel::task::Task,
+    socket::user,
+    storage::{THREADS, Thread},
+};
+
+/// What the current thread does, as `tracer_common::runtime::NODE_SURE` says it.
+#[inline(always)]
+pub(super) fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) -> u64 {
+    if !TX {
+        // The next turn ends this receive's callback.
+        thread.received = 1;
+    }
+    let [execution, trigger, counter, _] = ids(task, runtime);
+    let ids = ((execution & IDS) << NODE_ID_BITS) | (trigger & IDS);
+    named(runtime, NODE_SURE | if TX { ids } else { counter & (NODE_SURE - 1) })
+}
+
+const IDS: u64 = (1 << NODE_ID_BITS) - 1;
+
+/// The four numbers, of the main thread only: workers have their own.
+#[inline(always)]
+fn ids(task: Task, runtime: &Runtime) -> [u64; 4] {
+    if runtime.at[1] == 0 || task.tid() != task.tgid() {
+        return [0; 4];
+    }
+    let [execution, trigger, counter, default] = user::<[u64; 4]>(runtime.at[1]);
+    [whole(execution), whole(trigger), whole(counter), default]
+}
+
+/// Bits of a double's fraction; what its exponent is ahead of.
+const FRACTION: u64 = 52;
+const BIAS: u64 = 1023;
+
+/// The whole number a double (IEEE 754) stands for; 0 for those that stand for none, or for less than 1.
+#[inline(always)]
+fn whole(bits: u64) -> u64 {
+    let exponent = bits >> FRACTION;
+    // Negative ones, too, are beyond.
+    if !(BIAS..=BIAS + FRACTION).contains(&exponent) {
+        return 0;
+    }
+    let fraction = (bits & ((1 << FRACTION) - 1)) | (1 << FRACTION);
+    fraction >> ((BIAS + FRACTION - exponent) & 63)
+}
+
+/// The loop of the current thread turns to something else.
+#[inline(always)]
+fn turned(probe: UserProbe) {
+    hit(probe);
+    let task = Task::current();
+    let thread = THREADS.get(task.0, false);
+    if thread.is_null() {
+        return;
+    }
+    // SAFETY: not null, and the current thread's own.
+    let thread = unsafe { &mut *thread };
+    // What it does from now on is of another callback, whatever becomes of the record.
+    thread.polls = thread.polls.wrapping_add(1);
+    if thread.received == 0 {
+        return;
+    }
+    thread.received = 0;
+    let tgid = task.tgid();
+    let Some(runtime) = of(tgid) else { return };
+    let [_, _, counter, _] = ids(task, runtime);
+    let counter = named(runtime, NODE_SURE | (counter & (NODE_SURE - 1)));
+    kin(task, tgid, KIN_TURNED, counter, named(runtime, 0));
+}
+
+/// hook: uprobe `node::Environment::RunTimers`.
+#[uprobe]
+pub(crate) fn node_timers(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodeTimers);
+    0
+}
+
+/// hook: uprobe `node::Environment::CheckImmediate`.
+#[uprobe]
+pub(crate) fn node_immediates(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodeImmediates);
+    0
+}
+
+/// hook: uprobe libuv's `uv__async_io`.
+#[uprobe]
+pub(crate) fn node_messages(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodeMessages);
+    0
+}
+
+/// hook: uprobe libuv's `uv__server_io`.
+#[uprobe]
+pub(crate) fn node_accepts(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodeAccepts);
+    0
+}
+
+/// hook: uprobe `node::ConnectionWrap<node::TCPWrap, uv_tcp_s>::AfterConnect`.
+#[uprobe]
+pub(crate) fn node_connects(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodeConnects);
+    0
+}
+
+/// hook: uprobe `node::ConnectionWrap<node::PipeWrap, uv_pipe_s>::AfterConnect`.
+#[uprobe]
+pub(crate) fn node_pipes(_ctx: ProbeContext) -> u32 {
+    turned(UserProbe::NodePipes);
+    0
+}

@@ -1,0 +1,317 @@
+//! Node.js: where the callbacks of its event loop end, and where it keeps its async ids.
+//!
+//! The functions that run timers and immediates are known by their names. A handle of libuv that calls the second stands in
+//! the environment (`node::Environment`): it is found in the program's heap by the function's address. It leads to the loop,
+//! whose public layout says which function takes what other threads send; and near it stand the async ids, four
+//! doubles known by what they are. So neither versions nor offsets of private structures are needed, and libuv may be
+//! stripped.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use tracer_common::runtime::{KIND_NODE, NUMBERS, Runtime, UserProbe};
+
+use super::elf::Program;
+use super::maps::{Maps, name};
+use super::{Found, Place, State};
+
+/// The runtime's name.
+const NAME: &str = "nodejs";
+
+const TIMERS: &str = "_ZN4node11Environment9RunTimersEP10uv_timer_s";
+const IMMEDIATES: &str = "_ZN4node11Environment14CheckImmediateEP10uv_check_s";
+/// Not in every build; then connections that are accepted or made between two reads are of the callback before.
+const ACCEPTS: &str = "uv__server_io";
+const CONNECTS: &str = "_ZN4node14ConnectionWrapINS_7TCPWrapE8uv_tcp_sE12AfterConnectEP12uv_connect_si";
+const PIPES: &str = "_ZN4node14ConnectionWrapINS_8PipeWrapE9uv_pipe_sE12AfterConnectEP12uv_connect_si";
+
+/// `uv_check_t` (libuv 1, public): its loop, its type, its callback.
+const CHECK_LOOP: u64 = 8;
+const CHECK_TYPE: u64 = 16;
+const CHECK_CALLBACK: u64 = 96;
+/// `UV_CHECK`.
+const CHECK: u32 = 2;
+/// `uv_loop_t.async_io_watcher.cb` (libuv 1, public, Linux on 64 bits).
+const LOOP_ASYNC: u64 = 0x1c8;
+/// How far from its handles an environment may keep its ids.
+const AROUND: u64 = 16 << 10;
+/// Most bytes of memory that are looked through; bytes at a time.
+const MOST: u64 = 256 << 20;
+const PIECE: u64 = 1 << 20;
+/// Most bytes of `/proc/PID/maps` that are read.
+const READ_LIMIT: u64 = 4 << 20;
+/// `endbr64`, and `push %rbp`, which the kernel carries out itself where a probe stands: a sixth of what a step costs.
+const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+const PUSH: u8 = 0x55;
+/// Largest whole number a double holds with all those below it.
+const WHOLE: f64 = 9_007_199_254_740_992.0;
+
+/// What of Node.js runs in a process; `None`: none.
+pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+    let library = maps.named(|name| name.starts_with("libnode.so"));
+    let path = match library {
+        Some(mapping) => mapping.path.as_str(),
+        None if is_node(name(&maps.exe)) => maps.exe.as_str(),
+        None => return None,
+    };
+    log::debug!("process {pid} runs Node.js: {path}");
+    let bare = Runtime { kind: KIND_NODE, ..Runtime::default() };
+    let found = Found { name: NAME, version: String::new(), state: State::Known, runtime: bare, places: Vec::new() };
+    let less = |state| Some(found.clone().without(state));
+    if !cfg!(target_arch = "x86_64") {
+        return less(State::Unsupported);
+    }
+    let file = maps.open_by(path);
+    let wanted = [TIMERS, IMMEDIATES, ACCEPTS, CONNECTS, PIPES];
+    let Some(program) = Program::read(&file, &wanted) else { return less(State::Unreadable) };
+    let (Some(timers), Some(immediates)) = (program.address(TIMERS), program.address(IMMEDIATES)) else {
+        return less(State::NoSymbols);
+    };
+    let Some(bias) = program.bias(maps.of(path)) else { return less(State::Unreadable) };
+    let Some(memory) = Memory::of(pid) else { return less(State::Unreadable) };
+    let Some(environment) = memory.environment(bias.wrapping_add(immediates)) else {
+        return less(State::Unreadable);
+    };
+    // The function that takes what other threads send, wherever libuv is.
+    let shows = maps.files.iter().filter(|mapping| mapping.from <= environment.messages).max_by_key(|shown| shown.from);
+    let Some(shows) = shows.filter(|shown| shown.path == path || name(&shown.path).starts_with("libuv.so")) else {
+        return less(State::Unreadable);
+    };
+    let messages = environment.messages - shows.from + shows.offset;
+    let mut places = vec![Place { probe: UserProbe::NodeMessages, file: maps.open_by(&shows.path), offset: messages }];
+    for (probe, address) in [
+        (UserProbe::NodeTimers, Some(timers)),
+        (UserProbe::NodeImmediates, Some(immediates)),
+        (UserProbe::NodeAccepts, program.address(ACCEPTS)),
+        (UserProbe::NodeConnects, program.address(CONNECTS)),
+        (UserProbe::NodePipes, program.address(PIPES)),
+    ] {
+        let Some(address) = address else { continue };
+        let Some(offset) = program.offset(address) else { return less(State::Unreadable) };
+        let cheap = maps.memory::<5>(bias.wrapping_add(address)).map_or(0, cheapest);
+        places.push(Place { probe, file: file.clone(), offset: offset + cheap });
+    }
+    let mut at = [0; NUMBERS];
+    at[0] = 1;
+    at[1] = environment.ids.unwrap_or(0);
+    Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+/// Whether a program of this name is Node.js: `node`, `nodejs`, `node-22`.
+fn is_node(name: &str) -> bool {
+    let rest = name.strip_prefix("nodejs").or_else(|| name.strip_prefix("node"));
+    rest.is_some_and(|rest| rest.trim_start_matches(['-', '.']).bytes().all(|b| b.is_ascii_digit() || b == b'.'))
+}
+
+/// How far behind its beginning a probe of a function that begins so costs least.
+fn cheapest(code: [u8; 5]) -> u64 {
+    match code {
+        [a, b, c, d, PUSH] if [a, b, c, d] == ENDBR => 4,
+        _ => 0,
+    }
+}
+
+/// What stands in an environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Environment {
+    /// Address of the function that takes what other threads send to the loop.
+    messages: u64,
+    /// Where the async ids are.
+    ids: Option<u64>,
+}
+
+/// The memory of a process: what of it is written to and of no file.
+struct Memory {
+    file: File,
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Memory {
+    fn of(pid: u32) -> Option<Self> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/{pid}/maps")).ok()?.take(READ_LIMIT).read_to_end(&mut text).ok()?;
+        let ranges = written(&String::from_utf8_lossy(&text));
+        Some(Self { file: File::open(format!("/proc/{pid}/mem")).ok()?, ranges })
+    }
+
+    fn piece(&self, at: u64, len: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        self.file.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        number(&self.piece(at, 8)?, 0)
+    }
+
+    /// The first environment whose loop calls `immediates`: that of the main thread, which is made first.
+    fn environment(&self, immediates: u64) -> Option<Environment> {
+        let pattern = immediates.to_ne_bytes();
+        let mut left = MOST;
+        for (from, to) in &self.ranges {
+            let mut at = *from;
+            while at < *to && left > 0 {
+                let len = PIECE.min(to - at);
+                left = left.saturating_sub(len);
+                if let Some(bytes) = self.piece(at, len) {
+                    for found in memchr::memmem::find_iter(&bytes, &pattern).filter(|found| found % 8 == 0) {
+                        let handle = (at + found as u64).checked_sub(CHECK_CALLBACK);
+                        if let Some(environment) = handle.and_then(|handle| self.around(handle)) {
+                            return Some(environment);
+                        }
+                    }
+                }
+                at += len;
+            }
+        }
+        None
+    }
+
+    /// The environment whose handle stands there, if it is one.
+    fn around(&self, handle: u64) -> Option<Environment> {
+        let kind = self.word(handle.checked_add(CHECK_TYPE)?)? as u32;
+        if kind != CHECK {
+            return None;
+        }
+        let of_loop = self.word(handle.checked_add(CHECK_LOOP)?)?;
+        let messages = self.word(of_loop.checked_add(LOOP_ASYNC)?)?;
+        let from = handle.saturating_sub(AROUND).max(self.ranges.iter().find(|(_, to)| handle < *to)?.0);
+        let to = self.ranges.iter().find(|(_, to)| handle < *to)?.1.min(handle.saturating_add(AROUND));
+        let bytes = self.piece(from, to.checked_sub(from)?)?;
+        // An array of four: its length, its place in its buffer, where it is in memory.
+        let arrays = (0..bytes.len()).step_by(8).filter_map(|at| {
+            let (count, offset) = (number(&bytes, at)?, number(&bytes, at + 8)?);
+            let address = number(&bytes, at + 16)?;
+            (count == 4 && offset < PIECE && address % 8 == 0 && address != 0).then_some(address)
+        });
+        let mut ids = arrays.filter(|address| self.piece(*address, 32).is_some_and(|bytes| are_ids(&bytes)));
+        let first = ids.next();
+        // Two that could be are none.
+        let ids = if ids.any(|other| Some(other) != first) { None } else { first };
+        Some(Environment { messages, ids })
+    }
+}
+
+/// Whether these are a loop's ids: execution, trigger, counter, default trigger.
+fn are_ids(bytes: &[u8]) -> bool {
+    let double = |n: usize| number(bytes, 8 * n).map_or(f64::NAN, f64::from_bits);
+    let whole = |value: f64| value.fract() == 0.0 && value.abs() < WHOLE;
+    let (execution, trigger, counter, default) = (double(0), double(1), double(2), double(3));
+    // The environment itself is 1.
+    counter >= 1.0
+        && [execution, trigger, counter, default].into_iter().all(whole)
+        && (0.0..=counter).contains(&execution)
+        && (0.0..=counter).contains(&trigger)
+        && (-1.0..=counter).contains(&default)
+}
+
+/// What is written to and of no file, by the text of `/proc/PID/maps`; the heap first.
+fn written(maps: &str) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut heaps = 0;
+    for line in maps.lines() {
+        let mut words = line.splitn(6, ' ');
+        let Some((from, to)) = words.next().and_then(|range| range.split_once('-')) else { continue };
+        let (Some(access), path) = (words.next(), words.nth(3).unwrap_or_default().trim()) else { continue };
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else { continue };
+        if !access.starts_with("rw") || from >= to {
+            continue;
+        }
+        if path == "[heap]" {
+            found.insert(heaps, (from, to));
+            heaps += 1;
+        } else if path.is_empty() {
+            found.push((from, to));
+        }
+    }
+    found
+}
+
+/// The number at `at`.
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at.checked_add(8)?)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_are_it_are_known_by_name() {
+        for (name, expected) in [
+            ("node", true),
+            ("nodejs", true),
+            ("node18", true),
+            ("node-22.1", true),
+            ("node_exporter", false),
+            ("nodetool", false),
+            ("no", false),
+        ] {
+            assert_eq!(is_node(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn ids_are_known_by_what_they_are() {
+        let bytes = |ids: [f64; 4]| ids.map(f64::to_ne_bytes).concat();
+        for (ids, expected) in [
+            ([0.0, 0.0, 26.0, -1.0], true),
+            ([26.0, 1.0, 26.0, 26.0], true),
+            ([27.0, 1.0, 26.0, -1.0], false),
+            ([0.0, 0.0, 0.0, -1.0], false),
+            ([0.5, 0.0, 26.0, -1.0], false),
+            ([0.0, -1.0, 26.0, -1.0], false),
+            ([0.0, 0.0, f64::NAN, -1.0], false),
+            ([0.0, 0.0, f64::INFINITY, -1.0], false),
+            ([0.0, 0.0, 2.1e-314, 0.0], false),
+        ] {
+            assert_eq!(are_ids(&bytes(ids)), expected, "{ids:?}");
+        }
+        assert!(!are_ids(&[0; 31]));
+    }
+
+    #[test]
+    fn memory_is_looked_through_heap_first() {
+        let maps = "00400000-0041f000 r--p 00000000 fe:01 1 /usr/bin/node\n\
+                    00500000-00501000 rw-p 00000000 fe:01 1 /usr/bin/node\n\
+                    00501000-00502000 rw-p 00000000 00:00 0 \n\
+                    01a00000-01b00000 rw-p 00000000 00:00 0 [heap]\n\
+                    7f00-8000 ---p 00000000 00:00 0 \n\
+                    9-8 rw-p 00000000 00:00 0 \nnonsense\nx-y rw-p 0 0 0 \n";
+        assert_eq!(written(maps), [(0x01a0_0000, 0x01b0_0000), (0x0050_1000, 0x0050_2000)]);
+    }
+
+    /// What a process of Node.js looks like from outside, in this one.
+    #[repr(C, align(8))]
+    struct Likeness {
+        handle: [u64; 14],
+        array: [u64; 3],
+    }
+
+    #[test]
+    fn an_environment_is_found_by_what_it_calls() {
+        let ids = Box::new([0.0f64, 0.0, 26.0, -1.0]);
+        let mut of_loop = vec![0u64; 64];
+        of_loop[LOOP_ASYNC as usize / 8] = 0x1234;
+        // Unlike anything else in this process, put together so that the code does not hold it.
+        let calls = std::hint::black_box(0x0bad_cafe_0000_0000u64) | std::hint::black_box(0x0dd1_u64);
+        let mut likeness = Box::new(Likeness { handle: [0; 14], array: [4, 0, ids.as_ptr() as u64] });
+        likeness.handle[CHECK_LOOP as usize / 8] = of_loop.as_ptr() as u64;
+        likeness.handle[CHECK_TYPE as usize / 8] = u64::from(CHECK);
+        likeness.handle[CHECK_CALLBACK as usize / 8] = calls;
+        let memory = Memory::of(std::process::id()).expect("this process");
+        let handle = std::ptr::from_ref(&*likeness) as u64;
+        let found = memory.around(handle).expect("a handle");
+        assert_eq!((found.messages, found.ids), (0x1234, Some(ids.as_ptr() as u64)));
+        assert_eq!(memory.environment(calls).map(|found| found.messages), Some(0x1234));
+        likeness.handle[CHECK_TYPE as usize / 8] = 0;
+        assert_eq!(memory.around(handle), None);
+    }
+
+    #[test]
+    fn functions_are_probed_where_it_costs_least() {
+        assert_eq!(cheapest([0xf3, 0x0f, 0x1e, 0xfa, PUSH]), 4);
+        assert_eq!(cheapest([PUSH, 0x48, 0x89, 0xe5, 0x41]), 0);
+    }
+}
