@@ -72,8 +72,7 @@ impl Hosts {
                 "chain s {{ type nat hook postrouting priority 100;\ntcp dport != {RELAY} masquerade random\n}}\n"
             );
         }
-        // Filled while a test cuts agents off from each other.
-        rules += "chain f { type filter hook forward priority 0;\n}\n}\n";
+        rules += "}\n";
         hosts.nft(&rules);
         hosts
     }
@@ -98,14 +97,6 @@ impl Hosts {
     /// The address others call it by.
     pub fn address(&self, host: u8) -> Ipv4Addr {
         if self.nat.destination { Ipv4Addr::new(10, 211, 100, host) } else { self.own(host) }
-    }
-
-    /// Agents do not reach each other any more, or do again.
-    pub fn cut(&self, cut: bool) {
-        self.nft("flush chain ip t f\n");
-        if cut {
-            self.nft(&format!("table ip t {{\nchain f {{\ntcp dport {RELAY} drop\ntcp sport {RELAY} drop\n}}\n}}\n"));
-        }
     }
 
     /// What runs `program` on a host.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tracer_common::event::{Books, Kind};
 use tracer_common::policy::Ask;
 
-use crate::classes::{self, ClassFills, Classifier, Facts};
+use crate::classes::{self, ClassFills, Classifier};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
 use crate::guard::fill::{Fill, PipelineFills};
@@ -35,8 +35,12 @@ use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
 
+#[path = "pipeline_classes.rs"]
+mod classing;
 #[path = "pipeline_relay.rs"]
 mod relayed;
+
+use classing::classify;
 
 /// Most services that get a name of their own; what comes later shares one, visibly.
 const SERVICES: usize = 1024;
@@ -686,21 +690,6 @@ impl Pipeline {
     pub fn host_books(&mut self, books: &HostBooks) {
         self.metrics.set_host(books);
     }
-}
-
-fn classify(classifier: &mut Classifier, names: &mut Names, live: &Live, status: Option<u16>) -> ClassId {
-    let facts = Facts {
-        service: live.service,
-        protocol: live.protocol,
-        side: live.side,
-        method: &live.request.method,
-        path: &live.request.path,
-        host: live.request.host.as_deref(),
-        headers: &live.request.headers,
-        port: if live.side == Side::Server { live.local_port } else { live.peer_port },
-        status,
-    };
-    classifier.classify(names, &facts)
 }
 
 #[cfg(test)]
