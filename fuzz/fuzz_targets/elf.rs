@@ -1,4 +1,5 @@
-//! Any bytes as the program of a traced process. What reads them is blazesym's; we ask it as the agent does.
+//! Any bytes as the program of a traced process: for the places of probes, and for names. What reads the latter is
+//! blazesym's; we ask it as the agent does.
 //!
 //! The agent survives a panic of a library here and loses one stack's names by it (`profiles/symbolize.rs`), so such a
 //! panic is no finding. One of our own code is, and so is whatever else ends or holds up the process.
@@ -10,6 +11,7 @@ use std::sync::Once;
 
 use libfuzzer_sys::fuzz_target;
 use tracer_user::profiles::name_in_file;
+use tracer_user::runtimes::elf::Program;
 
 /// The hook libFuzzer sets ends the process at every panic; this one at those that are not a library's.
 static HOOK: Once = Once::new();
@@ -24,6 +26,9 @@ fuzz_target!(|data: &[u8]| {
             }
         }));
     });
+    if let Some(program) = Program::parse(data, &["_PyRuntime", "PyContext_CopyCurrent"]) {
+        let _ = program.address("_PyRuntime").and_then(|address| program.offset(address));
+    }
     // A new file each time: what was read of a file is kept by its inode.
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").expect("a file in memory");
     file.write_all(data).expect("room");

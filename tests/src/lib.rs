@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod cgroup;
 pub mod faults;
 pub mod go;
+pub mod hosts;
 pub mod http;
 pub mod http2;
 pub mod load;

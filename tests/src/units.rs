@@ -47,6 +47,8 @@ pub struct Unit {
     pub outcome: String,
     /// Port of the server; 0 for UNIX sockets.
     pub port: u16,
+    /// Of a call: how long its other end on another host took, seconds, where that told.
+    pub far_duration_s: Option<f64>,
 }
 
 /// Reads one line; panics where a field of the contract is missing.
@@ -90,6 +92,7 @@ pub fn unit(line: &str) -> Unit {
         error: attribute_text("error.type"),
         outcome: attribute_text("tracer.outcome"),
         port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
+        far_duration_s: attribute("tracer.far.duration_s").and_then(Value::as_f64),
     }
 }
 

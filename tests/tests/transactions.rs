@@ -91,6 +91,54 @@ fn python_asyncio() {
     judge("transactions_asyncio", &application, &modes);
 }
 
+/// One of the servers on event loops of Python.
+const fn python(name: &'static str, arguments: &'static [&'static str], source: &'static str) -> Application {
+    Application { name, program: "python3", arguments, source, java: false, title: "" }
+}
+
+#[test]
+fn python_aiohttp() {
+    let application = Application { title: "aiohttp", ..python("pyaiohttp", &["-u"], "tree_aiohttp.py") };
+    let modes = [
+        mode("direct", "a call at once", 0.999),
+        mode("naps", "two calls after sleeps", 0.999),
+        mode("gather", "two calls at once (gather)", 0.999),
+    ];
+    judge("transactions_aiohttp", &application, &modes);
+}
+
+#[test]
+fn python_uvicorn() {
+    let application = python("pyuvicorn", &["-u", "-X", "loop=asyncio"], "tree_uvicorn.py");
+    let application = Application { title: "uvicorn (asyncio), aiohttp", ..application };
+    let modes = [
+        mode("naps", "two calls after sleeps", 0.999),
+        mode("gather", "two calls at once (gather)", 0.999),
+        mode("thread", "asyncio.to_thread", 0.999),
+    ];
+    judge("transactions_uvicorn", &application, &modes);
+}
+
+#[test]
+fn python_uvloop() {
+    let application = python("pyuvloop", &["-u", "-X", "loop=uvloop"], "tree_uvicorn.py");
+    let application = Application { title: "uvicorn (uvloop), aiohttp", ..application };
+    // It sends from its loop, which is every request's: nothing tells whose a call is, and nothing may be said.
+    let modes = [mode("naps", "two calls after sleeps", 0.0), mode("gather", "two calls at once (gather)", 0.0)];
+    judge("transactions_uvloop", &application, &modes);
+}
+
+#[test]
+fn python_gevent() {
+    let application = Application { title: "gevent", ..python("pygevent", &["-u"], "tree_gevent.py") };
+    let modes = [
+        mode("direct", "a call at once", 0.0),
+        mode("naps", "two calls after sleeps", 0.0),
+        mode("two", "two greenlets at once", 0.0),
+    ];
+    judge("transactions_gevent", &application, &modes);
+}
+
 #[test]
 fn node() {
     let application = Application {

@@ -89,6 +89,20 @@ pub struct Live {
     /// The other variables of OpenTelemetry's exporter, batch processor and sampler are honoured.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// Speak to the agents of other hosts, so that a transaction is one tree across them: listen on this address (such as
+    /// 10.0.0.5:9465), and look for an agent at the private addresses programs here call. Needs a key beyond loopback.
+    #[arg(long, value_name = "ADDRESS")]
+    pub relay: Option<SocketAddr>,
+    /// An agent to tell of every call, HOST:PORT; may be given several times. For callees behind address translation or a
+    /// balancer, at whose address no agent answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub relay_peer: Vec<String>,
+    /// File with the key all agents share: 64 hexadecimal digits (openssl rand -hex 32), mode 0600.
+    #[arg(long, value_name = "FILE")]
+    pub relay_key: Option<PathBuf>,
+    /// Trace only sockets of the network namespace the agent runs in.
+    #[arg(long)]
+    pub own_netns: bool,
     /// Most memory the agent may take (256M, 2G; at least 64M), pages of mapped files not counted. From 85 % of it on it gives up detail, never
     /// sums; when that does not help, it detaches everything and ends. [default: 512M]
     #[arg(long, value_name = "SIZE", value_parser = memory)]

@@ -15,6 +15,8 @@ use crate::guard::fill;
 use crate::guard::shed::Ceilings;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::relay;
+use crate::relay::channel::Secret;
 
 /// A wrong configuration: where, and what was expected.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,7 @@ struct File {
     sampling: SamplingFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
+    relay: RelayFile,
     classes: ClassesFile,
     limits: LimitsFile,
     priority: PriorityFile,
@@ -65,6 +68,7 @@ struct Agent {
     services: Vec<String>,
     pids: Vec<u32>,
     ports: Vec<u16>,
+    own_netns: bool,
     all_hooks: bool,
 }
 
@@ -92,6 +96,17 @@ struct TransactionsFile {
     save: Option<Spanned<String>>,
     save_max_size: Option<Spanned<String>>,
     save_max_age: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RelayFile {
+    listen: Option<Spanned<String>>,
+    peers: Vec<Spanned<String>>,
+    discover: Option<bool>,
+    port: Option<Spanned<i64>>,
+    key_file: Option<Spanned<String>>,
+    insecure: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -166,6 +181,10 @@ pub struct Config {
     pub only_pids: Vec<u32>,
     /// Only these ports, when not empty.
     pub only_ports: Vec<u16>,
+    /// Only sockets of the agent's own network namespace.
+    pub own_netns: bool,
+    /// Other hosts' agents.
+    pub relay: Relay,
     /// Connections with one of these ports are timed by turns when what they speak is not known.
     pub timed_ports: Vec<u16>,
     /// UDP sockets with one of these ports resolve names; two at most.
@@ -222,6 +241,90 @@ pub struct Transactions {
     pub save_max_age: Duration,
 }
 
+/// How agents of several hosts speak to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Address to listen on.
+    pub listen: Option<SocketAddr>,
+    /// Agents that are told of every call, `HOST:PORT`.
+    pub peers: Vec<String>,
+    /// Look for agents at the private addresses that are called.
+    pub discover: bool,
+    /// Port of those.
+    pub port: u16,
+    /// File of the key all share.
+    pub key_file: Option<PathBuf>,
+    /// Speak without a key beyond loopback.
+    pub insecure: bool,
+}
+
+/// Most agents that can be named.
+const PEERS: usize = 64;
+
+impl Default for Relay {
+    fn default() -> Self {
+        let (listen, peers, key_file) = (None, Vec::new(), None);
+        Self { listen, peers, discover: true, port: relay::settings::PORT, key_file, insecure: false }
+    }
+}
+
+impl Relay {
+    fn check(source: &Source<'_>, file: RelayFile) -> Result<Self, ConfigError> {
+        let mut found = Self { insecure: file.insecure, ..Self::default() };
+        found.discover = file.discover.unwrap_or(found.discover);
+        if let Some(listen) = file.listen.filter(|listen| !listen.get_ref().is_empty()) {
+            found.listen = Some(listen.get_ref().parse().map_err(|_| {
+                source.wrong(&listen.span(), "expected an address and a port, such as \"10.0.0.5:9465\"")
+            })?);
+        }
+        if let Some(port) = &file.port {
+            found.port = source.number(port, 1..65_536)?;
+        }
+        if let Some(last) = file.peers.get(PEERS) {
+            return Err(source.wrong(&last.span(), format!("at most {PEERS} agents can be named")));
+        }
+        for peer in file.peers {
+            if !is_place(peer.get_ref()) {
+                return Err(source.wrong(&peer.span(), "expected a host and a port, such as \"db1.internal:9465\""));
+            }
+            found.peers.push(peer.into_inner());
+        }
+        found.key_file = source.absolute(file.key_file)?;
+        Ok(found)
+    }
+
+    /// Whether agents of other hosts are spoken to at all.
+    pub fn is_on(&self) -> bool {
+        self.listen.is_some() || !self.peers.is_empty()
+    }
+
+    /// Reads the key; says what is wrong with these settings.
+    pub fn settings(&self) -> Result<relay::settings::Settings, String> {
+        if let Some(peer) = self.peers.iter().find(|peer| !is_place(peer)) {
+            return Err(format!(
+                "'{peer}' is no agent's address: expected a host and a port, such as db1.internal:9465"
+            ));
+        }
+        let secret = self.key_file.as_deref().map(Secret::read).transpose().map_err(|error| error.to_string())?;
+        let settings = relay::settings::Settings {
+            listen: self.listen,
+            peers: self.peers.clone(),
+            discover: self.discover,
+            port: self.port,
+            secret,
+            insecure: self.insecure,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// Whether it is `HOST:PORT`.
+fn is_place(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
+}
+
 impl Default for Transactions {
     fn default() -> Self {
         Self {
@@ -245,6 +348,8 @@ impl Default for Config {
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
+            own_netns: false,
+            relay: Relay::default(),
             timed_ports: Vec::new(),
             dns_ports: vec![53],
             all_hooks: false,
@@ -334,6 +439,8 @@ impl Config {
         config.only_services = file.agent.services;
         config.only_pids = file.agent.pids;
         config.only_ports = file.agent.ports;
+        config.own_netns = file.agent.own_netns;
+        config.relay = Relay::check(&source, file.relay)?;
         if let Some(ports) = &file.protocols.timed_ports {
             config.timed_ports = source.ports(ports, TIMED_PORTS)?;
         }
@@ -483,6 +590,7 @@ mod tests {
         assert_eq!(config.hertz, default.hertz);
         assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
         assert_eq!(config.transactions, default.transactions);
+        assert_eq!((&config.relay, config.own_netns), (&default.relay, default.own_netns));
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
         assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));
@@ -501,6 +609,9 @@ mod tests {
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
             ("[protocols]\ndns_ports = [53, 54, 55]\n", "t.toml:2:13: expected ports"),
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
+            ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
+            ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
+            ("[relay]\nport = 0\n", "t.toml:2:8: 0 is out of range"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
             ("[limits]\nmax_memory = \"1k\"\n", "t.toml:2:14: '1k' is no amount of memory: expected"),

@@ -15,8 +15,9 @@ pub mod runtimes;
 pub mod decode;
 // Layer 4: loading, attaching, rings up, policy down.
 pub mod kernel;
-// Layer 5: bytes of connections to messages.
+// Layer 5: bytes of connections to messages; what agents of several hosts tell each other.
 pub mod protocols;
+pub mod relay;
 // Layer 6: messages to units of work, their causes and their cost.
 pub mod transactions;
 // Layer 7: units of work to request classes.

@@ -197,6 +197,36 @@ pub struct Carried {
     pub baggage: Vec<(Arc<str>, Box<str>)>,
 }
 
+/// The other end of a unit on another host, as that host's agent says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Far {
+    /// The host, as it calls itself.
+    pub host: Arc<str>,
+    /// Server side: the caller's service and the class of its call; empty where they were not told.
+    pub service: Arc<str>,
+    /// See `service`.
+    pub class: Arc<str>,
+    /// Client side: how it went there.
+    pub end: Option<FarEnd>,
+}
+
+/// How a request went on the host that served it. Nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarEnd {
+    /// The unit there.
+    pub unit: UnitId,
+    /// First byte read to last byte written.
+    pub duration: u64,
+    /// Before that, in the socket.
+    pub queue: u64,
+    /// CPU charged to it.
+    pub cpu: u64,
+    /// What is left of the call: on the way there and back.
+    pub network: u64,
+    /// Whether it failed.
+    pub error: bool,
+}
+
 /// A finished unit of work: what one request caused on one service. All times are [`Nanos`], 0 = not seen.
 #[derive(Clone, Debug)]
 pub struct Unit {
@@ -208,7 +238,8 @@ pub struct Unit {
     pub parent: Option<UnitId>,
     /// Whoever produced the message that is consumed here, where the message says so.
     pub link: Option<(TraceId, UnitId)>,
-    /// What named `parent`: a header (`traceparent`, `b3`), or `connection`: the call at its other end. Empty where its grade
+    /// What named `parent`: a header (`traceparent`, `b3`), `connection`: the call at its other
+    /// end, or `relay`: the same as another host's agent says. Empty where its grade
     /// and evidence say it.
     pub carrier: &'static str,
     /// Whether whoever sent it samples the transaction, where it says so.
@@ -272,6 +303,8 @@ pub struct Unit {
     pub grade: Grade,
     /// The evidence for `grade`, in one word or two.
     pub evidence: &'static str,
+    /// Its other end, where that is on another host with an agent.
+    pub far: Option<Box<Far>>,
     /// `X-Request-ID`, bounded, where the configuration asks for it.
     pub request_id: Option<Arc<str>>,
 }

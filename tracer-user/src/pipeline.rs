@@ -29,10 +29,14 @@ use crate::model::{
 };
 use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
+use crate::relay::Outgoing;
 use crate::store::{Store, UnitView};
 use crate::transactions::engine::{Engine, Output, Verdicts};
 use crate::transactions::limits::{EngineFills, Limits};
 use crate::transactions::live::{Live, Slot};
+
+#[path = "pipeline_relay.rs"]
+mod relayed;
 
 /// Most services that get a name of their own; what comes later shares one, visibly.
 const SERVICES: usize = 1024;
@@ -94,6 +98,9 @@ pub struct Pipeline {
     /// Units that writers which are gone could not write.
     not_written: u64,
     outputs: Vec<Output>,
+    /// What other agents are to be told.
+    outgoing: Vec<Outgoing>,
+    wall_offset: i64,
     reported: Nanos,
     /// CPU charged so far: to requests, to overhead; nanoseconds.
     charged: (u64, u64),
@@ -151,6 +158,8 @@ impl Pipeline {
             writers: Vec::new(),
             not_written: 0,
             outputs: Vec::new(),
+            outgoing: Vec::new(),
+            wall_offset,
             reported: 0,
             charged: (0, 0),
             events: [0; Kind::ALL.len()],
@@ -169,6 +178,7 @@ impl Pipeline {
 
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
+        self.wall_offset = wall_offset;
         self.store.clock(wall_offset);
         for writer in &mut self.writers {
             writer.clock(wall_offset);
@@ -410,7 +420,11 @@ impl Pipeline {
                     if !self.classifier.has_status_rules() {
                         self.classify_early(slot);
                     }
+                    self.tell(slot);
                 }
+                Output::Settled(slot) => self.tell(slot),
+                Output::Answered(slot) => self.answer(slot),
+                Output::Late { unit, was, parent, trace } => self.store.adopt(unit, was, parent, trace),
                 Output::Finished(live, verdicts) => self.finished(*live, verdicts),
                 Output::Sample(sample) => self.profiles.sample(&self.names, &sample),
             }
@@ -434,6 +448,7 @@ impl Pipeline {
             sample.owner = Owner::Class(class);
             self.profiles.sample(&self.names, &sample);
         }
+        self.last_word(&live, class, &verdicts);
         let unit = Self::unit(live, class, &verdicts);
         self.metrics.unit(&self.names, &unit);
         self.stats.unit(&self.names, &unit);
@@ -465,6 +480,7 @@ impl Pipeline {
             link: link.map(|context| (TraceId(context.trace_id), UnitId(context.parent_id))),
             carrier: match (context, verdicts.parent, live.side) {
                 (Some(context), ..) => context.carrier.name(),
+                (None, Some(_), Side::Server) if live.caller.is_none() => "relay",
                 (None, Some(_), Side::Server) => "connection",
                 _ => "",
             },
@@ -498,6 +514,7 @@ impl Pipeline {
             downstream,
             grade: verdicts.grade,
             evidence: verdicts.evidence,
+            far: relayed::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id,
         }
     }
@@ -592,8 +609,19 @@ impl Pipeline {
 
     /// How full everything is.
     pub fn fills(&self) -> PipelineFills {
-        let EngineFills { connections, closing, threads, units, joins, processes, head_bytes, tasks, intervals } =
-            self.engine.fills();
+        let EngineFills {
+            connections,
+            closing,
+            threads,
+            units,
+            joins,
+            processes,
+            head_bytes,
+            tasks,
+            intervals,
+            relay_requests,
+            relay_calls,
+        } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
         let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
             self.profiles.fills();
@@ -604,6 +632,8 @@ impl Pipeline {
             threads,
             units,
             joins,
+            relay_requests,
+            relay_calls,
             head_bytes,
             tasks,
             task_intervals: intervals,

@@ -64,6 +64,10 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
     package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),
+    package("python3-aiohttp", "", Need::Programs, "HTTP server and client on an event loop"),
+    package("python3-uvicorn", "", Need::Programs, "an application server on an event loop"),
+    package("python3-uvloop", "", Need::Programs, "another event loop for it"),
+    package("python3-gevent", "", Need::Programs, "requests as greenlets"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
     package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi and SCGI, with a log"),
@@ -113,6 +117,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("dnsmasq-base", "dnsmasq", Need::Programs, "a name server that logs questions and answers"),
     package("bind9-dnsutils", "dig", Need::Programs, "questions of every kind to name servers"),
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
+    package("iproute2", "ip", Need::Programs, "network namespaces as hosts"),
+    package("nftables", "nft", Need::Programs, "address translation between hosts"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

@@ -8,6 +8,8 @@ use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
+use super::netns::OwnNetns;
+use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::{Failure, clock};
@@ -94,6 +96,10 @@ pub(super) struct Agent {
     pub(super) skips: Skips,
     pub(super) export: Option<Export>,
     pub(super) saver: Option<Saver>,
+    /// Other hosts' agents.
+    pub(super) relaying: Option<Relaying>,
+    /// Tells own sockets from others where only those are traced.
+    pub(super) netns: Option<OwnNetns>,
     /// Looks at what runs in processes.
     pub(super) finder: Option<Finder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
@@ -141,10 +147,14 @@ impl Agent {
         let mut recorder = self.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
         let (status, mut records) = (&self.status, 0u32);
+        let netns = &mut self.netns;
         let mut take = |bytes: &[u8]| {
             records += 1;
             if records.is_multiple_of(BEAT_EVERY) {
                 status.beat();
+            }
+            if netns.as_mut().is_some_and(|netns| netns.is_foreign(bytes)) {
+                return;
             }
             let mut who = Introducer {
                 recorder: recorder.as_deref_mut(),
@@ -193,7 +203,8 @@ impl Agent {
             self.kernel.policy.handover(pid, statics);
             self.kernel.attach_deferred(Until::HandedOver);
         }
-        for (cookie, ask) in pipeline.take_asks() {
+        let others = self.netns.as_mut().map(OwnNetns::take_asks);
+        for (cookie, ask) in pipeline.take_asks().chain(others.into_iter().flatten()) {
             self.kernel.policy.ask(cookie, ask);
         }
         taken
@@ -358,6 +369,7 @@ impl Agent {
             pipeline.metrics.set_lost("records_not_written", recorder.dropped);
         }
         pipeline.tick(now);
+        self.count_relayed(pipeline);
         let lost = self.kernel.lost();
         let mut total = 0;
         for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {

@@ -6,6 +6,8 @@ mod agent;
 mod clock;
 mod descriptors;
 pub mod doctor;
+mod netns;
+mod relaying;
 pub mod replay;
 pub mod run;
 mod save;
@@ -36,6 +38,9 @@ pub enum Failure {
     /// The token file.
     #[error("{0}")]
     Token(#[from] TokenError),
+    /// How other agents are spoken to.
+    #[error("{0}")]
+    Relay(String),
     /// The kernel or the privileges cannot do it.
     #[error("{0}")]
     Kernel(#[from] LoadError),
@@ -54,7 +59,7 @@ impl Failure {
     /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or privileges cannot do it.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Export(_) | Self::Token(_) => USAGE,
+            Self::Config(_) | Self::Export(_) | Self::Token(_) | Self::Relay(_) => USAGE,
             Self::Kernel(_) | Self::SelfTest(_) => 77,
             Self::Record(_) | Self::Running(_) => 1,
         }

@@ -13,6 +13,7 @@ use crate::host::process::ProcessFacts;
 use crate::model::ClassId;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Reader, RecordError};
+use crate::relay;
 
 /// The recording introduces processes before their records.
 struct Recorded;
@@ -66,6 +67,7 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
                 // There is no kernel to tell.
                 pipeline.take_asks().for_each(drop);
                 pipeline.take_wanted().for_each(drop);
+                pipeline.take_outgoing().for_each(drop);
             }
             Ok((Kind::Process, bytes)) => match serde_json::from_slice::<ProcessFacts>(bytes) {
                 Ok(facts) => pipeline.process(facts.pid, &facts),
@@ -85,6 +87,12 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
                 if let Some(level) = bytes.first() {
                     pipeline.shed(Level::from_number(*level));
                 }
+            }
+            Ok((Kind::Relay, bytes)) => {
+                if let Some((now, event)) = relay::event::Event::decode(bytes) {
+                    pipeline.relayed(now, event);
+                }
+                pipeline.take_outgoing().for_each(drop);
             }
             Ok((Kind::End, _)) => return Ok(()),
             Err(error) => return Err(error),

@@ -13,6 +13,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::netns::OwnNetns;
+use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::units::Lines;
@@ -94,6 +96,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
 
     // The helpers run: the server's threads, and the one that names stacks.
     prioritize_pipeline(&config);
+    // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
+    let relaying = Relaying::start(&config.relay, seed, &host)?;
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
     let at_start = kernel.since;
@@ -120,6 +124,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
     let console = Arc::new(http::Console::default());
+    let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
     let mut agent = Agent {
         hertz: config.hertz,
         config,
@@ -141,6 +146,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         skips: Skips::default(),
         export,
         saver,
+        relaying,
+        netns: config_netns,
         finder: Finder::start().inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
     };
     agent.open_up()?;
@@ -161,7 +168,9 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
         status.beat();
         agent.shed(&mut pipeline);
+        agent.hear(&mut pipeline);
         let taken = agent.drain(&mut pipeline);
+        agent.tell(&mut pipeline);
         while let Ok(job) = job_queue.try_recv() {
             job(&pipeline.view(&agent.health));
         }
@@ -245,6 +254,16 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());
     }
+    if let Some(listen) = options.relay {
+        config.relay.listen = Some(listen);
+    }
+    if !options.relay_peer.is_empty() {
+        config.relay.peers.clone_from(&options.relay_peer);
+    }
+    if let Some(file) = &options.relay_key {
+        config.relay.key_file = Some(file.clone());
+    }
+    config.own_netns |= options.own_netns;
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
     }
@@ -298,6 +317,9 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
 
 fn announce(listen: SocketAddr, agent: &Agent) {
     eprintln!("tracer: console, metrics and API on http://{listen}/");
+    if let Some(listen) = agent.relaying.as_ref().and_then(Relaying::listen) {
+        eprintln!("tracer: other agents are listened to on {listen}");
+    }
     for note in agent.health.not_ready.iter().chain(&agent.health.degraded) {
         eprintln!("tracer: {note}");
     }

@@ -61,6 +61,10 @@ fills! {
         units,
         /// Ends of requests on this host that wait for their other end.
         joins,
+        /// Requests from other hosts, and what other agents said of some.
+        relay_requests,
+        /// Calls to other hosts whose other end may tell of them.
+        relay_calls,
         /// Bytes of heads that are being put together, and of replies that wait for their request.
         head_bytes,
         /// Tasks of runtimes (contexts, goroutines) that are followed.

@@ -70,6 +70,16 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
     })))
 }
 
+pub(super) async fn peers(State(app): AppState) -> Result<Json<Value>, Problem> {
+    let peers = app.shared.ask(|view| view.health.peers.clone()).await?;
+    let Some(peers) = peers else {
+        return Ok(Json(json!({ "enabled": false, "listen": null, "peers": [], "outcomes": {} })));
+    };
+    let outcomes: serde_json::Map<String, Value> =
+        peers.outcomes.all().into_iter().map(|(name, count)| (name.into(), json!(count))).collect();
+    Ok(Json(json!({ "enabled": true, "listen": peers.listen, "peers": peers.peers, "outcomes": outcomes })))
+}
+
 /// One class as the API shows it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ClassView {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::api::{ClassView, class_views, service_views, trace_id};
 use super::markup::{Encoded, LEGEND, Lane, Safe, Time, bar, page};
-use super::{App, Problem};
+use super::{App, Peers, Problem};
 use crate::store::{Filter, Summary, UnitView};
 
 type AppState = State<Arc<App>>;
@@ -105,6 +105,31 @@ fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
     found
 }
 
+/// Agents of other hosts.
+fn peer_table(peers: &Peers) -> String {
+    let mut out = String::from(
+        "<section><h2>Other agents</h2><table><thead><tr><th>address<th>host<th>session<th class=n>sent<th class=n>received<th>last error</thead><tbody>",
+    );
+    for peer in &peers.peers {
+        let _ = write!(
+            out,
+            "<tr><td>{}<td>{}<td>{}, {}<td class=n>{}<td class=n>{}<td>{}",
+            Safe(&peer.address),
+            Safe(&peer.host),
+            peer.direction,
+            peer.state,
+            peer.sent,
+            peer.received,
+            Safe(&peer.error),
+        );
+    }
+    out.push_str("</tbody></table><p class=sub>contexts: ");
+    let counts: Vec<String> = peers.outcomes.all().into_iter().map(|(name, count)| format!("{count} {name}")).collect();
+    out.push_str(&counts.join(" · "));
+    out.push_str("</p></section>");
+    out
+}
+
 pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let (health, services, classes, found) = app
         .shared
@@ -136,6 +161,9 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
     }
     body.push_str(LEGEND);
     let _ = write!(body, "<section><h2>Slow transactions</h2>{}</section>", transaction_table(&slowest(found)));
+    if let Some(peers) = &health.peers {
+        body.push_str(&peer_table(peers));
+    }
     body.push_str("<section><h2>Other CPU</h2><table><thead><tr><th>service<th class=n>CPU</thead><tbody>");
     for service in services.iter().filter(|service| service.count == 0 && service.cpu_overhead_s >= 0.005).take(15) {
         let _ = write!(body, "<tr><td>{}<td class=n>{:.2} s", Safe(&service.service_name), service.cpu_overhead_s);
@@ -187,6 +215,21 @@ fn depths(units: &[UnitView]) -> Vec<usize> {
         .collect()
 }
 
+/// Where the other end of a unit is, when that is another host; of a call also what its time went for.
+fn far(unit: &UnitView) -> String {
+    let Some(host) = unit.attributes.get("tracer.far.host").and_then(|host| host.as_str()) else {
+        return String::new();
+    };
+    let seconds = |name| unit.attributes.get(name).and_then(serde_json::Value::as_f64);
+    match (seconds("tracer.far.duration_s"), seconds("tracer.network_s")) {
+        (Some(there), Some(network)) => {
+            format!(" <span class=sub>on {}: {} there, {} network</span>", Safe(host), Time(there), Time(network))
+        }
+        _ if unit.side == "server" => format!(" <span class=sub>from {}</span>", Safe(host)),
+        _ => format!(" <span class=sub>on {}</span>", Safe(host)),
+    }
+}
+
 pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
@@ -208,11 +251,12 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
         let path = unit.attributes.get("url.path").and_then(|path| path.as_str()).unwrap_or_default();
         let _ = write!(
             body,
-            "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
+            "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}{far}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
             depth = depth.min(8),
             path = Safe(path),
             service = Safe(&unit.service_name),
             class = Safe(&unit.request_class),
+            far = far(unit),
             duration = Time(unit.duration_s),
             cpu = Time(unit.cpu_s),
             bad = if unit.error { " bad" } else { "" },

@@ -33,6 +33,8 @@ use crate::guard::status::Status;
 use crate::metrics::ClassStats;
 use crate::model::{HostBooks, Names};
 use crate::profiles::Profiles;
+use crate::relay::Outcomes;
+use crate::relay::hub::PeerView;
 use crate::store::Store;
 
 /// How long a handler waits for the pipeline.
@@ -69,6 +71,19 @@ pub struct Health {
     pub ceilings: Option<Ceilings>,
     /// Host name.
     pub host: String,
+    /// Agents of other hosts, where they are spoken to.
+    pub peers: Option<Peers>,
+}
+
+/// Agents of other hosts.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    /// Where they are listened to.
+    pub listen: Option<String>,
+    /// Sessions, and those that are tried.
+    pub peers: Vec<PeerView>,
+    /// What became of contexts.
+    pub outcomes: Outcomes,
 }
 
 /// State as a job sees it.
@@ -237,6 +252,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
         .route("/api/v1/health", get(api::health))
+        .route("/api/v1/peers", get(api::peers))
         .route("/api/v1/sampling", put(api::sampling))
         .route("/flamegraph.svg", get(api::flamegraph))
         .route("/profile.folded", get(api::folded))

@@ -480,6 +480,16 @@ impl Metrics {
         self.own.export(spans, retries);
     }
 
+    /// What became of contexts between hosts, by outcome.
+    pub fn set_relay(&self, outcomes: &[(&str, u64)]) {
+        self.own.relay(outcomes);
+    }
+
+    /// A request learned of its caller on another host so long after its first byte was read, nanoseconds.
+    pub fn relay_delay(&self, nanos: u64) {
+        self.own.relay_delay(nanos);
+    }
+
     /// What became of noteworthy transactions that were to be saved, by outcome.
     pub fn set_saved(&self, counts: &[(&str, u64)]) {
         self.own.saved(counts);

@@ -1,6 +1,6 @@
 //! The agent about itself: how full everything is, what it gives up, what it may take.
 
-use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::export::{Totals, vec};
 use crate::guard::fill::Fill;
@@ -8,6 +8,9 @@ use crate::guard::shed::{Ceilings, Level};
 
 /// Reasons of the watchdog.
 const REASONS: [&str; 4] = ["standstill", "ending", "memory", "cpu"];
+
+/// Bounds of the delays of contexts, seconds.
+const DELAYS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 /// The families.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Own {
     spans: Totals,
     saved: Totals,
     span_retries: Totals,
+    relay: Totals,
+    relay_delay: Histogram,
 }
 
 impl Own {
@@ -55,6 +60,13 @@ impl Own {
         let again = "Requests with spans that were sent again.";
         let span_retries =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
+        let outcomes = "Contexts between hosts by what became of them: sent, received; of those received matched, late (their request \
+                        was reported), unmatched (it was not seen), elsewhere (the same, sent to several agents), settled (named \
+                        the transaction of one that was known), duplicate, refused, dropped. And answer_late: words of other ends whose call was reported.";
+        let relay = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_relay_total", outcomes), &["outcome"])));
+        let delay = "From the first byte of a request read to its caller on another host known, seconds.";
+        let delay = HistogramOpts::new("tracer_relay_match_delay_seconds", delay).buckets(DELAYS.to_vec());
+        let relay_delay = vec(r, Histogram::with_opts(delay));
         Self {
             entries: vec(r, int("tracer_fill_entries", "What is in a table, queue, cache or ring of the agent.")),
             limits: vec(r, int("tracer_fill_limit_entries", "Most that can be in it.")),
@@ -94,6 +106,8 @@ impl Own {
             spans,
             saved,
             span_retries,
+            relay,
+            relay_delay,
         }
     }
 
@@ -125,6 +139,16 @@ impl Own {
             self.spans.set(outcome, *count);
         }
         self.span_retries.set("traces", retries);
+    }
+
+    pub(super) fn relay(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.relay.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn relay_delay(&self, nanos: u64) {
+        self.relay_delay.observe(nanos as f64 / 1e9);
     }
 
     pub(super) fn saved(&self, counts: &[(&str, u64)]) {

@@ -195,6 +195,7 @@ pub(super) mod tests {
             downstream: 40,
             grade: Grade::Certain,
             evidence: "its own thread",
+            far: None,
             request_id: None,
         };
         let class = ClassInfo {

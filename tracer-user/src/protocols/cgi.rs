@@ -133,7 +133,7 @@ impl Once {
 
     /// The answer: header lines, which may begin with HTTP's status line; then as much as they say, or everything until it
     /// closes. Web servers close as soon as they have what was said; what is sent beyond that is passed over.
-    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: Asked) -> Step<Reply> {
         if self.answered && !bytes.is_empty() {
             return Step::Skip { used: bytes.len() };
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn what_applications_answer() {
         let get = Asked::default();
-        let status = |bytes: &str, cut, asked: &Asked| match Once::default().reply(bytes.as_bytes(), cut, asked) {
+        let status = |bytes: &str, cut, asked: Asked| match Once::default().reply(bytes.as_bytes(), cut, asked) {
             Step::Head { used, message, body } => Some((used, message.status, body)),
             _ => None,
         };
@@ -276,21 +276,21 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", (38, 200, close)),
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 14\r\n\r\n", (49, 304, Body::Length(0))),
         ] {
-            assert_eq!(status(bytes, false, &get), Some(expected), "{bytes}");
+            assert_eq!(status(bytes, false, get), Some(expected), "{bytes}");
         }
         let head = Asked { bodiless: true, ..get };
         let long = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n";
-        assert_eq!(status(long, false, &head), Some((39, 200, Body::Length(0))));
-        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false, &get), None);
-        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", true, &get), Some((20, 500, close)));
+        assert_eq!(status(long, false, head), Some((39, 200, Body::Length(0))));
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false, get), None);
+        assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", true, get), Some((20, 500, close)));
         for (bytes, cut) in [("HTTP", true), ("no header", false), ("", true), (": x", false), ("HTTQ/1.1 200", false)]
         {
-            assert!(matches!(Once::default().reply(bytes.as_bytes(), cut, &get), Step::Invalid), "{bytes}");
+            assert!(matches!(Once::default().reply(bytes.as_bytes(), cut, get), Step::Invalid), "{bytes}");
         }
         let mut once = Once::default();
-        assert!(matches!(once.reply(b"HTT", false, &get), Step::NeedMore));
-        assert!(matches!(once.reply(long.as_bytes(), false, &get), Step::Head { .. }) && once.is_over());
-        assert!(matches!(once.reply(b"more", false, &get), Step::Skip { used: 4 }));
+        assert!(matches!(once.reply(b"HTT", false, get), Step::NeedMore));
+        assert!(matches!(once.reply(long.as_bytes(), false, get), Step::Head { .. }) && once.is_over());
+        assert!(matches!(once.reply(b"more", false, get), Step::Skip { used: 4 }));
     }
 
     #[test]

@@ -205,10 +205,10 @@ impl Conversation {
         if busy {
             return None;
         }
-        let (mut rx, mut tx) = (self.rx.stand(), self.tx.stand());
+        let (mut next, mut rx, mut tx) = (self.pair.upcoming(), self.rx.stand(), self.tx.stand());
         let memory = if let Some(multiplexed) = self.multiplexed.take() {
             let lanes;
-            (lanes, rx, tx) = multiplexed.rest();
+            (lanes, next, rx, tx) = multiplexed.rest();
             Memory::Lanes(Box::new(lanes))
         } else if let Some(turns) = self.turns.take() {
             Memory::Turns(turns)
@@ -231,7 +231,7 @@ impl Conversation {
         Some(Resting {
             protocol: self.protocol.map_or(0, place),
             memory,
-            next: self.pair.upcoming(),
+            next,
             rx,
             tx,
             requests: self.requests,
@@ -275,7 +275,7 @@ impl Conversation {
             }
             Memory::Turns(turns) => made.turns = Some(turns),
             Memory::Datagrams(datagrams) => made.datagrams = Some(datagrams),
-            Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(requests, rx, tx))),
+            Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(next, requests, rx, tx))),
         }
         made
     }

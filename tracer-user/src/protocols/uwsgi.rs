@@ -129,7 +129,7 @@ impl Parser for Connection {
     }
 
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
-        self.0.reply(bytes, cut, asked)
+        self.0.reply(bytes, cut, *asked)
     }
 
     fn is_unasked(&self, _: &[u8]) -> bool {

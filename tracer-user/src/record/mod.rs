@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub use whole::Whole;
 
-const MAGIC: &[u8; 8] = b"TRACERF\x02";
+const MAGIC: &[u8; 8] = b"TRACERF\x03";
 /// Says the byte order: reads differently on a machine of the other one.
 const ORDER: u32 = 0x0102_0304;
 /// Longest frame that is believed.
@@ -38,10 +38,12 @@ pub enum Kind {
     Clock,
     /// Detail given up from here on (1 byte: the level).
     Shed,
+    /// What another agent said (`relay::event`).
+    Relay,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed];
+    const ALL: [Self; 7] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay];
 
     fn byte(self) -> u8 {
         match self {
@@ -51,6 +53,7 @@ impl Kind {
             Self::End => 4,
             Self::Clock => 5,
             Self::Shed => 6,
+            Self::Relay => 7,
         }
     }
 }
@@ -189,7 +192,7 @@ impl<R: Read> Reader<R> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
         if reader.array("the beginning of a file written by `tracer record`")? != *MAGIC {
-            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 2)"));
+            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 3)"));
         }
         if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {
             return Err(reader.malformed(8, "a file from a machine of the same byte order"));
@@ -229,7 +232,7 @@ impl<R: Read> Reader<R> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
-        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 5)"))?;
+        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 7)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
             return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));

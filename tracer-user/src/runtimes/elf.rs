@@ -1,15 +1,45 @@
 //! Names and places in a program's file. Total: any bytes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use object::read::ReadCacheOps;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
 
 use super::maps::Mapping;
 
 /// Largest file that is looked at, bytes.
-const LARGEST: u64 = 1 << 30;
+const LARGEST: u64 = 256 << 20;
+/// Most bytes of a file that are read: headers and tables of symbols are some megabytes.
+const READ_LIMIT: usize = 64 << 20;
+
+/// A file of which only so much is read: whose it is, decides what it says of itself.
+struct Bounded {
+    file: File,
+    left: usize,
+}
+
+impl ReadCacheOps for Bounded {
+    fn len(&mut self) -> Result<u64, ()> {
+        ReadCacheOps::len(&mut self.file)
+    }
+
+    fn seek(&mut self, pos: u64) -> Result<u64, ()> {
+        ReadCacheOps::seek(&mut self.file, pos)
+    }
+
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, ()> {
+        self.left = self.left.checked_sub(buf.len()).ok_or(())?;
+        ReadCacheOps::read(&mut self.file, buf)
+    }
+
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), ()> {
+        self.left = self.left.checked_sub(buf.len()).ok_or(())?;
+        ReadCacheOps::read_exact(&mut self.file, buf)
+    }
+}
 
 /// A program's file or a library, and what of it is known.
 #[derive(Clone, Debug, Default)]
@@ -23,11 +53,12 @@ pub struct Program {
 impl Program {
     /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` when it is no ELF file that can be read.
     pub fn read(path: &Path, wanted: &[&str]) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        // What is no file any more is not waited for.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         if !file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST) {
             return None;
         }
-        Self::parse(&ReadCache::new(file), wanted)
+        Self::parse(&ReadCache::new(Bounded { file, left: READ_LIMIT }), wanted)
     }
 
     /// The same of bytes.

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 pub use view::{Summary, UnitView, attributes, show};
 
 use crate::guard::fill::Fill;
-use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit};
+use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit, UnitId};
 use class::{Class, QUOTA};
 use settle::Settling;
 use view::seconds;
@@ -343,20 +343,30 @@ impl Store {
     }
 }
 
-impl Sink for Store {
-    fn unit(&mut self, _: &Names, unit: &Unit) {
-        self.now = self.now.max(unit.end);
-        if self.part == 0 {
-            self.units_dropped += 1;
+/// Transactions that turn out to be part of others.
+impl Store {
+    /// `unit` was reported as of transaction `was`, without a parent: all that is kept of that belongs to `trace`.
+    pub fn adopt(&mut self, unit: UnitId, was: TraceId, parent: UnitId, trace: TraceId) {
+        let Some(kept) = self.traces.get_mut(&was) else { return };
+        if let Some(unit) = kept.units.iter_mut().find(|known| known.id == unit && known.side == Side::Server) {
+            unit.parent.get_or_insert(parent);
+            unit.carrier = "relay";
+        }
+        if was == trace {
             return;
         }
-        while self.units >= self.units_most() && self.evict() {}
-        if self.units >= self.units_most() {
-            self.units_dropped += 1;
-            return;
+        let moved = std::mem::take(&mut kept.units);
+        // What classes wanted of the old name is let go with it.
+        self.units -= moved.len();
+        for mut unit in moved {
+            unit.trace = trace;
+            self.keep(&unit);
         }
+    }
+
+    fn keep(&mut self, unit: &Unit) {
         let kept = self.traces.entry(unit.trace).or_default();
-        if kept.units.is_empty() {
+        if !kept.recent && kept.wanted == 0 {
             kept.recent = true;
             self.recent.push_back(unit.trace);
         }
@@ -372,6 +382,22 @@ impl Sink for Store {
         } else {
             self.units_dropped += 1;
         }
+    }
+}
+
+impl Sink for Store {
+    fn unit(&mut self, _: &Names, unit: &Unit) {
+        self.now = self.now.max(unit.end);
+        if self.part == 0 {
+            self.units_dropped += 1;
+            return;
+        }
+        while self.units >= self.units_most() && self.evict() {}
+        if self.units >= self.units_most() {
+            self.units_dropped += 1;
+            return;
+        }
+        self.keep(unit);
         while self.recent.len() > self.recent_most() && self.evict() {}
     }
 

@@ -42,6 +42,7 @@ pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         downstream: 0,
         grade: Grade::Certain,
         evidence: "",
+        far: None,
         request_id: None,
     }
 }

@@ -45,7 +45,8 @@ pub struct UnitView {
     /// Producer of the message that is consumed here, where the message says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
-    /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen); a call's parent
+    /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen) or `relay` (another
+    /// host's agent saw it); a call's parent
     /// has a grade and evidence.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub parent_from: &'static str,
@@ -240,6 +241,20 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
     }
     for (name, value) in unit.carried.iter().flat_map(|carried| &carried.baggage) {
         set(&format!("baggage.{name}"), json!(value));
+    }
+    if let Some(far) = &unit.far {
+        set("tracer.far.host", json!(&*far.host));
+        if !far.service.is_empty() {
+            set("tracer.caller.service", json!(&*far.service));
+            set("tracer.caller.class", json!(&*far.class));
+        }
+        if let Some(end) = &far.end {
+            set("tracer.far.unit_id", json!(end.unit.to_string()));
+            set("tracer.far.duration_s", json!(seconds(end.duration)));
+            set("tracer.far.queue_s", json!(seconds(end.queue)));
+            set("tracer.far.cpu_s", json!(seconds(end.cpu)));
+            set("tracer.network_s", json!(seconds(end.network)));
+        }
     }
     if let Some(id) = &unit.request_id {
         set("http.request.header.x-request-id", json!(&**id));

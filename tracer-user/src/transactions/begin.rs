@@ -14,6 +14,7 @@ use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
+use crate::relay;
 
 /// The operation that said something, and what its thread was at before it.
 #[derive(Clone, Copy)]
@@ -95,6 +96,7 @@ impl Engine {
             multiplexed,
             turns: Vec::new(),
             deferred: 0,
+            relay: None,
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
@@ -114,6 +116,14 @@ impl Engine {
                 connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
             }
         };
+        let between_hosts = match key {
+            Some(Key::Tcp(seq, _)) => connection.far().and_then(|far| {
+                let (local, remote) = connection.isn;
+                let opened = role.unwrap_or(side) == Side::Client;
+                Some((relay::key::Key::new(local, remote, opened, seq)?, far))
+            }),
+            _ => None,
+        };
         if side == Side::Client {
             live.cause = match turn {
                 _ if role == Some(Side::Server) => Cause::delivered(),
@@ -126,23 +136,27 @@ impl Engine {
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.add_unit(exchange, slot, !timed);
         }
+        self.relay(slot, between_hosts);
         match side {
             Side::Server => {
                 if timed {
                     self.serves(head_at.pid);
                 } else {
                     self.holds(slot, cookie, head_at);
+                    if let Some(During { op, .. }) = op {
+                        self.read_by_task(cookie, op);
+                    }
                 }
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
                     self.link(call, slot);
                 }
             }
             Side::Client => {
-                if let Some(During { op, .. }) = op {
-                    self.sent_by_task(slot, op);
-                }
+                // A task that was made by another is told of by that one, whatever thread it runs on.
+                let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
                 // A thread of Go that wakes another does so for whatever goroutines are there to run.
                 if let Some(During { op, .. }) = op
+                    && !made
                     && kind(op.entity) != KIND_GO
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {

@@ -3,6 +3,7 @@
 use tracer_common::event::{STATE_OWN, State, tcp_state};
 
 use super::engine::{Engine, LINGER, Output};
+use super::live::Slot;
 use crate::model::{Nanos, Outcome};
 use crate::protocols::{Closed, Stamp, Totals};
 
@@ -90,6 +91,13 @@ impl Engine {
             self.heard(cookie, word, None, out);
         }
         self.said = said;
+    }
+
+    /// The other end of a UNIX socket, where it serves this call.
+    pub(super) fn behind(&self, cookie: u64, call: Option<Slot>) -> Option<u64> {
+        self.connections.get(&cookie).filter(|connection| connection.unix.is_some())?;
+        let request = self.units.get(call?)?.callee?;
+        self.units.get(request).map(|live| live.cookie)
     }
 
     /// Forgets a connection; what is still open on it has no end that could be seen.

@@ -1,12 +1,13 @@
 //! One socket: its conversation, its addresses and the units on it.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE};
 
 use super::live::{Cause, Slot};
+use super::relayed::Contact;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Talk;
 
@@ -43,6 +44,8 @@ pub struct Connection {
     /// Sequence number of position 0 of each direction (receive, send), and whether it was seen.
     base: [u32; 2],
     based: [bool; 2],
+    /// Whether another agent speaks of it.
+    pub contact: Contact,
     /// UNIX: kernel addresses of this end and the other.
     pub unix: Option<Box<(u64, u64)>>,
 }
@@ -84,6 +87,7 @@ impl Connection {
             isn: (0, 0),
             base: [0; 2],
             based: [false; 2],
+            contact: Contact::Unknown,
             unix: None,
         })
     }
@@ -167,10 +171,15 @@ impl Connection {
         }
     }
 
+    /// Where its other end is, when that may be another host.
+    pub fn far(&self) -> Option<IpAddr> {
+        address(self.family, self.remote).filter(|far| !far.is_loopback() && !far.is_unspecified())
+    }
+
     /// The remote address as text; `empty` where it has none.
     pub fn peer(&mut self, empty: &Arc<str>) -> Arc<str> {
         let (family, remote) = (self.family, self.remote);
-        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), Arc::from);
+        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), |far| Arc::from(far.to_string()));
         Arc::clone(self.busy().peer.get_or_insert_with(made))
     }
 
@@ -225,15 +234,15 @@ impl Connection {
     }
 }
 
-fn address(family: u16, remote: [u8; 16]) -> Option<String> {
+fn address(family: u16, remote: [u8; 16]) -> Option<IpAddr> {
     match family {
         FAMILY_INET => {
             let [a, b, c, d, ..] = remote;
-            Some(Ipv4Addr::new(a, b, c, d).to_string())
+            Some(Ipv4Addr::new(a, b, c, d).into())
         }
         FAMILY_INET6 => {
             let address = Ipv6Addr::from(remote);
-            Some(address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string()))
+            Some(address.to_ipv4_mapped().map_or_else(|| address.into(), IpAddr::V4))
         }
         _ => None,
     }

@@ -18,10 +18,11 @@ use super::handover::Pools;
 use super::join::Joins;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
+use super::relayed::Relays;
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
 use crate::guard::room::Room;
-use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId};
+use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
@@ -77,6 +78,21 @@ pub enum Output {
     Finished(Box<Live>, Verdicts),
     /// A stack and its owner.
     Sample(StackSample),
+    /// The transaction of a call to another host is known; [`Engine::context`] says it.
+    Settled(Slot),
+    /// A request from another host is over; [`Engine::answer`] gives it.
+    Answered(Slot),
+    /// A reported request has a parent on another host.
+    Late {
+        /// The request.
+        unit: UnitId,
+        /// Its transaction as reported.
+        was: TraceId,
+        /// Its parent.
+        parent: UnitId,
+        /// Its transaction.
+        trace: TraceId,
+    },
 }
 
 /// What is decided when a unit is reported.
@@ -85,7 +101,7 @@ pub struct Verdicts {
     /// Its transaction.
     pub trace: TraceId,
     /// Its parent.
-    pub parent: Option<crate::model::UnitId>,
+    pub parent: Option<UnitId>,
     /// How sure.
     pub grade: crate::model::Grade,
     /// Why.
@@ -103,6 +119,7 @@ pub struct Engine {
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
     pub(super) joins: Joins,
+    pub(super) relays: Relays,
     /// Units waiting to be reported, by the time they may be.
     pub(super) waiting: VecDeque<(Nanos, Slot)>,
     /// Those that were put off.
@@ -144,6 +161,7 @@ pub struct Engine {
 impl Engine {
     /// An engine without memory.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
+        let relays = Relays::new(limits.relay_memory);
         let entities = Entities::within(limits.tasks);
         Self {
             settings,
@@ -154,6 +172,7 @@ impl Engine {
             services: FxHashMap::default(),
             units: Slab::default(),
             joins: Joins::default(),
+            relays,
             waiting: VecDeque::new(),
             deferred: VecDeque::new(),
             class_costs: Vec::new(),
@@ -361,10 +380,15 @@ impl Engine {
             self.unit_of(cookie, touched)
         };
         let batch = if together.is_empty() { self.batch(cookie, &said) } else { Vec::new() };
+        let behind = if header.flags & OP_EOF != 0 { self.behind(cookie, before) } else { None };
         for word in said.drain(..) {
             self.heard(cookie, word, Some(during), out);
         }
         self.said = said;
+        if let Some(behind) = behind {
+            // No hook tells that a UNIX socket was closed, but its other end has read that nothing more comes.
+            self.close(behind, Closed::Local, header.nanos, None, out);
+        }
         self.turn_begins(cookie, during);
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let unit = unit.or(together.first().copied());
@@ -379,7 +403,7 @@ impl Engine {
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let Some(doubted) = thread.follow(nth) else { return };
-        self.entities.lose(header.tgid);
+        self.entities.lose(header.tgid, header.nanos);
         self.doubt(header.tid, doubted);
     }
 
@@ -512,6 +536,7 @@ impl Engine {
         match side {
             Side::Server => {
                 self.turns_of(slot, &turns);
+                self.answer_later(slot);
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
@@ -585,6 +610,7 @@ impl Engine {
         }
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
+        self.relay_expire();
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.give_back();
     }

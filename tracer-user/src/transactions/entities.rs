@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
-use tracer_common::runtime::KIND_GO;
+use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -28,6 +28,9 @@ const REMEMBERED: Nanos = 15_000_000_000;
 const DEPTH: usize = 64;
 /// Calls, and tasks it made, that one interval knows to wait for its answer.
 const WAITING: usize = 1024;
+
+/// Why a task says nothing.
+const SEVERAL: &str = "its task runs several requests at once";
 
 /// Which interval; none is 0.
 pub type Id = u64;
@@ -47,6 +50,8 @@ struct Task {
     mixed: bool,
     /// What it answered last: when, and by which connection.
     last: (Nanos, u64),
+    /// The connection it read a request from last, 0 none.
+    reads: u64,
 }
 
 /// Who was answered in an interval.
@@ -80,8 +85,9 @@ struct Process {
     kins: u32,
     /// Whether there was one.
     known: bool,
-    /// Times something was lost.
+    /// Times something was lost, and when that was noticed last.
     losses: u32,
+    lost_at: Nanos,
 }
 
 /// For whom a task works.
@@ -151,20 +157,21 @@ impl Entities {
     }
 
     /// Something of the process was not seen: what is known of its tasks is void.
-    pub fn lose(&mut self, tgid: u32) {
+    pub fn lose(&mut self, tgid: u32, now: Nanos) {
         if let Some(process) = self.processes.get_mut(&tgid) {
             process.losses = process.losses.wrapping_add(1);
+            process.lost_at = process.lost_at.max(now);
         }
     }
 
     /// The process is gone, or runs another program.
     pub fn forget(&mut self, tgid: u32) {
         // Its tasks stay until they are old: another process of this id begins with another number of losses.
-        self.lose(tgid);
+        self.lose(tgid, 0);
     }
 
     /// Takes the number of relations its process had told of when something happened to `entity`.
-    fn follow(&mut self, tgid: u32, entity: u64, kins: u32) {
+    fn follow(&mut self, tgid: u32, entity: u64, kins: u32, now: Nanos) {
         let process = self.processes.entry(tgid).or_default();
         if is_unique(entity) {
             return;
@@ -175,6 +182,7 @@ impl Entities {
         } else if ahead != 0 && ahead <= u32::MAX / 2 {
             process.kins = kins;
             process.losses = process.losses.wrapping_add(1);
+            process.lost_at = process.lost_at.max(now);
             self.lost += u64::from(ahead);
         }
     }
@@ -189,7 +197,7 @@ impl Entities {
             // Told before, or too late: what it says was taken for lost.
             return;
         }
-        self.follow(tgid, kin.child, kin.nth.wrapping_sub(1));
+        self.follow(tgid, kin.child, kin.nth.wrapping_sub(1), kin.header.nanos);
         if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !unique) {
             process.kins = kin.nth;
         }
@@ -213,7 +221,10 @@ impl Entities {
     fn make_room(&mut self) {
         if self.tasks.len() >= self.limit {
             self.tasks_reached += 1;
-            self.tasks.clear();
+            self.tasks.retain(|_, task| task.mixed);
+            if self.tasks.len() > self.limit / 2 {
+                self.tasks.clear();
+            }
         }
     }
 
@@ -221,8 +232,7 @@ impl Entities {
     fn current(&mut self, tgid: u32, entity: u64, now: Nanos, over: &impl Fn(Slot) -> bool) -> Id {
         let losses = self.losses(tgid);
         let key = (tgid, entity);
-        let task = self.tasks.get(&key).copied().filter(|task| task.losses == losses);
-        let task = task.unwrap_or(Task { losses, ..Task::default() });
+        let task = self.task(tgid, entity);
         if let Some(interval) = self.interval(task.now)
             && interval.answer.is_none_or(|answer| !over(answer.request))
         {
@@ -260,12 +270,12 @@ impl Entities {
         if !is_named(entity) {
             return Works::Unknown("which task of its runtime it was is not known");
         }
-        self.follow(tgid, entity, op.kins);
+        self.follow(tgid, entity, op.kins, op.header.nanos);
         if self.is_late(op) {
             return Works::Unknown("its task was made anew since");
         }
-        if self.tasks.get(&(tgid, entity)).is_some_and(|task| task.mixed && task.losses == self.losses(tgid)) {
-            return Works::Unknown("its task answers several requests at once");
+        if self.task(tgid, entity).mixed {
+            return Works::Unknown(SEVERAL);
         }
         let own = self.current(tgid, entity, op.header.nanos, &over);
         let mut id = own;
@@ -291,6 +301,51 @@ impl Entities {
         })
     }
 
+    /// Whether the task of an interval was made by another one that is known.
+    pub fn is_made(&self, id: Id) -> bool {
+        self.interval(id).is_some_and(|interval| interval.maker != 0)
+    }
+
+    /// The task of an operation read a request from the connection `cookie`. One that reads of several connections is a loop,
+    /// or what all its callbacks share: it stands for no request. Gives the calls that are in doubt by that, each with why.
+    pub fn reads(&mut self, op: &Op, cookie: u64) -> Vec<(Slot, Option<&'static str>)> {
+        let (tgid, entity) = (op.header.tgid, op.entity);
+        let mut decided = Vec::new();
+        if !is_named(entity) {
+            return decided;
+        }
+        self.follow(tgid, entity, op.kins, op.header.nanos);
+        if self.is_late(op) {
+            return decided;
+        }
+        let mut task = self.task(tgid, entity);
+        let several = task.reads != 0 && task.reads != cookie;
+        task.reads = cookie;
+        if several && !task.mixed {
+            task.mixed = true;
+            let doubt = Some(SEVERAL);
+            if let Some(interval) = self.interval_mut(task.now) {
+                interval.doubt = doubt;
+            }
+            self.spread(task.now, doubt, &mut decided);
+        }
+        if !self.tasks.contains_key(&(tgid, entity)) {
+            self.make_room();
+        }
+        self.tasks.insert((tgid, entity), task);
+        decided
+    }
+
+    /// What is known of a task. After a loss its name may be another's; that it stood for none is believed even then.
+    fn task(&self, tgid: u32, entity: u64) -> Task {
+        let losses = self.losses(tgid);
+        match self.tasks.get(&(tgid, entity)) {
+            Some(task) if task.losses == losses => *task,
+            Some(task) => Task { losses, mixed: task.mixed, reads: task.reads, ..Task::default() },
+            None => Task { losses, ..Task::default() },
+        }
+    }
+
     /// A call waits for what its interval turns out to be for.
     pub fn waits(&mut self, id: Id, call: Slot) -> bool {
         let Some(interval) = self.interval_mut(id).filter(|interval| interval.calls.len() < WAITING) else {
@@ -313,7 +368,7 @@ impl Entities {
         if !is_named(entity) {
             return Vec::new();
         }
-        self.follow(tgid, entity, op.kins);
+        self.follow(tgid, entity, op.kins, op.header.nanos);
         if self.is_late(op) {
             return Vec::new();
         }
@@ -328,7 +383,11 @@ impl Entities {
         let several = at > answer.start && !(alone && of == cookie);
         task.mixed |= several;
         let previous = before.map_or(0, |before| before.now);
-        let doubt = task.mixed.then_some("its task answers several requests at once");
+        let mixed = task.mixed.then_some(SEVERAL);
+        // Others may have been read meanwhile, by the same task, and what it asked for may have been for them.
+        let unseen = kind(entity) == KIND_PYTHON
+            && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
+        let doubt = mixed.or(unseen.then_some("something of its process was not seen while the request was open"));
         let mut decided = Vec::new();
         if several && !again {
             self.spread(previous, doubt, &mut decided);
@@ -339,7 +398,7 @@ impl Entities {
             interval.answer = Some(answer);
         } else {
             // The one before is not over yet.
-            interval.doubt = Some("its task answers several requests at once");
+            interval.doubt = Some(SEVERAL);
         }
         let doubt = interval.doubt;
         self.spread(id, doubt, &mut decided);

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Output};
 use super::join;
-use crate::guard::fill::{Fill, scaled};
+use crate::guard::fill::{Fill, MEMORY, scaled};
 use crate::model::Nanos;
 use crate::protocols::Said;
 
@@ -36,6 +36,8 @@ pub struct Limits {
     /// Most tasks of runtimes, and most stretches of their time: beyond the first all are forgotten, beyond the second the
     /// oldest.
     pub tasks: usize,
+    /// Memory the bounds of what agents tell each other follow, bytes.
+    pub relay_memory: u64,
 }
 
 impl Default for Limits {
@@ -50,6 +52,7 @@ impl Default for Limits {
             processes: 65_536,
             head_bytes: 64 << 20,
             tasks: 65_536,
+            relay_memory: MEMORY,
         }
     }
 }
@@ -57,7 +60,8 @@ impl Default for Limits {
 impl Limits {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, tasks } = Self::default();
+        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, tasks, relay_memory: _ } =
+            Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
             grace,
@@ -69,6 +73,7 @@ impl Limits {
             processes: scaled(processes),
             head_bytes: scaled(head_bytes),
             tasks: scaled(tasks),
+            relay_memory: memory,
         }
     }
 }
@@ -94,15 +99,30 @@ pub struct EngineFills {
     pub tasks: Fill,
     /// Stretches of their time.
     pub intervals: Fill,
+    /// Requests, and what other agents said of some.
+    pub relay_requests: Fill,
+    /// Calls whose other end may tell of them.
+    pub relay_calls: Fill,
 }
 
 impl Engine {
     /// How full everything is. A new bound has no way around this: the pattern names all of them.
     pub fn fills(&self) -> EngineFills {
-        let Limits { grace: _, handover: _, idle: _, connections, threads, units, processes, head_bytes, tasks } =
-            self.limits;
+        let Limits {
+            grace: _,
+            handover: _,
+            idle: _,
+            connections,
+            threads,
+            units,
+            processes,
+            head_bytes,
+            tasks,
+            relay_memory: _,
+        } = self.limits;
         let (named, intervals) = self.entities.len();
         let counters = &self.counters;
+        let (relay_requests, relay_calls) = self.relays.fills();
         EngineFills {
             connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
             closing: Fill::new(self.closing.len(), connections, counters.closing_early),
@@ -113,6 +133,8 @@ impl Engine {
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
             tasks: Fill::new(named, tasks, self.entities.tasks_reached),
             intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
+            relay_requests,
+            relay_calls,
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::relayed::Relayed;
 use crate::model::{ClassId, Cost, Grade, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::Request;
 
@@ -180,12 +181,20 @@ pub struct Live {
     pub turns: Vec<u64>,
     /// Times its report was put off.
     pub deferred: u8,
+    /// What it has to do with another host.
+    pub relay: Option<Box<Relayed>>,
 }
 
 impl Live {
     /// What is remembered of it.
     pub fn kept(&self) -> Kept {
         (self.id, self.trace, self.service, self.class)
+    }
+
+    /// The call on another host that is this request's other end, as that host's agent says.
+    pub fn relayed_parent(&self) -> Option<UnitId> {
+        let given = self.relay.as_ref()?.given.as_ref()?;
+        Some(given.context.parent)
     }
 
     /// Time in which at least one call was open.

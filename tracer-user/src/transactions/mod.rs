@@ -18,6 +18,7 @@ pub mod ids;
 pub mod join;
 pub mod limits;
 pub mod live;
+pub mod relayed;
 mod report;
 mod tasks;
 pub mod thread;

@@ -9,12 +9,13 @@ use crate::model::{ClassId, Grade, Nanos, Side, TraceId, UnitId};
 const DEFERRAL: Nanos = 250_000_000;
 const DEFERRALS: u8 = 40;
 /// Generations of parents followed to the beginning of a transaction.
-const DEPTH: u32 = 64;
+pub(super) const DEPTH: u32 = 64;
 
 impl Engine {
     /// Gives out the units whose grace time ended by `now`.
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.bury(now, out);
+        self.relay_sweep(out);
         loop {
             // Two queues, each in the order of time.
             let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
@@ -49,7 +50,7 @@ impl Engine {
             return true;
         }
         let is_open = |call: &Slot| self.units.get(*call).is_some_and(|call| call.cause.open);
-        if live.helped.iter().any(is_open) {
+        if live.helped.iter().any(is_open) || self.awaits_word(live) {
             return true;
         }
         let above = |live: &Live| live.caller.and_then(|(call, _)| self.units.get(call));
@@ -77,7 +78,7 @@ impl Engine {
     }
 
     /// The transaction a unit belongs to: that of the first request up its chain of parents.
-    fn trace(&self, live: &Live, depth: u32) -> TraceId {
+    pub(super) fn trace(&self, live: &Live, depth: u32) -> TraceId {
         if depth == 0 {
             return live.trace;
         }
@@ -116,9 +117,11 @@ impl Engine {
         }
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);
+        let trace = self.relay_over(slot, trace);
+        let Some(live) = self.units.get(slot) else { return };
         let verdicts = match live.side {
             Side::Server => {
-                let parent = live.remote_parent.or(live.caller.map(|(_, id)| id));
+                let parent = live.remote_parent.or(live.caller.map(|(_, id)| id)).or_else(|| live.relayed_parent());
                 let (grade, evidence) = if live.request.asked.timed {
                     (Grade::Ambiguous, "a turn: what it cost is not known")
                 } else if live.shared {

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, WAKE_RESULT,
-    Wake, tcp_state,
+    Books, ENTITY_BITS, FAMILY_INET, Header, KIN_CREATED, Kin, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State,
+    TICK_DEAD, Tick, WAKE_RESULT, Wake, tcp_state,
 };
+use tracer_common::runtime::KIND_PYTHON;
 
 use crate::decode::Record;
 use crate::model::{Nanos, Side};
@@ -43,6 +44,7 @@ pub(super) enum Sent {
     State(State),
     Tick(Tick),
     Wake(Wake),
+    Kin(Kin),
 }
 
 impl Sent {
@@ -53,6 +55,7 @@ impl Sent {
             Self::State(state) => Record::State(*state),
             Self::Tick(tick) => Record::Tick(*tick),
             Self::Wake(wake) => Record::Wake(*wake),
+            Self::Kin(kin) => Record::Kin(*kin),
         }
     }
 
@@ -65,10 +68,15 @@ impl Sent {
                 let Books { reads, polls, .. } = op.books;
                 let (tid, nth, cookie) = (op.header.tid, op.nth, op.cookie);
                 let first = text.lines().next().unwrap_or_default();
-                format!("{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}: {first}\n", op.pos)
+                let (task, kins) = (op.entity & 0xffff, op.kins);
+                format!(
+                    "{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}, task {task} after {kins}: {first}\n",
+                    op.pos
+                )
             }
             Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
             Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
+            Self::Kin(kin) => format!("{} made by {} #{}\n", kin.child & 0xffff, kin.parent & 0xffff, kin.nth),
             Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
             Self::Wake(wake) => {
                 let Wake { header, wakee, nth, slept_at, given_at, given_by, .. } = wake;
@@ -91,6 +99,8 @@ pub(super) struct Truth {
     pub(super) units: HashMap<Name, Option<Name>>,
     /// Units of threads that run one request at a time.
     pub(super) serial: Vec<Name>,
+    /// Calls of tasks.
+    pub(super) tasked: Vec<Name>,
     /// CPU that all threads used together, nanoseconds.
     pub(super) cpu: u64,
 }
@@ -118,6 +128,8 @@ struct End {
     opened: bool,
     own: u32,
     far: u32,
+    /// The task that reads it, where there are tasks.
+    reader: u64,
 }
 
 /// A connection from the front to the back service, and the thread that serves it.
@@ -139,6 +151,9 @@ struct Job {
     aborted: bool,
     /// The thread of the pool that makes its call.
     worker: Option<u32>,
+    /// The task that answers it, and the one that makes its call, where there are tasks.
+    task: u64,
+    child: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,15 +192,26 @@ pub(super) struct Host<'a> {
     threads: HashMap<u32, Runs>,
     /// Clients may go away in the middle of their request.
     aborts: bool,
+    /// The loop runs tasks, which go on in any order; how many were made, names that are free, and who acts.
+    tasks: bool,
+    kins: u32,
+    names: Vec<u64>,
+    acting: u64,
     pub(super) sent: Vec<Sent>,
     pub(super) truth: Truth,
 }
 
 impl<'a> Host<'a> {
     pub(super) fn new(choices: Choices<'a>, aborts: bool) -> Self {
+        let mut choices = choices;
+        let tasks = choices.once_in(2);
         Self {
             choices,
             aborts,
+            tasks,
+            kins: 0,
+            names: (1..4096).rev().collect(),
+            acting: 0,
             nanos: 1_000_000,
             next: 0,
             ends: Vec::new(),
@@ -259,7 +285,8 @@ impl<'a> Host<'a> {
             self.truth.serial.push(name.clone());
         }
         let calls = self.choices.below(3);
-        Job { path: name.1, end, calls, link: None, step: Step::Read, aborted: false, worker: None }
+        let (path, step) = (name.1, Step::Read);
+        Job { path, end, calls, link: None, step, aborted: false, worker: None, task: 0, child: 0 }
     }
 
     /// The next steps of a request, up to where its thread waits.
@@ -267,7 +294,11 @@ impl<'a> Host<'a> {
         match job.step {
             Step::Read => {
                 self.waits(tid, wide);
+                self.reads(wide, job.end);
                 self.moves(front(tid), tid, job.end, false, &request(&job.path));
+                if wide && self.tasks {
+                    job.task = self.makes(self.acting);
+                }
                 job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
                 // A callback that only queues the work: another one does it.
                 if wide && self.choices.once_in(6) {
@@ -276,7 +307,8 @@ impl<'a> Host<'a> {
                 self.acts(tid, wide, job);
             }
             Step::Send | Step::Answer => {
-                if wide {
+                // A task goes on after others did, without a wait in between.
+                if wide && (!self.tasks || self.choices.once_in(2)) {
                     self.waits(tid, true);
                 }
                 self.acts(tid, wide, job);
@@ -301,10 +333,15 @@ impl<'a> Host<'a> {
                 }
                 self.waits(tid, wide);
                 let end = self.links[link].client;
+                self.reads(wide, end);
                 self.moves(front(tid), tid, end, false, &reply());
+                self.ends_task(std::mem::take(&mut job.child));
                 self.free_links.push(link);
                 job.calls -= 1;
                 job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
+                if wide && self.tasks && self.choices.once_in(2) {
+                    return;
+                }
                 self.acts(tid, wide, job);
             }
             Step::Done => {}
@@ -318,12 +355,15 @@ impl<'a> Host<'a> {
             job.aborted = true;
             self.closes(0, job.end);
         }
+        self.acting = job.task;
         if job.step == Step::Answer && job.aborted {
+            self.ends_task(job.task);
             job.step = Step::Done;
             return;
         }
         if job.step == Step::Answer {
             self.moves(front(tid), tid, job.end, true, &reply());
+            self.ends_task(job.task);
             if self.choices.once_in(4) {
                 self.closes(tid, job.end);
             } else {
@@ -336,12 +376,19 @@ impl<'a> Host<'a> {
         let above = (Side::Server, job.path.clone());
         self.truth.units.insert((Side::Client, path.clone()), Some(above));
         self.truth.units.insert((Side::Server, path.clone()), Some((Side::Client, path.clone())));
+        if wide && self.tasks {
+            self.truth.tasked.push((Side::Client, path.clone()));
+        }
         let worker = POOL[self.choices.below(POOL.len())];
         let pooled = !wide && self.choices.once_in(3) && self.threads.get(&worker).is_none_or(|runs| runs.busy == 0);
         if !wide && !pooled {
             self.truth.serial.push((Side::Client, path.clone()));
         }
         let by = if pooled { self.gives(tid, worker) } else { tid };
+        if wide && self.tasks && self.choices.once_in(2) {
+            job.child = self.makes(job.task);
+            self.acting = job.child;
+        }
         let old = if self.choices.once_in(3) { None } else { self.free_links.pop() };
         let link = old.unwrap_or_else(|| self.connects(by));
         job.link = Some(link);
@@ -447,8 +494,42 @@ impl<'a> Host<'a> {
             Some(other) => (other.far, other.own),
             None => (isn, isn ^ 0x5555_5555),
         };
-        self.ends.push(End { cookie, rx: 0, tx: 0, opened: false, own, far });
+        self.ends.push(End { cookie, rx: 0, tx: 0, opened: false, own, far, reader: 0 });
         self.ends.len() - 1
+    }
+
+    /// A task is made by another; it may get the name of one that is no more.
+    fn makes(&mut self, by: u64) -> u64 {
+        let Some(name) = self.names.pop() else { return 0 };
+        self.kins += 1;
+        let header = self.header(Kind::Kin, LOOPS, LOOP);
+        let (child, parent) = (entity(name), entity(by));
+        self.sent.push(Sent::Kin(Kin {
+            header,
+            child,
+            parent,
+            nth: self.kins,
+            relation: KIN_CREATED,
+            ..Kin::default()
+        }));
+        name
+    }
+
+    fn ends_task(&mut self, name: u64) {
+        if name != 0 {
+            self.names.push(name);
+        }
+    }
+
+    /// A callback of a connection is next, which runs in a task of its own.
+    fn reads(&mut self, wide: bool, end: usize) {
+        if !wide || !self.tasks {
+            return;
+        }
+        if self.ends[end].reader == 0 {
+            self.ends[end].reader = self.makes(0);
+        }
+        self.acting = self.ends[end].reader;
     }
 
     fn works(&mut self, tid: u32) {
@@ -496,8 +577,9 @@ impl<'a> Host<'a> {
         let seq = isn.wrapping_add(1).wrapping_add(*pos as u32);
         let header = Header { flags: if sends { OP_TX } else { 0 }, ..header };
         let bytes = text.len() as u32;
-        let op =
-            Op { header, cookie: end.cookie, pos: *pos, bytes, seq, head: bytes as u16, nth, books, ..Op::default() };
+        let (cookie, head, pos_now) = (end.cookie, bytes as u16, *pos);
+        let (entity, kins) = if self.tasks && tid == LOOP { (entity(self.acting), self.kins) } else { (0, 0) };
+        let op = Op { header, cookie, pos: pos_now, bytes, seq, head, nth, entity, kins, books, ..Op::default() };
         *pos += u64::from(bytes);
         self.sent.push(Sent::Op(op, text.as_bytes().to_vec()));
     }
@@ -541,6 +623,11 @@ impl<'a> Host<'a> {
         self.tick(tid, TICK_DEAD);
         self.threads.remove(&tid);
     }
+}
+
+/// A task as records name it.
+fn entity(name: u64) -> u64 {
+    (u64::from(KIND_PYTHON) << ENTITY_BITS) | name
 }
 
 fn request(path: &str) -> String {

@@ -164,6 +164,11 @@ proptest! {
 
         let missing: Vec<&Name> = truth.units.keys().filter(|name| !told.units.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
+        for name in &truth.tasked {
+            let (_, parent, grade) = told.units[name];
+            prop_assert!(matches!(grade, Grade::Certain | Grade::Confirmed), "{:?} is {:?}", name, grade);
+            prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.units[name].as_ref(), "{:?}", name);
+        }
         let serial: HashSet<&Name> = truth.serial.iter().collect();
         for (name, (outcome, parent, grade)) in &told.units {
             prop_assert_eq!(*outcome, Some(Outcome::Complete), "{:?}", name);

@@ -89,17 +89,20 @@ impl Engine {
         Cause { tasked: true, evidence, ..cause }
     }
 
-    /// A call was sent: for whom its task works.
-    pub(super) fn sent_by_task(&mut self, slot: Slot, op: &Op) {
-        let Some(live) = self.units.get(slot).filter(|live| live.cause.tasked) else { return };
+    /// A call was sent: for whom its task works. Gives whether it is a task that another made.
+    pub(super) fn sent_by_task(&mut self, slot: Slot, op: &Op) -> bool {
+        let Some(live) = self.units.get(slot).filter(|live| live.cause.tasked) else { return false };
         if live.cause.alone && live.cause.candidate.is_none() {
             // Its process serves nobody.
-            return;
+            return false;
         }
         let units = &self.units;
         let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
         match self.entities.works(op, over) {
-            Works::For(answer, doubt) => self.tell(slot, &answer, doubt),
+            Works::For(answer, doubt) => {
+                self.tell(slot, &answer, doubt);
+                return true;
+            }
             Works::Undecided(id) => {
                 if self.entities.waits(id, slot)
                     && let Some(live) = self.units.get_mut(slot)
@@ -109,6 +112,7 @@ impl Engine {
                     live.cause.open = true;
                     live.cause.evidence = NOBODY;
                 }
+                return self.entities.is_made(id);
             }
             Works::Unknown(why) => {
                 if let Some(live) = self.units.get_mut(slot)
@@ -116,6 +120,21 @@ impl Engine {
                 {
                     live.cause.evidence = why;
                 }
+            }
+        }
+        false
+    }
+
+    /// A request was read by the task of an operation.
+    pub(super) fn read_by_task(&mut self, cookie: u64, op: &Op) {
+        for (call, doubt) in self.entities.reads(op, cookie) {
+            let Some(live) = self.units.get_mut(call) else { continue };
+            if live.cause.told {
+                live.cause.handed = Some(Handed { doubt });
+            } else if live.cause.waits {
+                live.cause.waits = false;
+                live.cause.open = false;
+                live.cause.evidence = doubt.unwrap_or(NOBODY);
             }
         }
     }

@@ -135,7 +135,7 @@ impl Host {
             .into_iter()
             .filter_map(|output| match output {
                 Output::Finished(live, verdicts) => Some((live, verdicts)),
-                Output::Begun(_) | Output::Sample(_) => None,
+                _ => None,
             })
             .collect();
         units.sort_by_key(|(live, _)| (live.start, live.cookie));

@@ -12,10 +12,8 @@ pub(in crate::protocols) struct RestingLanes {
     framed: Box<dyn Framed>,
     /// The lowest first; the other way round where none was.
     seen: (u64, u64),
-    next: u64,
     rx: RestingLane,
     tx: RestingLane,
-    verdict: Verdict,
 }
 
 /// One direction.
@@ -24,6 +22,8 @@ struct RestingLane {
     /// Whether it is not known where frames begin, and bytes since then, as far as they can be counted here.
     is_lost: bool,
     misses: u8,
+    /// That of the connection: there is room for it here.
+    verdict: Verdict,
     lost: u32,
     usual: u32,
 }
@@ -34,24 +34,31 @@ impl Multiplexed {
         self.open.is_empty() && self.parked.is_empty() && self.rx.is_quiet() && self.tx.is_quiet()
     }
 
-    /// What is to be kept of it while nothing is under way, and where the directions stand.
-    pub(in crate::protocols) fn rest(self) -> (RestingLanes, Stand, Stand) {
+    /// What is to be kept of it while nothing is under way, the number of the next exchange, and where the directions stand.
+    pub(in crate::protocols) fn rest(self) -> (RestingLanes, u64, Stand, Stand) {
         let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
         framed.rest();
         let stands = (rx.stand(), tx.stand());
         let seen = seen.unwrap_or((1, 0));
-        (RestingLanes { framed, seen, next, rx: rx.rest(), tx: tx.rest(), verdict }, stands.0, stands.1)
+        (RestingLanes { framed, seen, rx: rx.rest(verdict), tx: tx.rest(verdict) }, next, stands.0, stands.1)
     }
 }
 
 impl RestingLanes {
     /// As it was before it rested.
-    pub(in crate::protocols) fn wake(self, requests: Option<Direction>, rx: Stand, tx: Stand) -> Multiplexed {
+    pub(in crate::protocols) fn wake(
+        self,
+        next: u64,
+        requests: Option<Direction>,
+        rx: Stand,
+        tx: Stand,
+    ) -> Multiplexed {
         let requests = requests.unwrap_or(Direction::Rx);
         let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
+        let verdict = self.rx.verdict;
         (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
         let seen = Some(self.seen).filter(|(lowest, highest)| lowest <= highest);
-        (made.seen, made.next, made.verdict) = (seen, self.next, self.verdict);
+        (made.seen, made.next, made.verdict) = (seen, next, verdict);
         made
     }
 
@@ -69,11 +76,12 @@ impl Lane {
         self.buffer.is_empty() && self.start.is_none() && self.left == 0 && self.reckoned.is_none()
     }
 
-    fn rest(self) -> RestingLane {
+    fn rest(self, verdict: Verdict) -> RestingLane {
         let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         RestingLane {
             is_lost: self.lost.is_some(),
             misses: self.misses,
+            verdict,
             lost: most(self.lost.unwrap_or(0)),
             usual: most(self.usual),
         }

@@ -1,0 +1,33 @@
+//! Any bytes as what another agent sends, and as what a recording holds of it; what was understood, said again, is the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::relay::Agent;
+use tracer_user::relay::event::Event;
+use tracer_user::relay::matches::{Given, Matches};
+use tracer_user::relay::message::{Decoder, Encoder, Message};
+
+fuzz_target!(|data: &[u8]| {
+    if let Some((now, event)) = Event::decode(data) {
+        assert_eq!(Event::decode(&event.encode(now)), Some((now, event)));
+    }
+    let mut found = Vec::new();
+    // What came before garbage counts.
+    let _ = Decoder::default().read(data, &mut found);
+    let (mut bytes, mut again) = (Vec::new(), Vec::new());
+    let mut encoder = Encoder::default();
+    found.iter().for_each(|message| encoder.put(message, &mut bytes));
+    Decoder::default().read(&bytes, &mut again).expect("our own form");
+    assert_eq!(found, again);
+    let mut matches: Matches<u32> = Matches::new(8);
+    for (now, message) in (0..).zip(found) {
+        let Message::Context(context) = message else { continue };
+        let key = context.key;
+        let from = Agent { number: now % 3, host: "fuzz".into() };
+        matches.context(now, Given { context, from });
+        if now % 2 == 0 {
+            matches.unit(now, key, now as u32);
+        }
+        assert!(matches.len() <= 8);
+    }
+});

@@ -1,0 +1,87 @@
+//! Calls whose other end was told of them, and may tell how long it took.
+
+use rustc_hash::FxHashMap;
+
+use super::key::Key;
+use crate::guard::room::Room;
+
+/// Most calls that wait for word of their other end.
+pub const LIMIT: usize = 65_536;
+
+/// Calls by their keys. `U` names a call of the engine.
+#[derive(Debug)]
+pub struct Calls<U> {
+    calls: FxHashMap<u64, (Key, U)>,
+    limit: usize,
+    /// Calls not remembered because there were too many.
+    pub refused: u64,
+}
+
+impl<U: Copy> Calls<U> {
+    /// An empty table for `limit` calls.
+    pub fn new(limit: usize) -> Self {
+        Self { calls: FxHashMap::default(), limit, refused: 0 }
+    }
+
+    /// Calls remembered.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Most that are.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// A call's context was sent.
+    pub fn sent(&mut self, key: Key, call: U) {
+        if self.calls.len() < self.limit || self.calls.contains_key(&key.place()) {
+            self.calls.insert(key.place(), (key, call));
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    /// Its other end has answered: the call, if it is still remembered. Once.
+    pub fn answered(&mut self, key: Key) -> Option<U> {
+        let fits = self.calls.get(&key.place()).is_some_and(|(known, _)| known.fits(key));
+        if fits { self.calls.remove(&key.place()).map(|(_, call)| call) } else { None }
+    }
+
+    /// The call was reported.
+    pub fn over(&mut self, key: Key) {
+        if self.calls.get(&key.place()).is_some_and(|(known, _)| *known == key) {
+            self.calls.remove(&key.place());
+        }
+    }
+
+    /// Gives back the room of a table that is mostly empty.
+    pub fn give_back(&mut self) {
+        self.calls.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_finds_its_call_once() {
+        let key = |seq| Key { opener: 5, accepting: 6, seq };
+        let mut calls = Calls::new(2);
+        calls.sent(key(1), 'a');
+        calls.sent(key(2), 'b');
+        calls.sent(key(3), 'c');
+        assert_eq!((calls.len(), calls.refused), (2, 1));
+        assert_eq!(calls.answered(Key { opener: 6, ..key(1) }), Some('a'), "a FIN came before");
+        assert_eq!(calls.answered(key(1)), None);
+        assert_eq!(calls.answered(Key { opener: 9, ..key(2) }), None, "another connection");
+        calls.over(key(2));
+        assert!(calls.is_empty());
+    }
+}

@@ -1,0 +1,165 @@
+//! A session's bytes: frames over TCP, encrypted and authenticated by a key both agents share, or plain.
+//!
+//! With a key every frame is a message of Noise (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, revision 34): who does not
+//! have the key fails at the first frame, each session has keys of its own, and nothing can be sent again later. A frame
+//! is two bytes of length and that many bytes.
+
+use std::io;
+use std::time::Duration;
+
+use snow::{Builder, TransportState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// The protocol's name, of which both ends must have the same.
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Said before the handshake by both, so that another protocol, or version of this one, fails at once.
+const PROLOGUE: &[u8] = b"tracer relay 1";
+/// Longest frame, bytes.
+const FRAME: usize = 65_535;
+/// Of a frame that is not its content.
+const TAG: usize = 16;
+/// Most content of a frame, bytes.
+pub const CONTENT: usize = 32 * 1024;
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+
+/// A key both agents have.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other end does not have the key, or is no agent.
+    #[error("the other end does not have the same key, or is no agent")]
+    Key,
+    /// What it sent is no frame.
+    #[error("not a frame")]
+    Frame,
+    /// It took too long.
+    #[error("it did not answer in time")]
+    Slow,
+}
+
+/// Both halves of a session.
+#[derive(Debug)]
+pub struct Channel {
+    /// What is sent.
+    pub writer: Writer,
+    /// What is received.
+    pub reader: Reader,
+}
+
+type Shared = std::sync::Arc<std::sync::Mutex<TransportState>>;
+
+/// The half that sends.
+#[derive(Debug)]
+pub struct Writer {
+    half: OwnedWriteHalf,
+    noise: Option<Shared>,
+    frame: Vec<u8>,
+    /// Bytes sent.
+    pub bytes: u64,
+}
+
+/// The half that receives.
+#[derive(Debug)]
+pub struct Reader {
+    half: OwnedReadHalf,
+    noise: Option<Shared>,
+    frame: Vec<u8>,
+    content: Vec<u8>,
+}
+
+impl Channel {
+    /// Agrees on a session with the other end of `stream`.
+    pub async fn agree(stream: TcpStream, secret: Option<&Secret>, opened: bool) -> Result<Self, Broken> {
+        tokio::time::timeout(HANDSHAKE, Self::handshake(stream, secret, opened)).await.map_err(|_| Broken::Slow)?
+    }
+
+    async fn handshake(mut stream: TcpStream, secret: Option<&Secret>, opened: bool) -> Result<Self, Broken> {
+        stream.set_nodelay(true)?;
+        let noise = match secret {
+            None => None,
+            Some(secret) => {
+                let pattern = PATTERN.parse().map_err(|_| Broken::Key)?;
+                let builder = Builder::new(pattern).prologue(PROLOGUE).and_then(|builder| builder.psk(0, &secret.0));
+                let builder = builder.map_err(|_| Broken::Key)?;
+                let state = if opened { builder.build_initiator() } else { builder.build_responder() };
+                let mut state = state.map_err(|_| Broken::Key)?;
+                let (mut ours, mut content) = ([0; 128], [0; 128]);
+                for sends in [opened, !opened] {
+                    if sends {
+                        let len = state.write_message(&[], &mut ours).map_err(|_| Broken::Key)?;
+                        stream.write_u16(len as u16).await?;
+                        stream.write_all(ours.get(..len).unwrap_or_default()).await?;
+                    } else {
+                        let len = usize::from(stream.read_u16().await?);
+                        let mut theirs = [0; 128];
+                        let theirs = theirs.get_mut(..len).ok_or(Broken::Key)?;
+                        stream.read_exact(theirs).await?;
+                        state.read_message(theirs, &mut content).map_err(|_| Broken::Key)?;
+                    }
+                }
+                let state = state.into_transport_mode().map_err(|_| Broken::Key)?;
+                Some(Shared::new(std::sync::Mutex::new(state)))
+            }
+        };
+        let (read, write) = stream.into_split();
+        Ok(Self {
+            writer: Writer { half: write, noise: noise.clone(), frame: Vec::new(), bytes: 0 },
+            reader: Reader { half: read, noise, frame: Vec::new(), content: Vec::new() },
+        })
+    }
+}
+
+impl Writer {
+    /// Sends `content`, at most [`CONTENT`] bytes, as a frame.
+    pub async fn send(&mut self, content: &[u8]) -> Result<(), Broken> {
+        self.frame.clear();
+        match &self.noise {
+            None => {
+                self.frame.extend((content.len() as u16).to_be_bytes());
+                self.frame.extend(content);
+            }
+            Some(noise) => {
+                self.frame.resize(2 + content.len() + TAG, 0);
+                let (head, body) = self.frame.split_at_mut(2);
+                let mut noise = noise.lock().map_err(|_| Broken::Key)?;
+                let len = noise.write_message(content, body).map_err(|_| Broken::Frame)?;
+                head.copy_from_slice(&(len as u16).to_be_bytes());
+            }
+        }
+        self.half.write_all(&self.frame).await?;
+        self.bytes += self.frame.len() as u64;
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// The content of the next frame. Not to be given up half way.
+    pub async fn receive(&mut self) -> Result<&[u8], Broken> {
+        let len = usize::from(self.half.read_u16().await?);
+        if len > FRAME.min(CONTENT + TAG) {
+            return Err(Broken::Frame);
+        }
+        self.frame.resize(len, 0);
+        self.half.read_exact(&mut self.frame).await?;
+        let Some(noise) = &self.noise else { return Ok(&self.frame) };
+        self.content.resize(len, 0);
+        let mut noise = noise.lock().map_err(|_| Broken::Key)?;
+        let len = noise.read_message(&self.frame, &mut self.content).map_err(|_| Broken::Key)?;
+        Ok(self.content.get(..len).unwrap_or_default())
+    }
+}

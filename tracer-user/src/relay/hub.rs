@@ -1,0 +1,445 @@
+//! Who keeps the sessions: dials agents that were named or found, accepts those that dial, and hands messages around.
+//!
+//! The agent that dials sends contexts, the one that accepts answers with summaries, so two agents that call each other
+//! have two sessions. The pipeline's thread never waits: what finds no room is counted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::bans::Bans;
+use super::channel::Broken;
+use super::event::Mode;
+use super::message::Message;
+use super::routes::{ADDRESSES, Routes, is_private};
+use super::session::{Ended, Session, Traffic};
+use super::settings::Settings;
+use super::{Agent, Outcomes, Outgoing, Received};
+
+/// Messages that wait for one session.
+const QUEUE: usize = 8192;
+/// Batches from all sessions that wait for the pipeline, and batches of the pipeline's that wait to be handed around.
+const BATCHES: usize = 256;
+/// Most sessions others may open.
+const SESSIONS: usize = 256;
+/// How long dialling may take.
+const DIAL: Duration = Duration::from_millis(700);
+/// Waits between tries: the first, the longest for agents that were named or have answered before, and for others.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const KNOWN_WAIT: Duration = Duration::from_millis(800);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// A peer as `/api/v1/peers` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerView {
+    /// Where it is.
+    pub address: String,
+    /// `out`: this agent dialled and sends contexts; `in`: the other did.
+    pub direction: &'static str,
+    /// `up`, or `down`: not reached, tried again.
+    pub state: &'static str,
+    /// Its host, once it said so.
+    pub host: String,
+    /// Seconds it has been so.
+    pub for_s: f64,
+    /// Contexts and summaries sent and received in this session.
+    pub sent: u64,
+    /// See `sent`.
+    pub received: u64,
+    /// Bytes sent in this session, encryption included.
+    pub sent_bytes: u64,
+    /// Why the last session ended or did not begin; empty when there was none.
+    pub error: String,
+}
+
+struct Peer {
+    address: String,
+    direction: &'static str,
+    up: bool,
+    host: Arc<str>,
+    since: Instant,
+    traffic: Arc<Traffic>,
+    error: String,
+}
+
+/// Where contexts for an address go.
+struct Dialler {
+    queue: mpsc::Sender<Message>,
+    /// The agent it reached, 0 none.
+    agent: Arc<AtomicU64>,
+    named: bool,
+    task: AbortHandle,
+}
+
+#[derive(Default)]
+struct State {
+    peers: Mutex<BTreeMap<u64, Peer>>,
+    next: AtomicU64,
+    routes: Mutex<Routes>,
+    bans: Mutex<Bans>,
+    /// Sessions that others opened: where their summaries go.
+    accepted: Mutex<HashMap<u64, mpsc::Sender<Message>>>,
+    inbound: AtomicUsize,
+    up: AtomicUsize,
+    sent: AtomicU64,
+    refused: AtomicU64,
+    dropped: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked left a table that is whole: every change is one call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The agent's end of it.
+pub struct Hub {
+    queue: mpsc::Sender<Vec<Outgoing>>,
+    inbox: mpsc::Receiver<Received>,
+    state: Arc<State>,
+    /// Where it listens.
+    pub listen: Option<SocketAddr>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// Begins to listen and dial. Call it where tasks can be started.
+    pub async fn start(settings: Settings, own: Agent) -> io::Result<Self> {
+        let listener = match settings.listen {
+            Some(address) => Some(TcpListener::bind(address).await?),
+            None => None,
+        };
+        let listen = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let (queue, waiting) = mpsc::channel(BATCHES);
+        let (sender, inbox) = mpsc::channel(BATCHES);
+        let state = Arc::new(State::default());
+        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), inbox: sender };
+        if let Some(listener) = listener {
+            tokio::spawn(accept(listener, common.clone()));
+        }
+        tokio::spawn(Router::new(common).run(waiting));
+        Ok(Self { queue, inbox, state, listen })
+    }
+
+    /// Sends, or counts what finds no room.
+    pub fn send(&self, batch: Vec<Outgoing>) {
+        let count = batch.len() as u64;
+        if count > 0 && self.queue.try_send(batch).is_err() {
+            self.state.dropped.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// What other agents said, if anything.
+    pub fn receive(&mut self) -> Option<Received> {
+        self.inbox.try_recv().ok()
+    }
+
+    /// What there is to expect.
+    pub fn mode(&self) -> Mode {
+        if self.state.up.load(Ordering::Relaxed) > 0 { Mode::Waits } else { Mode::Sends }
+    }
+
+    /// What became of messages here.
+    pub fn outcomes(&self) -> Outcomes {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let State { sent, refused, dropped, .. } = &*self.state;
+        Outcomes { sent: of(sent), refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
+    }
+
+    /// Sessions, and those that are tried.
+    pub fn peers(&self) -> Vec<PeerView> {
+        let peers = lock(&self.state.peers);
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let view = |peer: &Peer| PeerView {
+            address: peer.address.clone(),
+            direction: peer.direction,
+            state: if peer.up { "up" } else { "down" },
+            host: peer.host.to_string(),
+            for_s: peer.since.elapsed().as_secs_f64(),
+            sent: of(&peer.traffic.sent),
+            received: of(&peer.traffic.received),
+            sent_bytes: of(&peer.traffic.bytes),
+            error: peer.error.clone(),
+        };
+        peers.values().map(view).collect()
+    }
+}
+
+/// What all tasks share.
+#[derive(Clone)]
+struct Common {
+    settings: Arc<Settings>,
+    own: Agent,
+    state: Arc<State>,
+    inbox: mpsc::Sender<Received>,
+}
+
+impl Common {
+    /// A line of `/api/v1/peers`.
+    fn enter(&self, address: String, direction: &'static str) -> u64 {
+        let id = self.state.next.fetch_add(1, Ordering::Relaxed);
+        let (host, since) = (Arc::from(""), Instant::now());
+        let peer = Peer { address, direction, up: false, host, since, traffic: Arc::default(), error: String::new() };
+        lock(&self.state.peers).insert(id, peer);
+        id
+    }
+
+    fn up(&self, id: u64, agent: &Agent) -> Arc<Traffic> {
+        let traffic = Arc::new(Traffic::default());
+        self.state.up.fetch_add(1, Ordering::Relaxed);
+        if let Some(peer) = lock(&self.state.peers).get_mut(&id) {
+            (peer.up, peer.host, peer.since) = (true, Arc::clone(&agent.host), Instant::now());
+            peer.traffic = Arc::clone(&traffic);
+        }
+        traffic
+    }
+
+    fn down(&self, id: u64, was_up: bool, why: &Ended) {
+        if was_up {
+            self.state.up.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(peer) = lock(&self.state.peers).get_mut(&id) {
+            if peer.up || peer.error.is_empty() {
+                peer.since = Instant::now();
+            }
+            peer.up = false;
+            peer.error = why.to_string();
+        }
+    }
+
+    /// Someone said what no agent says.
+    fn refuse(&self, address: IpAddr, why: &Ended) {
+        self.state.refused.fetch_add(1, Ordering::Relaxed);
+        if why.is_hostile() {
+            lock(&self.state.bans).ban(Instant::now(), address);
+        }
+        log::warn!("relay: {address} refused: {why}");
+    }
+
+    /// A session somebody opened, to its end.
+    async fn serve(&self, stream: TcpStream, from: SocketAddr) {
+        let session = match Session::begin(stream, self.settings.secret.as_ref(), false, &self.own).await {
+            Ok(session) => session,
+            Err(Ended::Broken(Broken::Io(_)) | Ended::Itself) => return,
+            Err(why) => return self.refuse(from.ip(), &why),
+        };
+        let agent = session.agent.clone();
+        let id = self.enter(from.to_string(), "in");
+        let traffic = self.up(id, &agent);
+        let (sender, mut outbox) = mpsc::channel(QUEUE);
+        lock(&self.state.accepted).insert(agent.number, sender.clone());
+        let ended = session.run(&mut outbox, &self.inbox, &traffic, |_| ()).await;
+        {
+            let mut accepted = lock(&self.state.accepted);
+            // It may have come again meanwhile.
+            if accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender)) {
+                accepted.remove(&agent.number);
+            }
+        }
+        self.down(id, true, &ended);
+        lock(&self.state.peers).remove(&id);
+        if ended.is_hostile() {
+            self.refuse(from.ip(), &ended);
+        }
+    }
+
+    /// Keeps a session to `place` up.
+    async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, reached: Arc<AtomicU64>) {
+        let id = self.enter(place.clone(), "out");
+        let (mut wait, mut known) = (FIRST_WAIT, named);
+        loop {
+            let why = match self.reach(&place).await {
+                Ok(session) => {
+                    let agent = session.agent.clone();
+                    let traffic = self.up(id, &agent);
+                    reached.store(agent.number, Ordering::Relaxed);
+                    (wait, known) = (FIRST_WAIT, true);
+                    let ended = session.run(&mut outbox, &self.inbox, &traffic, |said| self.learn(said, &agent)).await;
+                    reached.store(0, Ordering::Relaxed);
+                    self.down(id, true, &ended);
+                    ended
+                }
+                Err(why) => {
+                    self.down(id, false, &why);
+                    why
+                }
+            };
+            if matches!(why, Ended::Over | Ended::Itself) {
+                lock(&self.state.peers).remove(&id);
+                // What is put in from here on is nobody's.
+                return;
+            }
+            // What waited would come too late.
+            let mut lost = 0;
+            while outbox.try_recv().is_ok() {
+                lost += 1;
+            }
+            if known {
+                self.state.dropped.fetch_add(lost, Ordering::Relaxed);
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(if known { KNOWN_WAIT } else { LONGEST_WAIT });
+        }
+    }
+
+    async fn reach(&self, place: &str) -> Result<Session, Ended> {
+        let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
+        let stream = stream.map_err(Broken::Io)?;
+        if self.settings.secret.is_none() && !self.settings.insecure {
+            let far = stream.peer_addr().map_err(Broken::Io)?;
+            if !far.ip().is_loopback() {
+                return Err(Broken::Io(io::Error::other("without a key only agents on loopback are spoken to")).into());
+            }
+        }
+        Session::begin(stream, self.settings.secret.as_ref(), true, &self.own).await
+    }
+
+    /// Whoever answers for a request has its connection's other end.
+    fn learn(&self, said: &[Message], agent: &Agent) {
+        let mut routes = lock(&self.state.routes);
+        for message in said {
+            if let Message::Summary(summary) = message {
+                routes.learn(summary.key.connection(), agent.number);
+            }
+        }
+    }
+}
+
+/// Takes those that come.
+async fn accept(listener: TcpListener, common: Common) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = common.inbox.closed() => return,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // No descriptors, or whoever came has gone.
+                log::warn!("relay: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let banned = lock(&common.state.bans).is_banned(Instant::now(), from.ip());
+        if banned || common.state.inbound.load(Ordering::Relaxed) >= SESSIONS {
+            common.state.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        common.state.inbound.fetch_add(1, Ordering::Relaxed);
+        let common = common.clone();
+        tokio::spawn(async move {
+            common.serve(stream, from).await;
+            common.state.inbound.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Hands the pipeline's messages around.
+struct Router {
+    common: Common,
+    diallers: HashMap<String, Dialler>,
+}
+
+impl Router {
+    fn new(common: Common) -> Self {
+        Self { common, diallers: HashMap::new() }
+    }
+
+    async fn run(mut self, mut waiting: mpsc::Receiver<Vec<Outgoing>>) {
+        for place in self.common.settings.peers.clone() {
+            self.dial(place, true);
+        }
+        while let Some(batch) = waiting.recv().await {
+            for outgoing in batch {
+                match outgoing {
+                    Outgoing::Context { far, context } => self.context(far, context),
+                    Outgoing::Summary { to, summary } => {
+                        let accepted = lock(&self.common.state.accepted);
+                        let message = Message::Summary(summary);
+                        if accepted.get(&to).is_none_or(|queue| queue.try_send(message).is_err()) {
+                            self.common.state.dropped.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            }
+        }
+        for dialler in self.diallers.values() {
+            dialler.task.abort();
+        }
+    }
+
+    fn context(&mut self, far: IpAddr, mut context: super::message::Context) {
+        let known = lock(&self.common.state.routes).of(context.key.connection());
+        let reached = |dialler: &Dialler| dialler.agent.load(Ordering::Relaxed);
+        if let Some(number) = known
+            && let Some(dialler) = self.diallers.values().find(|dialler| reached(dialler) == number)
+        {
+            Self::put(&self.common.state, dialler, Message::Context(context));
+            return;
+        }
+        let settings = &self.common.settings;
+        if settings.discover && is_private(far) {
+            let place = SocketAddr::new(far, settings.port).to_string();
+            if !self.diallers.contains_key(&place) {
+                self.dial(place, false);
+            }
+        }
+        let place = SocketAddr::new(far, self.common.settings.port).to_string();
+        let mut targets: Vec<(u64, &Dialler)> = Vec::new();
+        for (at, dialler) in &self.diallers {
+            let number = reached(dialler);
+            // One that was just found may be reached in a moment.
+            let wanted = if number == 0 { *at == place } else { dialler.named || *at == place };
+            if wanted && (number == 0 || targets.iter().all(|(known, _)| *known != number)) {
+                targets.push((number, dialler));
+            }
+        }
+        context.broadcast = targets.len() > 1;
+        for (_, dialler) in targets {
+            Self::put(&self.common.state, dialler, Message::Context(context.clone()));
+        }
+    }
+
+    fn put(state: &State, dialler: &Dialler, message: Message) {
+        let reached = dialler.agent.load(Ordering::Relaxed) != 0;
+        match dialler.queue.try_send(message) {
+            Ok(()) if reached => state.sent.fetch_add(1, Ordering::Relaxed),
+            Err(_) if reached => state.dropped.fetch_add(1, Ordering::Relaxed),
+            // Nobody is there so far as is known: an ordinary call to the network.
+            Ok(()) | Err(_) => 0,
+        };
+    }
+
+    fn dial(&mut self, place: String, named: bool) {
+        if self.diallers.len() >= ADDRESSES {
+            let stale =
+                self.diallers.iter().find(|(_, known)| !known.named && known.agent.load(Ordering::Relaxed) == 0);
+            let Some(stale) = stale.map(|(place, _)| place.clone()) else { return };
+            if let Some(dialler) = self.diallers.remove(&stale) {
+                dialler.task.abort();
+                lock(&self.common.state.peers).retain(|_, peer| peer.direction != "out" || peer.address != stale);
+            }
+        }
+        let (queue, outbox) = mpsc::channel(QUEUE);
+        let agent = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn(self.common.clone().dial(place.clone(), named, outbox, Arc::clone(&agent)));
+        self.diallers.insert(place, Dialler { queue, agent, named, task: task.abort_handle() });
+    }
+}
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

@@ -1,0 +1,192 @@
+//! Agents that speak to each other over loopback: with and without a key, after garbage, and again after a break.
+
+use std::future::Future;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::model::{TraceId, UnitId};
+use crate::relay::channel::Secret;
+use crate::relay::key::Key;
+use crate::relay::message::{Context, Summary};
+
+/// How long a condition may take to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn settings(secret: Option<u8>, peers: Vec<String>) -> Settings {
+    let secret = secret.map(|byte| Secret([byte; 32]));
+    let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    Settings { listen, peers, discover: false, port: 1, secret, insecure: false }
+}
+
+async fn hub(number: u64, secret: Option<u8>, peers: &[SocketAddr]) -> Hub {
+    let own = Agent { number, host: format!("host{number}").into() };
+    Hub::start(settings(secret, peers.iter().map(ToString::to_string).collect()), own).await.unwrap()
+}
+
+fn runs(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn context(seq: u32) -> Outgoing {
+    let context = Context {
+        key: Key { opener: 1, accepting: 2, seq },
+        trace: TraceId(7),
+        parent: UnitId(9),
+        settled: true,
+        broadcast: false,
+        sampled: None,
+        service: "shop".into(),
+        class: "GET /".into(),
+    };
+    Outgoing::Context { far: IpAddr::from([127, 0, 0, 1]), context }
+}
+
+fn summary(to: u64, seq: u32) -> Outgoing {
+    let key = Key { opener: 1, accepting: 2, seq };
+    let unit = UnitId(4);
+    let summary = Summary { key, unit, duration: 5, queue: 1, cpu: 2, start: 3, status: 200, error: false };
+    Outgoing::Summary { to, summary }
+}
+
+async fn next(hub: &mut Hub) -> Received {
+    let mut found = None;
+    until("a message comes", || {
+        found = hub.receive();
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+#[test]
+fn contexts_go_and_summaries_come_back() {
+    for secret in [None, Some(5)] {
+        runs(async move {
+            let mut callee = hub(1, secret, &[]).await;
+            let mut caller = hub(2, secret, &[callee.listen.unwrap()]).await;
+            until("a session", || caller.mode() == Mode::Waits && callee.mode() == Mode::Waits).await;
+            until("the peer is known", || caller.peers().iter().any(|peer| peer.host == "host1")).await;
+            caller.send(vec![context(10), context(11)]);
+            let got = next(&mut callee).await;
+            assert_eq!((got.from.number, &*got.from.host, got.messages.len()), (2, "host2", 2));
+            callee.send(vec![summary(2, 10)]);
+            let got = next(&mut caller).await;
+            assert!(matches!(got.messages[..], [Message::Summary(Summary { cpu: 2, .. })]));
+            assert_eq!((caller.outcomes().sent, callee.outcomes()), (2, Outcomes::default()));
+        });
+    }
+}
+
+#[test]
+fn a_connection_belongs_to_whoever_answered_for_it() {
+    runs(async {
+        let (mut right, mut wrong) = (hub(1, Some(5), &[]).await, hub(3, Some(5), &[]).await);
+        let mut caller = hub(2, Some(5), &[right.listen.unwrap(), wrong.listen.unwrap()]).await;
+        until("two sessions", || caller.peers().iter().filter(|peer| peer.state == "up").count() == 2).await;
+        caller.send(vec![context(10)]);
+        for hub in [&mut right, &mut wrong] {
+            let got = next(hub).await;
+            assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast));
+        }
+        right.send(vec![summary(2, 10)]);
+        next(&mut caller).await;
+        caller.send(vec![context(20)]);
+        let got = next(&mut right).await;
+        assert!(matches!(&got.messages[..], [Message::Context(context)] if !context.broadcast));
+        assert_eq!(wrong.receive(), None, "it has nothing to do with it");
+    });
+}
+
+#[test]
+fn who_has_another_key_is_refused_and_kept_out() {
+    runs(async {
+        let callee = hub(1, Some(5), &[]).await;
+        let address = callee.listen.unwrap();
+        let stranger = hub(2, Some(6), &[address]).await;
+        until("refused", || callee.outcomes().refused >= 2).await;
+        assert!(lock(&callee.state.bans).is_banned(Instant::now(), address.ip()));
+        assert_eq!((stranger.mode(), callee.mode()), (Mode::Sends, Mode::Sends));
+    });
+}
+
+#[test]
+fn garbage_is_refused_and_nothing_else_happens() {
+    for (secret, greeting) in [(Some(5), false), (None, false), (None, true)] {
+        runs(async move {
+            let mut callee = hub(1, secret, &[]).await;
+            let address = callee.listen.unwrap();
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            if greeting {
+                let mut bytes = Vec::new();
+                let hello = Message::Hello(super::super::message::Hello {
+                    version: 1,
+                    least: 1,
+                    agent: 77,
+                    host: "liar".into(),
+                });
+                super::super::message::Encoder::default().put(&hello, &mut bytes);
+                stream.write_u16(bytes.len() as u16).await.unwrap();
+                stream.write_all(&bytes).await.unwrap();
+                // A context that is cut short.
+                stream.write_all(&[0, 5, 3, 3, 1, 2, 3]).await.unwrap();
+            } else {
+                stream.write_all(b"\0\x20GET / HTTP/1.1\r\nHost: x\r\n\r\nxxxxxxxxxxxxxxxx").await.unwrap();
+            }
+            until("refused", || callee.outcomes().refused == 1).await;
+            // The connection is over, and the next one is not answered.
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+            let mut again = TcpStream::connect(address).await.unwrap();
+            let gone = tokio::time::timeout(PATIENCE, again.read(&mut [0; 8])).await.unwrap();
+            assert!(matches!(gone, Ok(0) | Err(_)));
+            assert_eq!((callee.receive(), callee.mode()), (None, Mode::Sends));
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_comes_back_is_found_again() {
+    runs(async {
+        let place = {
+            let gone = hub(1, Some(5), &[]).await;
+            gone.listen.unwrap()
+        };
+        let own = Agent { number: 4, host: "host4".into() };
+        let caller = hub(2, Some(5), &[place]).await;
+        caller.send(vec![context(1)]);
+        let listener = Settings { listen: Some(place), ..settings(Some(5), Vec::new()) };
+        let mut callee = None;
+        let end = Instant::now() + PATIENCE;
+        while callee.is_none() {
+            // The one before it closes its socket in its own time.
+            callee = Hub::start(listener.clone(), own.clone()).await.ok();
+            assert!(Instant::now() < end, "the address is free again");
+        }
+        let mut callee = callee.unwrap();
+        until("a session", || caller.peers().iter().any(|peer| peer.state == "up" && peer.host == "host4")).await;
+        caller.send(vec![context(2)]);
+        let got = next(&mut callee).await;
+        assert!(matches!(&got.messages[..], [Message::Context(context)] if context.key.seq == 2), "{got:?}");
+    });
+}
+
+#[test]
+fn who_meets_itself_hangs_up() {
+    runs(async {
+        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let listen = Some(place);
+        let own = Agent { number: 1, host: "host1".into() };
+        let hub = Hub::start(Settings { listen, ..settings(Some(5), vec![place.to_string()]) }, own).await.unwrap();
+        until("it is no peer", || hub.peers().is_empty()).await;
+        assert_eq!(hub.mode(), Mode::Sends);
+    });
+}

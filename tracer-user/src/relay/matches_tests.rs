@@ -1,0 +1,184 @@
+//! Contexts and requests in any order, late, twice and never.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{TraceId, UnitId};
+
+fn key(request: u32) -> Key {
+    Key { opener: 77, accepting: 99, seq: request.wrapping_mul(100) }
+}
+
+fn agent(number: u64) -> Agent {
+    Agent { number, host: Arc::from("far") }
+}
+
+fn given(request: u32, parent: u64, from: u64, settled: bool) -> Given {
+    let context = Context {
+        key: key(request),
+        trace: TraceId(if settled { u128::from(parent) << 8 } else { 1 }),
+        parent: UnitId(parent),
+        settled,
+        broadcast: false,
+        sampled: None,
+        service: Arc::from(""),
+        class: Arc::from(""),
+    };
+    Given { context, from: agent(from) }
+}
+
+#[test]
+fn either_may_come_first() {
+    for context_first in [true, false] {
+        let mut matches = Matches::new(16);
+        if context_first {
+            assert_eq!(matches.context(1, given(1, 7, 1, true)), Effect::Waits);
+            assert_eq!(matches.unit(2, key(1), 5u32).unwrap().context.parent, UnitId(7));
+        } else {
+            assert!(matches.unit(1, key(1), 5u32).is_none());
+            assert_eq!(matches.context(2, given(1, 7, 1, true)), Effect::Met(5));
+        }
+        assert_eq!(matches.context(3, given(1, 7, 1, true)), Effect::Nothing, "again");
+        assert_eq!(matches.context(3, given(1, 8, 1, true)), Effect::Nothing, "another parent");
+        assert_eq!(matches.context(3, given(1, 7, 2, true)), Effect::Nothing, "another agent's word");
+        let outcomes = &matches.outcomes;
+        assert_eq!((outcomes.matched, outcomes.duplicate, outcomes.refused), (1, 1, 2));
+    }
+}
+
+#[test]
+fn what_is_told_later_replaces_what_was_not_sure() {
+    let mut matches = Matches::new(16);
+    matches.context(1, given(1, 7, 1, false));
+    assert!(!matches.unit(2, key(1), 5u32).unwrap().context.settled);
+    assert_eq!(matches.context(3, given(1, 7, 1, true)), Effect::More(5));
+    assert_eq!(matches.context(4, given(1, 7, 1, false)), Effect::Nothing, "overtaken by what is sure");
+    matches.reported(key(1));
+    assert!(matches.unit(5, key(2), 6u32).is_none());
+    matches.reported(key(2));
+    assert_eq!(matches.context(6, given(2, 9, 1, true)), Effect::Late(6));
+    assert_eq!(matches.outcomes.late, 1);
+}
+
+#[test]
+fn a_key_that_comes_again_is_another_request() {
+    let mut matches = Matches::new(16);
+    matches.context(1, given(1, 7, 1, true));
+    assert!(matches.unit(2, key(1), 5u32).is_some());
+    // Four gigabytes later.
+    assert!(matches.unit(3, key(1), 6u32).is_none());
+    assert_eq!(matches.context(4, given(1, 8, 1, true)), Effect::Met(6));
+}
+
+#[test]
+fn nobody_takes_all_the_room() {
+    let mut matches: Matches<u32> = Matches::new(16);
+    for request in 0..100 {
+        matches.context(1, given(request, 7, 1, true));
+    }
+    assert_eq!((matches.len(), matches.outcomes.dropped), (8, 92));
+    assert_eq!(matches.context(1, given(200, 7, 2, true)), Effect::Waits, "another agent finds room");
+    for request in 300..400 {
+        matches.unit(2, key(request), request);
+    }
+    assert!(matches.len() <= 16);
+    matches.expire(KEEP * 3, |_| false);
+    assert!(matches.is_empty() && matches.order.is_empty() && matches.waiting.is_empty());
+    assert_eq!(matches.outcomes.unmatched, 9);
+}
+
+#[test]
+fn an_open_request_is_not_forgotten() {
+    let mut matches = Matches::new(16);
+    matches.unit(1, key(1), 5u32);
+    matches.expire(KEEP * 2, |unit| unit == 5);
+    assert_eq!(matches.context(KEEP * 2, given(1, 7, 1, true)), Effect::Met(5));
+    matches.reported(key(1));
+    matches.expire(KEEP * 4, |unit| unit == 5);
+    assert!(matches.is_empty());
+}
+
+/// One message or request of the schedule.
+#[derive(Clone, Debug)]
+enum Event {
+    Context { request: u32, settled: bool },
+    Unit { request: u32 },
+    Report { request: u32 },
+    Lie { request: u32 },
+    Later,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let request = 0u32..24;
+    let event = prop_oneof![
+        4 => (request.clone(), any::<bool>()).prop_map(|(request, settled)| Event::Context { request, settled }),
+        4 => request.clone().prop_map(|request| Event::Unit { request }),
+        2 => request.clone().prop_map(|request| Event::Report { request }),
+        1 => request.prop_map(|request| Event::Lie { request }),
+        1 => Just(Event::Later),
+    ];
+    proptest::collection::vec(event, 0..300)
+}
+
+proptest! {
+    /// Whatever is lost, doubled or late: a request's parent is the call that was sent for it. What lies says of requests it
+    /// guesses is believed only where nobody spoke before; it never changes what was said.
+    #[test]
+    fn no_edge_is_wrong(events in events(), limit in 4usize..20) {
+        let mut matches: Matches<u32> = Matches::new(limit);
+        let mut now = 0;
+        let mut read = HashSet::new();
+        let mut parents: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut lied = HashSet::new();
+        let mut contexts = 0;
+        for event in events {
+            now += 1;
+            match event {
+                Event::Context { request, settled } => {
+                    contexts += 1;
+                    let said = given(request, 1000 + u64::from(request), 1, settled);
+                    match matches.context(now, said) {
+                        Effect::Met(unit) | Effect::Late(unit) | Effect::More(unit) => {
+                            prop_assert_eq!(unit, request);
+                            let parent = parents.entry(unit).or_insert((1000 + u64::from(request), 1));
+                            prop_assert_eq!(*parent, (1000 + u64::from(request), 1));
+                        }
+                        Effect::Waits | Effect::Nothing => {}
+                    }
+                }
+                Event::Lie { request } => {
+                    contexts += 1;
+                    lied.insert(request);
+                    if let Effect::Met(unit) | Effect::Late(unit) = matches.context(now, given(request, 5, 2, true)) {
+                        prop_assert!(parents.insert(unit, (5, 2)).is_none(), "a lie replaced the truth");
+                    }
+                }
+                Event::Unit { request } => {
+                    if !read.insert(request) {
+                        continue;
+                    }
+                    if let Some(known) = matches.unit(now, key(request), request) {
+                        let parent = known.context.parent.0;
+                        prop_assert!(parent == 1000 + u64::from(request) || lied.contains(&request));
+                        parents.insert(request, (parent, known.from.number));
+                    }
+                }
+                Event::Report { request } => matches.reported(key(request)),
+                Event::Later => now += KEEP / 3,
+            }
+            matches.expire(now, |unit| unit % 2 == 0);
+            prop_assert!(matches.len() <= limit);
+            prop_assert!(matches.order.len() <= 2 * limit);
+        }
+        matches.expire(now + 3 * KEEP, |_| false);
+        matches.expire(now + 6 * KEEP, |_| false);
+        prop_assert!(matches.is_empty());
+        let o = matches.outcomes;
+        prop_assert_eq!(o.received, contexts);
+        let ends = o.matched + o.late + o.settled + o.duplicate + o.refused + o.dropped + o.unmatched + o.elsewhere;
+        prop_assert_eq!(ends, contexts, "every context has one outcome");
+    }
+}

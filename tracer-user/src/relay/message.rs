@@ -1,0 +1,436 @@
+//! What agents tell each other, and its form in bytes.
+//!
+//! A message is one byte of kind, one of length, and that many bytes, integers in network order. A receiver skips kinds it
+//! does not know and bytes behind those it knows: later versions may add both. Which version is spoken is the smaller of
+//! what both [`Hello`]s say.
+
+use std::sync::Arc;
+
+use super::key::Key;
+use crate::model::{TraceId, UnitId};
+
+/// The version this agent speaks, and the least it understands.
+pub const VERSION: u16 = 1;
+/// See [`VERSION`].
+pub const VERSION_LEAST: u16 = 1;
+/// What a conversation begins with, so that whoever is no agent is known at once.
+pub const MAGIC: [u8; 4] = *b"TRCR";
+/// Longest name (of a host, service or class), bytes; longer ones are cut.
+pub const NAME_MOST: usize = 120;
+/// Names one side may introduce on one session; later ones are not told.
+pub const NAMES_MOST: usize = 4096;
+
+/// The first message each way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Newest version spoken.
+    pub version: u16,
+    /// Oldest version understood.
+    pub least: u16,
+    /// The agent, by a number it made at its start: whoever meets itself hangs up.
+    pub agent: u64,
+    /// Its host.
+    pub host: Arc<str>,
+}
+
+/// A call was sent: what its other end should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The request.
+    pub key: Key,
+    /// Its transaction, as far as the caller knows.
+    pub trace: TraceId,
+    /// The call, which is the request's parent.
+    pub parent: UnitId,
+    /// Whether the caller knows the transaction for good; else another message of the same request follows.
+    pub settled: bool,
+    /// Sent to several agents: all but one of them will not know the request.
+    pub broadcast: bool,
+    /// Whether the transaction is sampled, where whoever began it said so.
+    pub sampled: Option<bool>,
+    /// The caller's service; empty when it is not told.
+    pub service: Arc<str>,
+    /// Request class of the call.
+    pub class: Arc<str>,
+}
+
+/// A request was answered: what its caller cannot know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The request.
+    pub key: Key,
+    /// The unit at the far end.
+    pub unit: UnitId,
+    /// First byte read to last byte written, nanoseconds.
+    pub duration: u64,
+    /// Of it before the first byte was read, in the socket; nanoseconds.
+    pub queue: u64,
+    /// CPU charged to it so far, nanoseconds.
+    pub cpu: u64,
+    /// When its first byte was read by the callee's wall clock, nanoseconds since the epoch.
+    pub start: i64,
+    /// Status, where its protocol has one; else 0.
+    pub status: u16,
+    /// Whether it failed.
+    pub error: bool,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Who speaks.
+    Hello(Hello),
+    /// A call was sent.
+    Context(Context),
+    /// A request was answered.
+    Summary(Summary),
+    /// Still there.
+    Alive,
+}
+
+/// Why bytes are no messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Garbage {
+    /// A message is shorter than its kind, or than it says.
+    #[error("a message was cut short")]
+    Short,
+    /// It begins with something else.
+    #[error("not an agent's greeting")]
+    Magic,
+    /// It names what was never introduced, or introduces out of turn.
+    #[error("a name that was not introduced")]
+    Name,
+    /// A number no agent would send.
+    #[error("a value out of range")]
+    Value,
+}
+
+const HELLO: u8 = 1;
+const NAME: u8 = 2;
+const CONTEXT: u8 = 3;
+const SUMMARY: u8 = 4;
+const ALIVE: u8 = 5;
+
+const SETTLED: u8 = 1;
+const BROADCAST: u8 = 2;
+const SAMPLING: u8 = 4;
+const SAMPLED: u8 = 8;
+const ERROR: u8 = 1;
+
+/// Writes messages of one session: names are introduced once and then go by number.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    names: rustc_hash::FxHashMap<Arc<str>, u16>,
+}
+
+impl Encoder {
+    /// Appends a message, with the names it needs before it.
+    pub fn put(&mut self, message: &Message, out: &mut Vec<u8>) {
+        match message {
+            Message::Hello(hello) => framed(HELLO, out, |out| {
+                out.extend(MAGIC);
+                out.extend(hello.version.to_be_bytes());
+                out.extend(hello.least.to_be_bytes());
+                out.extend(hello.agent.to_be_bytes());
+                out.extend(cut(&hello.host));
+            }),
+            Message::Context(context) => {
+                let service = self.name(&context.service, out);
+                let class = self.name(&context.class, out);
+                framed(CONTEXT, out, |out| {
+                    put_key(context.key, out);
+                    out.extend(context.trace.0.to_be_bytes());
+                    out.extend(context.parent.0.to_be_bytes());
+                    let mut flags = 0;
+                    for (set, flag) in [
+                        (context.settled, SETTLED),
+                        (context.broadcast, BROADCAST),
+                        (context.sampled.is_some(), SAMPLING),
+                        (context.sampled == Some(true), SAMPLED),
+                    ] {
+                        flags |= if set { flag } else { 0 };
+                    }
+                    out.push(flags);
+                    out.extend(service.to_be_bytes());
+                    out.extend(class.to_be_bytes());
+                });
+            }
+            Message::Summary(summary) => framed(SUMMARY, out, |out| {
+                put_key(summary.key, out);
+                out.extend(summary.unit.0.to_be_bytes());
+                out.extend(summary.start.to_be_bytes());
+                out.extend(summary.status.to_be_bytes());
+                out.push(u8::from(summary.error) * ERROR);
+                for number in [summary.duration, summary.queue, summary.cpu] {
+                    put_number(number, out);
+                }
+            }),
+            Message::Alive => framed(ALIVE, out, |_| ()),
+        }
+    }
+
+    /// The number of a name, introduced where it is new; 0 for none and for those there is no room for.
+    fn name(&mut self, name: &Arc<str>, out: &mut Vec<u8>) -> u16 {
+        if name.is_empty() {
+            return 0;
+        }
+        if let Some(number) = self.names.get(name) {
+            return *number;
+        }
+        if self.names.len() >= NAMES_MOST {
+            return 0;
+        }
+        // From 1, in order: the number need not be sent.
+        let number = self.names.len() as u16 + 1;
+        self.names.insert(Arc::clone(name), number);
+        framed(NAME, out, |out| out.extend(cut(name)));
+        number
+    }
+}
+
+/// Reads messages of one session.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    names: Vec<Arc<str>>,
+}
+
+impl Decoder {
+    /// Reads all messages of `bytes`, which hold whole ones; what was read before garbage is in `found`.
+    pub fn read(&mut self, mut bytes: &[u8], found: &mut Vec<Message>) -> Result<(), Garbage> {
+        while !bytes.is_empty() {
+            let [kind, len, rest @ ..] = bytes else { return Err(Garbage::Short) };
+            let (body, rest) = rest.split_at_checked(usize::from(*len)).ok_or(Garbage::Short)?;
+            bytes = rest;
+            if let Some(message) = self.message(*kind, Fields(body))? {
+                found.push(message);
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, kind: u8, mut fields: Fields<'_>) -> Result<Option<Message>, Garbage> {
+        Ok(Some(match kind {
+            HELLO => {
+                if fields.take()? != MAGIC {
+                    return Err(Garbage::Magic);
+                }
+                let version = u16::from_be_bytes(fields.take()?);
+                let least = u16::from_be_bytes(fields.take()?);
+                let agent = u64::from_be_bytes(fields.take()?);
+                if least > version {
+                    return Err(Garbage::Value);
+                }
+                Message::Hello(Hello { version, least, agent, host: text(fields.0) })
+            }
+            NAME => {
+                if self.names.len() >= NAMES_MOST || fields.0.len() > NAME_MOST {
+                    return Err(Garbage::Name);
+                }
+                self.names.push(text(fields.0));
+                return Ok(None);
+            }
+            CONTEXT => {
+                let key = fields.key()?;
+                let trace = TraceId(u128::from_be_bytes(fields.take()?));
+                let parent = UnitId(u64::from_be_bytes(fields.take()?));
+                let [flags] = fields.take()?;
+                let service = self.name(u16::from_be_bytes(fields.take()?))?;
+                let class = self.name(u16::from_be_bytes(fields.take()?))?;
+                if trace.0 == 0 || parent.0 == 0 {
+                    // Invalid in W3C trace context.
+                    return Err(Garbage::Value);
+                }
+                Message::Context(Context {
+                    key,
+                    trace,
+                    parent,
+                    settled: flags & SETTLED != 0,
+                    broadcast: flags & BROADCAST != 0,
+                    sampled: (flags & SAMPLING != 0).then_some(flags & SAMPLED != 0),
+                    service,
+                    class,
+                })
+            }
+            SUMMARY => {
+                let key = fields.key()?;
+                let unit = UnitId(u64::from_be_bytes(fields.take()?));
+                let start = i64::from_be_bytes(fields.take()?);
+                let status = u16::from_be_bytes(fields.take()?);
+                let [flags] = fields.take()?;
+                let (duration, queue, cpu) = (fields.number()?, fields.number()?, fields.number()?);
+                Message::Summary(Summary { key, unit, duration, queue, cpu, start, status, error: flags & ERROR != 0 })
+            }
+            ALIVE => Message::Alive,
+            _ => return Ok(None),
+        }))
+    }
+
+    fn name(&self, number: u16) -> Result<Arc<str>, Garbage> {
+        match usize::from(number).checked_sub(1) {
+            None => Ok(Arc::from("")),
+            Some(index) => self.names.get(index).cloned().ok_or(Garbage::Name),
+        }
+    }
+}
+
+fn framed(kind: u8, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    out.push(kind);
+    let at = out.len();
+    out.push(0);
+    fill(out);
+    let len = out.len() - at - 1;
+    if let Some(place) = out.get_mut(at) {
+        *place = len as u8;
+    }
+}
+
+fn put_key(key: Key, out: &mut Vec<u8>) {
+    for part in [key.opener, key.accepting, key.seq] {
+        out.extend(part.to_be_bytes());
+    }
+}
+
+/// LEB128: seven bits a byte, least first.
+fn put_number(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// As much of a name as is told.
+fn cut(name: &str) -> &[u8] {
+    let end = (0..=NAME_MOST.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    name.as_bytes().get(..end).unwrap_or_default()
+}
+
+/// A name from outside: shown to people, so without what steers terminals.
+fn text(bytes: &[u8]) -> Arc<str> {
+    let text = String::from_utf8_lossy(bytes);
+    Arc::from(text.chars().filter(|c| !c.is_control()).take(NAME_MOST).collect::<String>())
+}
+
+/// What is left of a message.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Garbage> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(Garbage::Short)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn key(&mut self) -> Result<Key, Garbage> {
+        let mut part = || self.take().map(u32::from_be_bytes);
+        Ok(Key { opener: part()?, accepting: part()?, seq: part()? })
+    }
+
+    fn number(&mut self) -> Result<u64, Garbage> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.take()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Garbage::Value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some_key() -> impl Strategy<Value = Key> {
+        any::<[u32; 3]>().prop_map(|[opener, accepting, seq]| Key { opener, accepting, seq })
+    }
+
+    fn some_message() -> impl Strategy<Value = Message> {
+        let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<bool>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
+        let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
+        prop_oneof![
+            context.prop_map(|(key, trace, parent, (settled, broadcast, sampled), service, class)| {
+                let (service, class) = (text(service.as_bytes()), text(cut(&class)));
+                let (trace, parent) = (TraceId(trace), UnitId(parent));
+                Message::Context(Context { key, trace, parent, settled, broadcast, sampled, service, class })
+            }),
+            summary.prop_map(|(key, (unit, duration, queue, cpu, start, status, error))| {
+                Message::Summary(Summary { key, unit: UnitId(unit), duration, queue, cpu, start, status, error })
+            }),
+            Just(Message::Alive),
+            (any::<(u16, u64)>(), "[a-z]{0,9}").prop_map(|((version, agent), host)| {
+                Message::Hello(Hello { version, least: version / 2, agent, host: Arc::from(host) })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back(messages in proptest::collection::vec(some_message(), 0..40)) {
+            let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+            let (mut bytes, mut found) = (Vec::new(), Vec::new());
+            for message in &messages {
+                encoder.put(message, &mut bytes);
+            }
+            decoder.read(&bytes, &mut found).unwrap();
+            prop_assert_eq!(&found, &messages);
+            // Cut anywhere: what was whole before the cut, or garbage; never something else.
+            for at in 0..bytes.len() {
+                let mut part = Vec::new();
+                let _ = Decoder::default().read(&bytes[..at], &mut part);
+                prop_assert!(messages.starts_with(&part));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Decoder::default().read(&bytes, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn what_later_versions_add_is_skipped() {
+        let mut bytes = Vec::new();
+        Encoder::default().put(&Message::Alive, &mut bytes);
+        bytes.extend([200, 3, 1, 2, 3, ALIVE, 2, 9, 9]);
+        let mut found = Vec::new();
+        Decoder::default().read(&bytes, &mut found).unwrap();
+        assert_eq!(found, [Message::Alive, Message::Alive]);
+    }
+
+    #[test]
+    fn a_request_costs_less_than_a_hundred_bytes() {
+        let key = Key { opener: 1, accepting: 2, seq: 3 };
+        let (service, class) = (Arc::from("shop"), Arc::from("GET /"));
+        let context = Message::Context(Context {
+            key,
+            trace: TraceId(1),
+            parent: UnitId(1),
+            settled: true,
+            broadcast: false,
+            sampled: None,
+            service,
+            class,
+        });
+        let second = 1_000_000_000;
+        let summary = Message::Summary(Summary {
+            key,
+            unit: UnitId(1),
+            duration: second,
+            queue: second / 1000,
+            cpu: second / 1000,
+            start: i64::MAX,
+            status: 200,
+            error: false,
+        });
+        let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
+        encoder.put(&context, &mut bytes);
+        bytes.clear();
+        encoder.put(&context, &mut bytes);
+        encoder.put(&summary, &mut bytes);
+        assert!(bytes.len() <= 100, "{} bytes", bytes.len());
+    }
+}

@@ -1,0 +1,110 @@
+//! What may be set, and the key agents share.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::channel::Secret;
+
+/// Port of other agents where none is named.
+pub const PORT: u16 = 9465;
+
+/// Settings of the relay.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where other agents reach this one; `None` = they do not.
+    pub listen: Option<SocketAddr>,
+    /// Agents that are told of every call: `HOST:PORT`.
+    pub peers: Vec<String>,
+    /// Look for an agent at the private addresses this host's programs call.
+    pub discover: bool,
+    /// Port of agents that are looked for.
+    pub port: u16,
+    /// The shared key.
+    pub secret: Option<Secret>,
+    /// Speak to agents beyond loopback without a key.
+    pub insecure: bool,
+}
+
+impl Settings {
+    /// What is wrong with them, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        if self.secret.is_some() || self.insecure {
+            return Ok(());
+        }
+        match self.listen {
+            Some(address) if !address.ip().is_loopback() => Err(format!(
+                "the relay would listen on {address} without a key: whoever reaches it could name parents of requests; \
+                 give a file with a key (relay.key_file, --relay-key), or say relay.insecure = true on a network of your own"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Secret {
+    /// Reads a key: 64 hexadecimal digits in a file only its owner can read.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let wrong = |what: String| io::Error::other(format!("{}: {what}", path.display()));
+        let mode = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!("mode {:o}: others could read the key; chmod 600", mode & 0o777)));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        Self::parse(text.trim()).ok_or_else(|| {
+            wrong("expected a key of 64 hexadecimal digits, such as `openssl rand -hex 32` makes".into())
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut key = [0; 32];
+        for (byte, at) in key.iter_mut().zip((0..64).step_by(2)) {
+            let digits = text.get(at..at + 2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Self(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_and_kept_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        for (text, mode, fits) in [
+            ("0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef\n", 0o600, true),
+            ("0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef", 0o644, false),
+            ("0123", 0o600, false),
+            (&"é".repeat(32), 0o600, false),
+            (&"+1".repeat(32), 0o600, false),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Secret::read(&path).is_ok(), fits, "{text:?} {mode:o}");
+        }
+        assert_eq!(format!("{:?}", Secret([7; 32])), "Secret(…)", "keys are not printed");
+    }
+
+    #[test]
+    fn no_key_no_network() {
+        let settings = |listen: &str, insecure| Settings {
+            listen: Some(listen.parse().unwrap()),
+            peers: Vec::new(),
+            discover: false,
+            port: PORT,
+            secret: None,
+            insecure,
+        };
+        assert!(settings("127.0.0.1:1", false).check().is_ok());
+        assert!(settings("0.0.0.0:1", false).check().unwrap_err().contains("without a key"));
+        assert!(settings("0.0.0.0:1", true).check().is_ok());
+        assert!(Settings { secret: Some(Secret([0; 32])), ..settings("0.0.0.0:1", false) }.check().is_ok());
+    }
+}
