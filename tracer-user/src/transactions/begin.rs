@@ -2,8 +2,10 @@
 
 use smallvec::SmallVec;
 use tracer_common::event::Op;
+use tracer_common::runtime::KIND_GO;
 
 use super::engine::{Engine, Output};
+use super::entities::kind;
 use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
@@ -160,8 +162,10 @@ impl Engine {
             Side::Client => {
                 // A task that was made by another is told of by that one, whatever thread it runs on.
                 let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
+                // A thread of Go that wakes another does so for whatever goroutines are there to run.
                 if let Some(During { op, .. }) = op
                     && !made
+                    && kind(op.entity) != KIND_GO
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
                     self.errand(slot, op);
