@@ -26,6 +26,7 @@ mod report;
 mod tasks;
 pub mod thread;
 mod turns;
+mod upkeep;
 
 #[cfg(test)]
 mod simulation;
