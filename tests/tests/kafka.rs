@@ -123,7 +123,18 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
     let truth: Classes = peer.truth();
     let truth = truth.into_iter().map(|(name, class)| (name.replace("logs-20260101", "logs-?"), class)).collect();
     let told = serde_json::from_str(&told).expect("what the client says");
-    let lost = peers::settled(&agent).lost();
+    let metrics = peers::settled(&agent);
+    let lost = metrics.lost();
+    for (operation, kind, destination) in [("Produce", "send", "alone"), ("Fetch", "receive", "nothing")] {
+        let labels = [
+            ("messaging_system", "kafka"),
+            ("messaging_operation_name", operation),
+            ("messaging_operation_type", kind),
+            ("messaging_destination_name", destination),
+        ];
+        let counted = metrics.sum("messaging_client_operation_duration_seconds_count", &labels);
+        assert!((counted - 20.0).abs() < 0.5, "{counted} of {labels:?}");
+    }
     let units = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce orders");
     peers::compare("kafka", &units, &truth, &peers::classes(&told), &lost);

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::guard::fill::{Fill, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
-use crate::protocols::{Conventions, UNNAMED, conventions, grpc};
+use crate::protocols::{Conventions, UNNAMED, conventions, grpc, messaging};
 use rules::Rule;
 use tree::Tree;
 
@@ -274,6 +274,10 @@ impl Classifier {
         let messaging = conventions == Conventions::Messaging;
         if messaging && facts.path.is_empty() {
             return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
+        }
+        if messaging && !messaging::has_words(facts.protocol) {
+            let name = Arc::from(format!("{} {}", facts.method, facts.path));
+            return self.id(names, facts, name, Arc::from(facts.path), false);
         }
         // A messaging protocol's operations are of a list.
         let method: Arc<str> =

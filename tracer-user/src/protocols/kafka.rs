@@ -11,13 +11,13 @@ mod read;
 mod replies;
 mod requests;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use self::read::Reader;
 use self::requests::{Subject, has_topics, subject};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{dotted, shared};
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::{Asked, Conventions, Detected, Protocol, Reply, Request, Settings};
 
 /// APIs of which more is read than their header.
 const PRODUCE: i16 = 0;
@@ -41,6 +41,9 @@ const CLIENT: usize = 200;
 /// Highest version of an API that is believed there.
 const VERSION: i16 = 30;
 
+/// The destination of requests that name none.
+static NOWHERE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+
 /// The protocol.
 #[derive(Debug)]
 pub struct Kafka;
@@ -48,6 +51,10 @@ pub struct Kafka;
 impl Protocol for Kafka {
     fn name(&self) -> &'static str {
         "kafka"
+    }
+
+    fn conventions(&self) -> Conventions {
+        Conventions::Messaging
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -189,9 +196,9 @@ impl Calls {
         let about = found.unwrap_or_default();
         let topic = about.topic.filter(|topic| is_topic(topic)).map(dotted);
         let mut path = match topic {
-            Some(topic) if about.topics > 1 => Arc::from(format!("{method} {topic}, …")),
-            Some(topic) => Arc::from(format!("{method} {topic}")),
-            None => Arc::clone(&method),
+            Some(topic) if about.topics > 1 => Arc::from(format!("{topic}, …")),
+            Some(topic) => Arc::from(&*topic),
+            None => Arc::clone(&NOWHERE),
         };
         if api == FETCH {
             if about.goes_on && about.topics == 0 {

@@ -5,7 +5,7 @@
 //! - `deliver`: a message goes from the broker to a consumer, which is the serving side of it: what it does with the message is
 //!   the work. The outcome is its acknowledgement, its refusal or its answer, where there is one;
 //! - `request`: a publication that asks for an answer by another message;
-//! - the few others that have replies, under names of their own.
+//! - the few others that have replies, under names of their own. Kafka's are requests and replies throughout: theirs.
 //!
 //! Names and types of operations are those of OpenTelemetry's semantic conventions for messaging (1.40). A consumer is linked to
 //! the producer by the `traceparent` a message carries, and by nothing else.
@@ -74,9 +74,10 @@ pub fn is_of_client(unit: &Unit) -> bool {
 /// `messaging.operation.type` of an operation; empty where it has none.
 pub fn operation_type(operation: &str) -> &'static str {
     match operation {
-        PUBLISH | REQUEST => "send",
+        PUBLISH | REQUEST | "Produce" => "send",
         DELIVER => "process",
-        GET => "receive",
+        GET | "Fetch" | "ShareFetch" => "receive",
+        "OffsetCommit" | "TxnOffsetCommit" | "ShareAcknowledge" => "settle",
         _ => "",
     }
 }
@@ -84,6 +85,11 @@ pub fn operation_type(operation: &str) -> &'static str {
 /// `messaging.system` of a protocol.
 pub fn system(protocol: &str) -> &str {
     if protocol == "amqp" { "rabbitmq" } else { protocol }
+}
+
+/// Whether destinations are made of words of which some are values. Kafka's topics are names.
+pub fn has_words(protocol: &str) -> bool {
+    protocol != "kafka"
 }
 
 /// Words of a destination and what stands between them: levels of a topic, tokens of a subject. An exchange is a word of its

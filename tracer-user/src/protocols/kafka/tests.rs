@@ -85,12 +85,12 @@ fn topics_and_errors_in_old_and_in_flexible_versions() {
     // PRODUCE, with an error in the second partition.
     let body = [&[0, 1][..], &LONG, &[0, 0, 0, 1], &text("orders"), &[0; 4]].concat();
     let reply = [&[0, 0, 0, 1][..], &text("orders"), &[0, 0, 0, 2], &partition(0), &[0; 8], &partition(10), &[0; 8]];
-    assert_eq!(one(PRODUCE, 1, &body, &reply.concat()), "Produce Produce orders -> MESSAGE_TOO_LARGE");
+    assert_eq!(one(PRODUCE, 1, &body, &reply.concat()), "Produce orders -> MESSAGE_TOO_LARGE");
     let body = [&[0][..], &[0, 1], &LONG, &[3], &compact("orders"), &[1]].concat();
     let first = [&partition(0)[..], &[0; 24], &[2], &[0; 4], &compact("x"), &[0], &compact("planted"), &[0]].concat();
     let second = [&partition(87)[..], &[0; 24], &[1], &[0], &[0]].concat();
     let reply = [&[2][..], &compact("orders"), &[3], &first, &second, &[0], &LONG, &[0]].concat();
-    assert_eq!(one(PRODUCE, 9, &body, &reply), "Produce Produce orders, … -> INVALID_RECORD");
+    assert_eq!(one(PRODUCE, 9, &body, &reply), "Produce orders, … -> INVALID_RECORD");
 
     // FETCH: records of the first partition are passed over.
     let front = [&[0xff; 4][..], &LONG, &LONG].concat();
@@ -98,50 +98,47 @@ fn topics_and_errors_in_old_and_in_flexible_versions() {
     let body = fetch(&[0, 0, 1, 0, 0], &[&[0, 0, 0, 1][..], &text("orders")].concat());
     let part = [&partition(0)[..], &[0; 16], &[0xff; 4], &[0, 0, 0, 3], b"rrr"].concat();
     let reply = [&LONG[..], &[0, 0, 0, 1], &text("orders"), &[0, 0, 0, 2], &part, &partition(6)].concat();
-    assert_eq!(one(FETCH, 4, &body, &reply), "Fetch Fetch orders -> NOT_LEADER_OR_FOLLOWER");
+    assert_eq!(one(FETCH, 4, &body, &reply), "Fetch orders -> NOT_LEADER_OR_FOLLOWER");
     let session = [&[0; 5][..], &LONG, &[0; 4]].concat();
     let body = fetch(&session, &[&[2][..], &compact("orders")].concat());
     let part = [&partition(0)[..], &[0; 24], &[2], &[0; 16], &[0], &[0; 4], &[4], b"rrr", &[0]].concat();
     let reply = [&LONG[..], &[0, 0], &LONG, &[2], &compact("orders"), &[3], &part, &partition(1)].concat();
-    assert_eq!(one(FETCH, 12, &body, &reply), "Fetch Fetch orders -> OFFSET_OUT_OF_RANGE");
-    assert_eq!(
-        one(FETCH, 12, &body, &[&LONG[..], &[0, 71]].concat()),
-        "Fetch Fetch orders -> INVALID_FETCH_SESSION_EPOCH"
-    );
+    assert_eq!(one(FETCH, 12, &body, &reply), "Fetch orders -> OFFSET_OUT_OF_RANGE");
+    assert_eq!(one(FETCH, 12, &body, &[&LONG[..], &[0, 71]].concat()), "Fetch orders -> INVALID_FETCH_SESSION_EPOCH");
     // Topics have numbers.
     let body = fetch(&session, &[&[2][..], &[0x11; 16], &[1]].concat());
-    assert_eq!(one(FETCH, 13, &body, &[&LONG[..], &[0, 0], &LONG, &[1], &[0]].concat()), "Fetch Fetch -> ok");
+    assert_eq!(one(FETCH, 13, &body, &[&LONG[..], &[0, 0], &LONG, &[1], &[0]].concat()), "Fetch  -> ok");
 
     // METADATA: of all, of one.
     let broker = [&LONG[..], &text("host"), &LONG, &[0xff, 0xff]].concat();
     let reply = [&[0, 0, 0, 1][..], &broker, &[0; 4], &[0, 0, 0, 1], &[0, 5], &text("orders")].concat();
-    assert_eq!(one(METADATA, 1, &[0xff; 4], &reply), "Metadata Metadata -> LEADER_NOT_AVAILABLE");
+    assert_eq!(one(METADATA, 1, &[0xff; 4], &reply), "Metadata  -> LEADER_NOT_AVAILABLE");
     let broker = [&LONG[..], &compact("host"), &LONG, &[0], &[0]].concat();
     let reply = [&LONG[..], &[2], &broker, &compact("cluster"), &LONG, &[2], &[0, 3], &compact("orders")].concat();
     let body = [&[2][..], &[0; 16], &compact("orders"), &[0], &[1, 0, 0]].concat();
-    assert_eq!(one(METADATA, 12, &body, &reply), "Metadata Metadata orders -> UNKNOWN_TOPIC_OR_PARTITION");
+    assert_eq!(one(METADATA, 12, &body, &reply), "Metadata orders -> UNKNOWN_TOPIC_OR_PARTITION");
 
     let body = [&text("group")[..], &LONG, &text("member"), &[0xff; 8], &[0, 0, 0, 1], &text("orders")].concat();
     let reply = [&[0, 0, 0, 1][..], &text("orders"), &[0, 0, 0, 1], &partition(22)].concat();
-    assert_eq!(one(OFFSET_COMMIT, 2, &body, &reply), "OffsetCommit OffsetCommit orders -> ILLEGAL_GENERATION");
+    assert_eq!(one(OFFSET_COMMIT, 2, &body, &reply), "OffsetCommit orders -> ILLEGAL_GENERATION");
     let body = [&[0xff; 4][..], &[0], &[0, 0, 0, 1], &text("orders")].concat();
     let reply = [&LONG[..], &[0, 0, 0, 1], &text("orders"), &[0, 0, 0, 1], &partition(43)].concat();
-    assert_eq!(one(LIST_OFFSETS, 2, &body, &reply), "ListOffsets ListOffsets orders -> UNSUPPORTED_FOR_MESSAGE_FORMAT");
+    assert_eq!(one(LIST_OFFSETS, 2, &body, &reply), "ListOffsets orders -> UNSUPPORTED_FOR_MESSAGE_FORMAT");
     let body = [&[2][..], &compact("new"), &LONG].concat();
     let reply = [&LONG[..], &[2], &compact("new"), &[0, 36]].concat();
-    assert_eq!(one(CREATE_TOPICS, 5, &body, &reply), "CreateTopics CreateTopics new -> TOPIC_ALREADY_EXISTS");
+    assert_eq!(one(CREATE_TOPICS, 5, &body, &reply), "CreateTopics new -> TOPIC_ALREADY_EXISTS");
     let coordinator = [&compact("planted")[..], &LONG, &compact("host"), &LONG, &[0, 15]].concat();
     let reply = [&LONG[..], &[2], &coordinator].concat();
-    assert_eq!(one(10, 4, &[0, 2, 8], &reply), "FindCoordinator FindCoordinator -> COORDINATOR_NOT_AVAILABLE");
-    assert_eq!(one(API_VERSIONS, 3, &compact("x"), &[0, 35, 0]), "ApiVersions ApiVersions -> UNSUPPORTED_VERSION");
-    assert_eq!(one(36, 1, b"planted", &[0, 58]), "SaslAuthenticate SaslAuthenticate -> SASL_AUTHENTICATION_FAILED");
-    assert_eq!(one(12, 1, &[], &[&LONG[..], &[0x12, 0]].concat()), "Heartbeat Heartbeat -> _OTHER");
+    assert_eq!(one(10, 4, &[0, 2, 8], &reply), "FindCoordinator  -> COORDINATOR_NOT_AVAILABLE");
+    assert_eq!(one(API_VERSIONS, 3, &compact("x"), &[0, 35, 0]), "ApiVersions  -> UNSUPPORTED_VERSION");
+    assert_eq!(one(36, 1, b"planted", &[0, 58]), "SaslAuthenticate  -> SASL_AUTHENTICATION_FAILED");
+    assert_eq!(one(12, 1, &[], &[&LONG[..], &[0x12, 0]].concat()), "Heartbeat  -> _OTHER");
 }
 
 #[test]
 fn what_wants_no_reply_is_over_when_it_is_sent() {
     let ops = [rx(&[produce(0, "orders", 0, 10)]), rx(&[heartbeat(1)]), tx(&[beaten(1, 0)])];
-    assert_eq!(words(&ops), ["Produce Produce orders complete", "Heartbeat Heartbeat -> ok complete"]);
+    assert_eq!(words(&ops), ["Produce orders complete", "Heartbeat  -> ok complete"]);
 }
 
 #[test]
@@ -151,9 +148,9 @@ fn several_at_once() {
     assert_eq!(
         words(&ops),
         [
-            "Produce Produce a -> ok complete",
-            "Heartbeat Heartbeat -> REBALANCE_IN_PROGRESS complete",
-            "Produce Produce c -> NOT_ENOUGH_REPLICAS complete",
+            "Produce a -> ok complete",
+            "Heartbeat  -> REBALANCE_IN_PROGRESS complete",
+            "Produce c -> NOT_ENOUGH_REPLICAS complete",
         ]
     );
 }
@@ -174,10 +171,7 @@ fn a_session_of_fetches_keeps_its_topic() {
         rx(&[fetch(3, 0, &[0; 4])]),
         tx(&[fetched(3)]),
     ];
-    assert_eq!(
-        words(&ops),
-        ["Fetch Fetch orders -> ok complete", "Fetch Fetch orders -> ok complete", "Fetch Fetch -> ok complete"]
-    );
+    assert_eq!(words(&ops), ["Fetch orders -> ok complete", "Fetch orders -> ok complete", "Fetch  -> ok complete"]);
 }
 
 #[test]
@@ -190,7 +184,7 @@ fn what_authenticates_by_itself_is_no_request() {
         rx(&[heartbeat(2)]),
         tx(&[beaten(2, 0)]),
     ];
-    assert_eq!(words(&ops), ["SaslHandshake SaslHandshake -> ok complete", "Heartbeat Heartbeat -> ok complete"]);
+    assert_eq!(words(&ops), ["SaslHandshake  -> ok complete", "Heartbeat  -> ok complete"]);
 }
 
 #[test]
@@ -203,7 +197,7 @@ fn names_that_are_none_are_left_out() {
         rx(&[produce(4, "logs-20240105", 1, 4)]),
     ];
     let said = words(&ops);
-    assert_eq!(said, ["Heartbeat Heartbeat", "Produce Produce", "_OTHER _OTHER", "Produce Produce logs-?"]);
+    assert_eq!(said, ["Heartbeat ", "Produce ", "_OTHER ", "Produce logs-?"]);
 }
 
 fn session() -> Vec<Op> {
@@ -216,9 +210,9 @@ fn session() -> Vec<Op> {
 }
 
 const SESSION_SAID: [&str; 3] = [
-    "ApiVersions ApiVersions -> ok complete",
-    "Produce Produce orders -> UNKNOWN_TOPIC_OR_PARTITION complete",
-    "Heartbeat Heartbeat -> UNKNOWN_MEMBER_ID complete",
+    "ApiVersions  -> ok complete",
+    "Produce orders -> UNKNOWN_TOPIC_OR_PARTITION complete",
+    "Heartbeat  -> UNKNOWN_MEMBER_ID complete",
 ];
 
 #[test]
@@ -248,8 +242,7 @@ fn lengths_lead_over_what_is_not_captured() {
         rx(&[heartbeat(3)]),
         tx(&[beaten(3, 0)]),
     ];
-    let expected = ["Produce Produce orders", "Heartbeat Heartbeat", "Heartbeat Heartbeat"]
-        .map(|name| format!("{name} -> ok complete"));
+    let expected = ["Produce orders", "Heartbeat ", "Heartbeat "].map(|name| format!("{name} -> ok complete"));
     for captured in [64, 1024, usize::MAX] {
         let ops: Vec<Op> = ops.iter().cloned().map(|op| cap(op, captured)).collect();
         assert_eq!(words(&ops), expected, "{captured}");
@@ -291,7 +284,7 @@ fn no_reply_goes_to_another_after_a_loss() {
         let said = summary(&out);
         for (nth, topic) in topics.iter().enumerate() {
             let (asked, answered) = (nth * 2 + 2, nth * 2 + 3);
-            let line = said.iter().find(|line| line.starts_with(&format!("Produce Produce {topic} ")));
+            let line = said.iter().find(|line| line.starts_with(&format!("Produce {topic} ")));
             assert_eq!(line.is_some(), hidden != asked, "{hidden}: {topic} in {said:?}");
             let failed = format!("-> {} @", names::error(nth as i16 + 1).unwrap());
             assert!(line.is_none_or(|line| line.contains(&failed) == (hidden != answered)), "{hidden}: {line:?}");
@@ -305,17 +298,14 @@ fn a_connection_that_is_joined_in_its_middle() {
     let rest = Op { bytes: vec![b'x'; 300], ..rx(&[]) };
     let ops = [rest, tx(&[beaten(4, 0)]), rx(&[produce(5, "orders", 1, 9)]), tx(&[produced(5, "orders", 0)])];
     let said = summary(&play(&mut conversation, &ops));
-    assert!(said.iter().any(|line| line.starts_with("Produce Produce orders @3 -> ok @4 complete")), "{said:?}");
+    assert!(said.iter().any(|line| line.starts_with("Produce orders @3 -> ok @4 complete")), "{said:?}");
 }
 
 #[test]
 fn a_reply_that_is_reported_before_its_request_waits_for_it() {
     let ops = [rx(&[heartbeat(1)]), tx(&[beaten(1, 0)]), tx(&[beaten(2, 22)]), rx(&[heartbeat(2)])];
     let ops = ops.map(|op| Op { dir: op.dir.flip(), ..op });
-    assert_eq!(
-        words(&ops),
-        ["Heartbeat Heartbeat -> ok complete", "Heartbeat Heartbeat -> ILLEGAL_GENERATION complete"]
-    );
+    assert_eq!(words(&ops), ["Heartbeat  -> ok complete", "Heartbeat  -> ILLEGAL_GENERATION complete"]);
 }
 
 #[test]
