@@ -134,7 +134,7 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
         faults.push(format!("descriptors rose by {fds:.1}"));
     }
     if done.bad > 0 {
-        faults.push(format!("{} requests failed", done.bad));
+        faults.push(format!("{} requests failed {:?}", done.bad, done.why));
     }
     if missing > lost || missing < -0.5 {
         faults.push(format!("{missing:.0} requests are missing, {lost:.0} operations were counted as lost"));

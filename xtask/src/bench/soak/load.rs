@@ -1,13 +1,14 @@
 //! The soak's load: requests on connections that stay, connections that are torn down in the middle, short processes, and
 //! readers of the agent's console, some of whom never read.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ const ABORTED: &str = "/aborted.html";
 /// Connections that stay, and the pause before each of their requests: some 2000 a second together.
 const CONNECTIONS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(4);
+/// Different reasons of failures that are told.
+const REASONS: usize = 16;
 /// A connection is closed and made anew after this many requests.
 const LIFE: u64 = 1000;
 
@@ -72,6 +75,8 @@ pub(super) struct Done {
     pub(super) good: u64,
     /// Those that were not.
     pub(super) bad: u64,
+    /// Why, and how many of each.
+    pub(super) why: Vec<(String, u64)>,
     /// Connections torn down.
     pub(super) aborted: u64,
     /// Processes started and ended.
@@ -88,9 +93,20 @@ struct Counts {
     aborted: AtomicU64,
     processes: AtomicU64,
     pages: AtomicU64,
+    why: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Counts {
+    /// Notes why a request failed.
+    fn failed(&self, error: &Error) {
+        self.bad.fetch_add(1, Ordering::Relaxed);
+        let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = error.to_string();
+        if why.len() < REASONS || why.contains_key(&text) {
+            *why.entry(text).or_default() += 1;
+        }
+    }
+
     fn goes_on(&self) -> bool {
         !self.over.load(Ordering::Relaxed)
     }
@@ -136,6 +152,7 @@ impl Load {
             aborted: of(&counts.aborted),
             processes: of(&counts.processes),
             pages: of(&counts.pages),
+            why: counts.why.lock().unwrap_or_else(PoisonError::into_inner).clone().into_iter().collect(),
         })
     }
 }
@@ -152,7 +169,11 @@ fn exchange(stream: &mut TcpStream, path: &str) -> std::io::Result<()> {
         reply.extend_from_slice(chunk.get(..n).unwrap_or_default());
         let head = reply.windows(4).position(|four| four == b"\r\n\r\n");
         if head.is_some_and(|head| reply.len() >= head + 4 + 612) {
-            return if reply.starts_with(b"HTTP/1.1 200") { Ok(()) } else { Err(ErrorKind::InvalidData.into()) };
+            if reply.starts_with(b"HTTP/1.1 200") {
+                return Ok(());
+            }
+            let first = reply.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            return Err(Error::other(String::from_utf8_lossy(first.get(..first.len().min(60)).unwrap_or_default())));
         }
     }
 }
@@ -183,9 +204,7 @@ fn stay(counts: &Counts, address: SocketAddr) {
                 kept = Some(stream);
                 counts.good.fetch_add(1, Ordering::Relaxed);
             }
-            Err(_) => {
-                counts.bad.fetch_add(1, Ordering::Relaxed);
-            }
+            Err(error) => counts.failed(&error),
         }
     }
 }
