@@ -160,7 +160,8 @@ fn shares(
 ) -> fmt::Result {
     let mut at = 0.0;
     for (name, seconds) in parts {
-        let share = (seconds / whole.max(1e-9) * width).clamp(0.0, width - at);
+        // Sums of parts can be the whole and a rounding error.
+        let share = (seconds / whole.max(1e-9) * width).min(width - at).max(0.0);
         if share >= width * 0.005 {
             write!(
                 out,
@@ -188,6 +189,17 @@ mod tests {
         for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")]
         {
             assert_eq!(Time(seconds).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn parts_that_are_more_than_the_whole_are_shown() {
+        // Each is a part; together they are beyond the width by what rounding leaves, or by much.
+        let rounded = [("cpu", 0.1), ("queue", 0.2), ("down", 0.7), ("runq", 1e-9)];
+        for parts in [&rounded[..], &[("cpu", 3.0); 3]] {
+            let mut out = String::new();
+            shares(&mut out, parts, 1.0, 0.1, 0.3, "y=1").expect("text");
+            assert!(!out.contains("width=-"), "{out}");
         }
     }
 }

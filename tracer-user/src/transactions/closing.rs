@@ -33,7 +33,7 @@ impl Engine {
                 connection.last = state.header.nanos;
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
-                self.close(state.cookie, Closed::Local, state.header.nanos, Some(state), out);
+                self.close(state.cookie, Closed::Local, state.header.nanos, Some(totals(state)), out);
                 if let Some(connection) = self.connections.get_mut(&state.cookie) {
                     connection.shut = true;
                 }
@@ -61,7 +61,7 @@ impl Engine {
             && (due <= now || self.closing.len() > self.limits.connections)
         {
             self.closing.pop_front();
-            self.close(state.cookie, Closed::Both, state.header.nanos, Some(&state), out);
+            self.close(state.cookie, Closed::Both, state.header.nanos, Some(totals(&state)), out);
             self.drop_connection(state.cookie, state.header.nanos);
         }
         while let Some((due, tid, died)) = self.graves.front().copied()
@@ -74,13 +74,13 @@ impl Engine {
         }
     }
 
-    /// The connection ended, one way or both.
+    /// The connection ended, one way or both; `totals`: where its streams stood, where that is known.
     pub(super) fn close(
         &mut self,
         cookie: u64,
         how: Closed,
         nanos: Nanos,
-        state: Option<&State>,
+        totals: Option<Totals>,
         out: &mut Vec<Output>,
     ) {
         let mut said = std::mem::take(&mut self.said);
@@ -89,8 +89,6 @@ impl Engine {
             return;
         };
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
-        let totals =
-            state.map(|state| Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx });
         connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
         for word in said.drain(..) {
             self.heard(cookie, word, None, out);
@@ -116,4 +114,9 @@ impl Engine {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
+}
+
+/// Where the streams stood.
+fn totals(state: &State) -> Totals {
+    Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx }
 }

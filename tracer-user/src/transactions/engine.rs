@@ -394,8 +394,10 @@ impl Engine {
         }
         self.said = said;
         if let Some(behind) = behind {
-            // No hook tells that a UNIX socket was closed, but its other end has read that nothing more comes.
-            self.close(behind, Closed::Local, header.nanos, None, out);
+            // No hook tells that a UNIX socket was closed, but its other end has read that nothing more comes, and when the
+            // last byte was read before that; the server's own sends may not have been reported, because nobody asked.
+            let totals = Totals { tx: op.pos, last_tx: op.arrived, ..Totals::default() };
+            self.close(behind, Closed::Local, header.nanos, Some(totals), out);
         }
         self.turn_begins(cookie, during);
         let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
