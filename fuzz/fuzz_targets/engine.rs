@@ -92,7 +92,7 @@ fuzz_target!(|data: &[u8]| {
             match output {
                 Output::Begun(_) => begun += 1,
                 Output::Finished(..) => finished += 1,
-                Output::Sample(_) => {}
+                Output::Sample(_) | Output::Settled(_) | Output::Answered(_) | Output::Late { .. } => {}
             }
         }
     }

@@ -85,7 +85,8 @@ fn python_asyncio() {
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
         mode("nested", "a task in a task", 0.999),
-        mode("thread", "asyncio.to_thread", 0.999),
+        // As with uvicorn, below.
+        mode("thread", "asyncio.to_thread", 0.8),
         mode("forgotten", "half of the calls not awaited", 0.0),
     ];
     judge("transactions_asyncio", &application, &modes);
@@ -114,7 +115,9 @@ fn python_uvicorn() {
     let modes = [
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
-        mode("thread", "asyncio.to_thread", 0.999),
+        // Contexts that two threads make at the same time may be told in another order than they were counted in: then what
+        // was known is void.
+        mode("thread", "asyncio.to_thread", 0.8),
     ];
     judge("transactions_uvicorn", &application, &modes);
 }
@@ -156,7 +159,7 @@ fn node() {
         mode("timers", "a call from a timer", 0.999),
         mode("naps", "a call after an awaited timer", 0.98),
         mode("twice", "two calls, each after an awaited timer", 0.45),
-        mode("local", "the same within AsyncLocalStorage", 0.95),
+        mode("local", "the same within AsyncLocalStorage", 0.9),
         mode("all", "two calls at once (Promise.all), one after a timer", 0.6),
         mode("few", "a call at once, of at most 8", 0.0),
         mode("few-twice", "two calls after timers, of at most 8", 0.0),

@@ -55,6 +55,10 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(State::Unsupported);
     }
+    // It keeps what is written and sends it later, from its loop: the context that sends is anybody's.
+    if maps.files.iter().any(|mapping| is_uvloop(&mapping.path)) {
+        return less(State::Unsupported);
+    }
     let Some(layout) = minor.and_then(|minor| LAYOUTS.iter().find(|layout| layout.minor == minor)) else {
         return less(State::UnknownVersion);
     };
@@ -75,6 +79,12 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     at[2] = layout.thread_id;
     let places = vec![Place { probe: UserProbe::PythonContext, file, offset }];
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+/// Whether a file is uvloop's extension.
+fn is_uvloop(path: &str) -> bool {
+    let folder = path.strip_suffix(name(path)).unwrap_or_default();
+    folder.ends_with("/uvloop/") && name(path).starts_with("loop.")
 }
 
 /// The key out of a `Py_tss_t`, when it is one that is in use.
@@ -111,6 +121,13 @@ mod tests {
         ] {
             assert_eq!(minor(name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn uvloop_is_known_by_its_extension() {
+        let packages = "/usr/lib/python3/dist-packages";
+        assert!(is_uvloop(&format!("{packages}/uvloop/loop.cpython-311-x86_64-linux-gnu.so")));
+        assert!(!is_uvloop(&format!("{packages}/aiohttp/loop.so")) && !is_uvloop("/uvloop/other.so") && !is_uvloop(""));
     }
 
     #[test]
