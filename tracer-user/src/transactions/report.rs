@@ -46,7 +46,7 @@ impl Engine {
         if live.deferred >= DEFERRALS {
             return false;
         }
-        if live.side == Side::Client && self.may_be_tasked(live, now) {
+        if self.may_be_tasked(live, now) {
             return true;
         }
         let is_open = |call: &Slot| self.units.get(*call).is_some_and(|call| call.cause.open);

@@ -58,7 +58,12 @@ impl Engine {
     /// Whether it may yet be seen that a call's process runs requests in tasks: what its thread says is believed only
     /// then.
     pub(super) fn may_be_tasked(&self, live: &Live, now: Nanos) -> bool {
-        let since = self.serving.get(&live.pid).filter(|_| !live.cause.tasked && live.cause.candidate.is_some());
+        let told = match live.side {
+            Side::Client => !live.cause.tasked && live.cause.candidate.is_some(),
+            // A request waits for the calls it may have caused: with them goes what its transaction is.
+            Side::Server => !live.calls.is_empty(),
+        };
+        let since = self.serving.get(&live.pid).filter(|_| told);
         since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.loops.contains(&live.pid))
     }
 
