@@ -96,8 +96,13 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
         most >> 20,
         ceiling >> 20
     ));
-    // How many steps it takes to hold the ceiling depends on how fast the load is; that it takes some is sure.
-    assert!(levels.iter().any(|level| *level >= 1), "{levels:?}");
+    // How many steps it takes to hold the ceiling depends on how fast the load is, and on what else runs here whose stacks are
+    // named; that it takes some where memory came near it is sure.
+    let near = most * 10 >= ceiling * 9;
+    if !near {
+        say("  memory stayed below nine tenths of the ceiling: nothing had to be given up");
+    }
+    assert!(!near || levels.iter().any(|level| *level >= 1), "{levels:?}, {} MB", most >> 20);
     let reached = levels.iter().max().map_or(0, |level| *level as usize);
     assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
     assert!(shed["meaning"].as_str().is_some_and(|text| !text.is_empty()), "{shed}");
@@ -160,9 +165,11 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     let said = agent.stop().said;
     let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
     let steps = ["heads of messages", "19 Hz", "new request classes"].into_iter().take(reached);
-    let less = (levels.first() != levels.last()).then_some("load is shed less");
-    let places: Vec<usize> = steps.chain(less).map(place).collect();
+    let places: Vec<usize> = steps.map(place).collect();
     assert!(places.is_sorted(), "{said}");
+    // It may have gone up and down before.
+    let back = levels.first() != levels.last();
+    assert!(!back || said.rfind("load is shed less") > places.last().copied(), "{said}");
 }
 
 /// A file that takes bytes until it is full and is never read: what a log pipeline that hangs looks like.
