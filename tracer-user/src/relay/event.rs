@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Agent;
-use super::message::{Decoder, Encoder, Message};
+use super::message::{Decoder, Encoder, Message, cut, text};
 use crate::model::Nanos;
 
 /// Something the pipeline is told.
@@ -46,10 +46,9 @@ impl Event {
             Self::Said(agent, message) => {
                 out.push(SAID);
                 out.extend(agent.number.to_ne_bytes());
-                let host = agent.host.as_bytes();
-                let host = host.get(..host.len().min(255)).unwrap_or_default();
+                let host = cut(&agent.host);
                 out.push(host.len() as u8);
-                out.extend(host);
+                out.extend(host.as_bytes());
                 // Each on its own: names are introduced with it.
                 Encoder::default().put(message, &mut out);
             }
@@ -70,8 +69,7 @@ impl Event {
                 let (host, rest) = rest.split_at_checked(usize::from(*len))?;
                 let mut found = Vec::new();
                 Decoder::default().read(rest, &mut found).ok()?;
-                let host = Arc::from(String::from_utf8_lossy(host));
-                Self::Said(Agent { number: u64::from_ne_bytes(*number), host }, found.pop()?)
+                Self::Said(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
             }
             _ => return None,
         };
@@ -109,6 +107,21 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Event::decode(&bytes);
+        }
+
+        #[test]
+        fn a_host_of_any_bytes_comes_back(host in proptest::collection::vec(0x70u8..0xd0, 0..=255)) {
+            let said = |host: &[u8]| {
+                let mut bytes = 99u64.to_ne_bytes().to_vec();
+                bytes.push(SAID);
+                bytes.extend(7u64.to_ne_bytes());
+                bytes.push(host.len() as u8);
+                bytes.extend(host);
+                Encoder::default().put(&Message::Alive, &mut bytes);
+                bytes
+            };
+            let (now, event) = Event::decode(&said(&host)).unwrap();
+            prop_assert_eq!(Event::decode(&event.encode(now)), Some((now, event)));
         }
     }
 }

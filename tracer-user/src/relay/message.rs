@@ -132,7 +132,7 @@ impl Encoder {
                 out.extend(hello.version.to_be_bytes());
                 out.extend(hello.least.to_be_bytes());
                 out.extend(hello.agent.to_be_bytes());
-                out.extend(cut(&hello.host));
+                out.extend(cut(&hello.host).as_bytes());
             }),
             Message::Context(context) => {
                 let service = self.name(&context.service, out);
@@ -183,7 +183,7 @@ impl Encoder {
         // From 1, in order: the number need not be sent.
         let number = self.names.len() as u16 + 1;
         self.names.insert(Arc::clone(name), number);
-        framed(NAME, out, |out| out.extend(cut(name)));
+        framed(NAME, out, |out| out.extend(cut(name).as_bytes()));
         number
     }
 }
@@ -300,15 +300,16 @@ fn put_number(mut number: u64, out: &mut Vec<u8>) {
 }
 
 /// As much of a name as is told.
-fn cut(name: &str) -> &[u8] {
+pub(super) fn cut(name: &str) -> &str {
     let end = (0..=NAME_MOST.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
-    name.as_bytes().get(..end).unwrap_or_default()
+    name.get(..end).unwrap_or_default()
 }
 
-/// A name from outside: shown to people, so without what steers terminals.
-fn text(bytes: &[u8]) -> Arc<str> {
+/// A name from outside: shown to people, so without what steers terminals, and no longer than one that is told: each byte
+/// that is no text becomes three.
+pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     let text = String::from_utf8_lossy(bytes);
-    Arc::from(text.chars().filter(|c| !c.is_control()).take(NAME_MOST).collect::<String>())
+    Arc::from(cut(&text.chars().filter(|c| !c.is_control()).collect::<String>()))
 }
 
 /// What is left of a message.
@@ -353,7 +354,7 @@ mod tests {
         let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
         prop_oneof![
             context.prop_map(|(key, trace, parent, (settled, broadcast, sampled), service, class)| {
-                let (service, class) = (text(service.as_bytes()), text(cut(&class)));
+                let (service, class) = (text(service.as_bytes()), text(cut(&class).as_bytes()));
                 let (trace, parent) = (TraceId(trace), UnitId(parent));
                 Message::Context(Context { key, trace, parent, settled, broadcast, sampled, service, class })
             }),
