@@ -157,6 +157,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         sock.flags |= SOCK_EOF;
     }
     handover::noted::<TX>(thread, sock.flags);
+    runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
