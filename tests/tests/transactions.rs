@@ -85,36 +85,6 @@ fn python_asyncio() {
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
         mode("nested", "a task in a task", 0.999),
-        // As with uvicorn, below.
-        mode("thread", "asyncio.to_thread", 0.8),
-        mode("forgotten", "half of the calls not awaited", 0.0),
-    ];
-    judge("transactions_asyncio", &application, &modes);
-}
-
-/// One of the servers on event loops of Python.
-const fn python(name: &'static str, arguments: &'static [&'static str], source: &'static str) -> Application {
-    Application { name, program: "python3", arguments, source, java: false, title: "" }
-}
-
-#[test]
-fn python_aiohttp() {
-    let application = Application { title: "aiohttp", ..python("pyaiohttp", &["-u"], "tree_aiohttp.py") };
-    let modes = [
-        mode("direct", "a call at once", 0.999),
-        mode("naps", "two calls after sleeps", 0.999),
-        mode("gather", "two calls at once (gather)", 0.999),
-    ];
-    judge("transactions_aiohttp", &application, &modes);
-}
-
-#[test]
-fn python_uvicorn() {
-    let application = python("pyuvicorn", &["-u", "-X", "loop=asyncio"], "tree_uvicorn.py");
-    let application = Application { title: "uvicorn (asyncio), aiohttp", ..application };
-    let modes = [
-        mode("naps", "two calls after sleeps", 0.999),
-        mode("gather", "two calls at once (gather)", 0.999),
         mode("thread", "asyncio.to_thread", 0.999),
         mode("forgotten", "half of the calls not awaited", 0.0),
     ];
@@ -144,9 +114,7 @@ fn python_uvicorn() {
     let modes = [
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
-        // Contexts that two threads make at the same time may be told in another order than they were counted in: then what
-        // was known is void.
-        mode("thread", "asyncio.to_thread", 0.8),
+        mode("thread", "asyncio.to_thread", 0.999),
     ];
     judge("transactions_uvicorn", &application, &modes);
 }
