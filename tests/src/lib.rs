@@ -27,6 +27,7 @@ pub mod process;
 pub mod rabbitmq;
 pub mod redis;
 pub mod secrets;
+pub mod star;
 pub mod stat;
 pub mod truth;
 pub mod units;
