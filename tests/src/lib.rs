@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod bpf;
 pub mod cgroup;
+pub mod chain;
 pub mod faults;
 pub mod go;
 pub mod hosts;

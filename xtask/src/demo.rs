@@ -46,13 +46,12 @@ pub(crate) struct Options {
 
 /// Runs the demo. Every process ends with this one, however it ends; the temporary directory is removed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
-    let tracer = match &options.tracer {
-        Some(tracer) => tracer.clone(),
-        None => {
-            setup::programs()?;
-            build_ebpf::ready(way)?;
-            build::tracer(way, true)?
-        }
+    let tracer = if let Some(tracer) = &options.tracer {
+        tracer.clone()
+    } else {
+        setup::programs()?;
+        build_ebpf::ready(way)?;
+        build::tracer(way, true)?
     };
     if options.hosts.is_some() {
         return over_hosts(&tracer, options);

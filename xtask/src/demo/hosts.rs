@@ -247,14 +247,14 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
     fs::create_dir(&own).with_context(|| format!("cannot create {}", own.display()))?;
     let key = dir.join("key");
     if !key.exists() {
-        let random = fs::File::open("/dev/urandom").and_then(|mut file| {
-            let mut bytes = [0u8; 32];
-            std::io::Read::read_exact(&mut file, &mut bytes).map(|()| bytes)
-        });
-        let digits: String = random.context("no random numbers")?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut bytes = [[0; 16]; 2];
+        let random = fs::File::open("/dev/urandom")
+            .and_then(|mut file| bytes.iter_mut().try_for_each(|half| std::io::Read::read_exact(&mut file, half)));
+        random.context("no random numbers")?;
+        let [first, second] = bytes.map(u128::from_be_bytes);
         write(&key, "")?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).context("cannot keep the key from others")?;
-        write(&key, &digits)?;
+        write(&key, &format!("{first:032x}{second:032x}"))?;
     }
     let units = own.join("units.ndjson");
     let place = |host: u8| SocketAddr::from((star.own(host), RELAY)).to_string();
