@@ -19,6 +19,7 @@ use super::join::Joins;
 use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
+use super::lookups::Lookups;
 use super::loops::Meetings;
 use super::relayed::Relays;
 use super::thread::{Entity, Group, Target, Thread};
@@ -116,6 +117,7 @@ pub struct Engine {
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
     pub(super) joins: Joins,
+    pub(super) lookups: Lookups,
     pub(super) relays: Relays,
     /// What callbacks of event loops tie together, and what was seen of their processes' requests.
     pub(super) knots: Knots,
@@ -174,6 +176,7 @@ impl Engine {
             services: FxHashMap::default(),
             units: Slab::default(),
             joins: Joins::default(),
+            lookups: Lookups::default(),
             relays,
             knots: Knots::default(),
             meetings: FxHashMap::default(),
@@ -519,6 +522,9 @@ impl Engine {
                     live.reply_body_bytes = reply_body_bytes;
                 }
                 self.ended(slot, outcome, at.nanos);
+            }
+            Said::Datagram { exchange, question, dir, at, sure } => {
+                self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
             }
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,

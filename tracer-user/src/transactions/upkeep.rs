@@ -49,6 +49,7 @@ impl Engine {
         }
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
+        self.lookups.sweep(now);
         self.relay_expire();
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.give_back();
