@@ -223,14 +223,14 @@ impl Agent {
         for pid in pipeline.take_serving() {
             finder.ask(pid);
         }
-        while let Some((pid, found)) = finder.found() {
-            let Some(mut found) = found else { continue };
-            for place in std::mem::take(&mut found.places) {
-                if let Err(why) = self.kernel.attach_user(place.probe, pid, &place.file, place.offset) {
-                    log::warn!("process {pid}: {} could not be attached: {why}", place.probe.place());
-                    found = found.without(State::NoProbe);
-                    break;
-                }
+        while let Some(((pid, look), found, there)) = finder.found() {
+            if !there {
+                self.kernel.detach_user(pid, Some(look));
+                continue;
+            }
+            let Some(found) = found else { continue };
+            if found.state == State::NoProbe {
+                self.kernel.detach_user(pid, Some(look));
             }
             log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
             // Probes first: from the first task that is told on, none is made unseen.
@@ -243,7 +243,7 @@ impl Agent {
 
     /// A process is gone, or runs another program.
     fn leave(&mut self, pid: u32) {
-        self.kernel.detach_user(pid);
+        self.kernel.detach_user(pid, None);
         if let Some(finder) = &mut self.finder {
             finder.forget(pid);
         }

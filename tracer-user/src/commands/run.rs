@@ -34,7 +34,7 @@ use crate::kernel::skips::Skips;
 use crate::otlp;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
-use crate::runtimes::Finder;
+use crate::runtimes::{Finder, Place};
 
 /// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
 /// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
@@ -125,6 +125,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
     let console = Arc::new(http::Console::default());
     let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
+    let mut prober = kernel.prober();
+    let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
     let mut agent = Agent {
         hertz: config.hertz,
         config,
@@ -148,7 +150,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         saver,
         relaying,
         netns: config_netns,
-        finder: Finder::start().inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
+        finder: Finder::start(attach).inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
     };
     agent.open_up()?;
 

@@ -5,16 +5,18 @@
 //! network file system under a file it writes) can stay for ever.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-
-use tracer_common::runtime::UserProbe;
 
 /// How long detaching waits for a thread that changes the sampling rate.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A probe in a process, and its link.
-type User = (u32, UserProbe, Box<dyn Send>);
+/// Where a program was put into programs: a process, and which look at it that was.
+pub type Visit = (u32, u64);
+
+/// Of which visit a link is, and the link.
+type User = (Visit, Box<dyn Send>);
 
 /// The links of every program, and the clock event of each CPU.
 #[derive(Clone, Default)]
@@ -25,8 +27,9 @@ struct Inner {
     /// Dropping one detaches.
     links: Mutex<Vec<Box<dyn Send>>>,
     clocks: Mutex<Vec<(u32, OwnedFd)>>,
-    /// In which process, which probe, and its link.
     users: Mutex<Vec<User>>,
+    /// Everything was let go of, and nothing is kept any more.
+    over: AtomicBool,
 }
 
 impl Attachments {
@@ -44,14 +47,14 @@ impl Attachments {
         self.0.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the link of a probe in the process `pid`.
-    pub(super) fn user(&self, pid: u32, probe: UserProbe, link: impl Send + 'static) {
-        self.all_users().push((pid, probe, Box::new(link)));
-    }
-
-    /// Whether the probe is attached in the process.
-    pub(super) fn has_user(&self, pid: u32, probe: UserProbe) -> bool {
-        self.all_users().iter().any(|(of, which, _)| (*of, *which) == (pid, probe))
+    /// Keeps the link of a probe in a process; lets go of it where everything was let go of.
+    pub(super) fn user(&self, visit: Visit, link: impl Send + 'static) {
+        let mut users = self.all_users();
+        users.push((visit, Box::new(link)));
+        // Under the lock: whoever detaches takes it after saying so.
+        if self.0.over.load(Ordering::SeqCst) {
+            users.clear();
+        }
     }
 
     /// Probes in processes.
@@ -59,13 +62,15 @@ impl Attachments {
         self.all_users().len()
     }
 
-    /// Takes out the links of the probes in a process; dropping them detaches.
-    pub(super) fn take_user(&self, pid: u32) -> Vec<Box<dyn Send>> {
-        self.all_users().extract_if(.., |(of, ..)| *of == pid).map(|(.., link)| link).collect()
+    /// Takes out the links of the probes in a process, of one visit or of all; dropping them detaches.
+    pub(super) fn take_user(&self, pid: u32, visit: Option<u64>) -> Vec<Box<dyn Send>> {
+        let of = |(of, which): Visit| of == pid && visit.is_none_or(|visit| visit == which);
+        self.all_users().extract_if(.., |(visit, _)| of(*visit)).map(|(_, link)| link).collect()
     }
 
     /// Detaches everything, from any thread; whether all of it was.
     pub fn detach(&self) -> bool {
+        self.0.over.store(true, Ordering::SeqCst);
         let end = Instant::now() + PATIENCE;
         // All of them, whatever becomes of the first.
         let links = clear(&self.0.links, end);

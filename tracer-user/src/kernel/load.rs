@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
@@ -19,7 +20,7 @@ use super::probes::{Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
-use super::uprobes::{self, Attempts};
+use super::uprobes;
 use super::usage;
 use crate::guard::own::release_memory;
 
@@ -123,7 +124,7 @@ pub struct Kernel {
     lost: PerCpuArray<MapData, u64>,
     /// Hits of probes in user space.
     pub(super) hits: PerCpuArray<MapData, u64>,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: Arc<uprobes::Counts>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
 }
 
@@ -295,7 +296,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             logger,
             lost,
             hits,
-            attempts: Attempts::default(),
+            attempts: Arc::default(),
             cpus,
         },
         rings,

@@ -3,14 +3,18 @@
 //! They are attached only to processes that serve requests and whose runtime nothing cheaper tells of, are counted, and
 //! are let go of when the process is gone, runs another program, or the agent ends.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeScope};
+use aya::programs::{ProbeKind, Program, UProbe};
 use tracer_common::runtime::UserProbe;
 
+use super::attachments::{Attachments, Visit};
 use super::load::{Attached, Built, Kernel, built, chain};
 use crate::guard::fill::Fill;
 
@@ -26,40 +30,66 @@ pub struct Attempts {
     pub refused: u64,
 }
 
-impl Kernel {
-    /// Attaches a probe's program to `offset` of `file`, in the process `pid` only. Does nothing where it is attached
-    /// already. Errors say why not.
-    pub fn attach_user(&mut self, probe: UserProbe, pid: u32, file: &Path, offset: u64) -> Result<(), String> {
-        if self.attachments().has_user(pid, probe) {
-            return Ok(());
-        }
-        let done = self.try_attach(probe, pid, file, offset);
-        *(if done.is_ok() { &mut self.attempts.attached } else { &mut self.attempts.refused }) += 1;
+/// Puts probes into processes, in a thread of its own: the kernel takes up to some 30 milliseconds for one, in which the
+/// rings would overflow.
+pub struct Prober {
+    programs: HashMap<UserProbe, UProbe>,
+    attachments: Attachments,
+    attempts: Arc<Counts>,
+}
+
+/// [`Attempts`], counted in one thread and read in another.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    attached: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Prober {
+    /// Attaches a probe's program to `offset` of `file`, in the process of this visit only. Errors say why not.
+    pub fn attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
+        let done = self.try_attach(probe, visit, file, offset);
+        let counts = &self.attempts;
+        (if done.is_ok() { &counts.attached } else { &counts.refused }).fetch_add(1, Ordering::Relaxed);
         done
     }
 
-    fn try_attach(&mut self, probe: UserProbe, pid: u32, file: &Path, offset: u64) -> Result<(), String> {
-        if self.attachments().users() >= PLACES {
+    fn try_attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
+        if self.attachments.users() >= PLACES {
             return Err(format!("{PLACES} places in programs are watched already"));
         }
-        let process = NonZeroU32::new(pid).ok_or("no such process")?;
-        let program: &mut UProbe = self
-            .ebpf
-            .program_mut(probe.name())
-            .and_then(|program| program.try_into().ok())
-            .ok_or_else(|| format!("the BPF object has no program {}", probe.name()))?;
+        let process = NonZeroU32::new(visit.0).ok_or("no such process")?;
+        let program = self.programs.get_mut(&probe).ok_or("its program was refused when it was loaded")?;
         let at = UProbeAttachLocation::AbsoluteOffset(offset);
         let link = program
             .attach(at, file, UProbeScope::OneProcess(process))
             .and_then(|id| program.take_link(id))
             .map_err(|error| chain(&error))?;
-        self.attachments().user(pid, probe, link);
+        self.attachments.user(visit, link);
         Ok(())
     }
+}
 
-    /// Lets go of every place in a process.
-    pub fn detach_user(&mut self, pid: u32) {
-        let links = self.attachments().take_user(pid);
+impl Kernel {
+    /// What puts probes into processes: handles of its own on the loaded programs, for a thread of its own.
+    pub fn prober(&self) -> Prober {
+        let handle = |probe: UserProbe| {
+            let Some(Program::UProbe(program)) = self.ebpf.program(probe.name()) else { return None };
+            let info = program.info().ok()?;
+            // SAFETY: the program of this name was loaded as an entry probe, by `load` below.
+            let program = unsafe { UProbe::from_program_info(info, probe.name().into(), ProbeKind::Entry) };
+            program.ok().map(|program| (probe, program))
+        };
+        Prober {
+            programs: UserProbe::ALL.into_iter().filter_map(handle).collect(),
+            attachments: self.attachments(),
+            attempts: Arc::clone(&self.attempts),
+        }
+    }
+
+    /// Lets go of every place in a process: those of one visit, or all.
+    pub fn detach_user(&mut self, pid: u32, visit: Option<u64>) {
+        let links = self.attachments().take_user(pid, visit);
         if links.is_empty() {
             return;
         }
@@ -78,12 +108,13 @@ impl Kernel {
 
     /// What became of probes.
     pub fn attempts(&self) -> Attempts {
-        self.attempts
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Attempts { attached: read(&self.attempts.attached), refused: read(&self.attempts.refused) }
     }
 
     /// Places in use.
     pub fn user_fill(&self) -> Fill {
-        Fill::new(self.attachments().users(), PLACES, self.attempts.refused)
+        Fill::new(self.attachments().users(), PLACES, self.attempts().refused)
     }
 }
 

@@ -1,7 +1,5 @@
 //! What the pipeline is told by other agents, as a recording holds it.
 
-use std::sync::Arc;
-
 use super::Agent;
 use super::message::{Decoder, Encoder, Message, cut, text};
 use crate::model::Nanos;
@@ -84,6 +82,7 @@ mod tests {
     use crate::relay::key::Key;
     use crate::relay::message::Context;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     #[test]
     fn events_come_back() {

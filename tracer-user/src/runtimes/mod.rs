@@ -97,42 +97,78 @@ pub fn recognise(pid: u32) -> Option<Found> {
     go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps)).or_else(|| node::recognise(pid, &maps))
 }
 
-/// Looks at processes in a thread of its own: files of tens of megabytes are read for it.
+/// What was found, with its probes attached; with tasks that cannot be told apart where one is not.
+fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) -> Result<(), String>) -> Found {
+    for place in std::mem::take(&mut found.places) {
+        if let Err(why) = attach(look, &place) {
+            log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place());
+            return found.without(State::NoProbe);
+        }
+    }
+    found
+}
+
+/// A look at a process: its id, and which look of all that was.
+pub type Look = (u32, u64);
+
+/// Looks at processes in a thread of its own: files of tens of megabytes are read for it, and the kernel takes its time to
+/// attach probes.
 #[derive(Debug)]
 pub struct Finder {
-    ask: SyncSender<u32>,
-    told: Receiver<(u32, Option<Found>)>,
+    ask: SyncSender<Look>,
+    told: Receiver<(Look, Option<Found>)>,
+    /// Looks so far.
+    looks: u64,
+    /// The last look at each process that is there and waits for it, or has something that is known.
+    asked: HashMap<u32, u64>,
     /// Processes that were not looked at because too many waited.
     pub refused: u64,
     known: HashMap<u32, (&'static str, State)>,
 }
 
 impl Finder {
-    /// Starts it. Errors are the system's, where it has no thread to give.
-    pub fn start() -> std::io::Result<Self> {
-        let (ask, asked) = sync_channel::<u32>(QUEUE);
+    /// Starts it; `attach` puts a probe where it belongs. Errors are the system's, where it has no thread to give.
+    pub fn start(mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static) -> std::io::Result<Self> {
+        let (ask, asked) = sync_channel::<Look>(QUEUE);
         let (tell, told) = sync_channel(QUEUE);
         std::thread::Builder::new().name("tracer-runtimes".into()).spawn(move || {
-            for pid in asked {
-                if tell.send((pid, recognise(pid))).is_err() {
+            for look in asked {
+                let found = recognise(look.0).map(|found| probed(look, found, &mut attach));
+                if tell.send((look, found)).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { ask, told, refused: 0, known: HashMap::new() })
+        Ok(Self { ask, told, looks: 0, asked: HashMap::new(), refused: 0, known: HashMap::new() })
     }
 
-    /// Wants to know what runs in a process.
+    /// Wants to know what runs in a process; does nothing where that was asked already.
     pub fn ask(&mut self, pid: u32) {
-        match self.ask.try_send(pid) {
-            Ok(()) => {}
+        if self.asked.contains_key(&pid) {
+            return;
+        }
+        if self.asked.len() >= RUNTIMES_MAX as usize + QUEUE {
+            self.refused += 1;
+            return;
+        }
+        self.looks += 1;
+        match self.ask.try_send((pid, self.looks)) {
+            Ok(()) => {
+                self.asked.insert(pid, self.looks);
+            }
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
         }
     }
 
-    /// The next process that was looked at.
-    pub fn found(&mut self) -> Option<(u32, Option<Found>)> {
-        self.told.try_recv().ok()
+    /// The next process that was looked at. Whether it is still there: one that is not, or runs another program, may have
+    /// got probes that belong nowhere now.
+    pub fn found(&mut self) -> Option<(Look, Option<Found>, bool)> {
+        let (look, found) = self.told.try_recv().ok()?;
+        let there = self.asked.get(&look.0) == Some(&look.1);
+        if there && found.is_none() {
+            self.asked.remove(&look.0);
+        }
+        Some((look, found, there))
     }
 
     /// Remembers what became of a process.
@@ -146,6 +182,7 @@ impl Finder {
 
     /// The process is gone, or runs another program.
     pub fn forget(&mut self, pid: u32) {
+        self.asked.remove(&pid);
         self.known.remove(&pid);
     }
 
