@@ -132,6 +132,8 @@ pub struct Engine {
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
+    /// The connections that were idle longest when there were too many, the oldest last, and when they were used last.
+    pub(super) idlest: Vec<(Nanos, u64)>,
     /// Connections that are closed, by the time they are forgotten; at most one entry for each.
     pub(super) closing: VecDeque<(Nanos, State)>,
     /// Threads that ended, by the time they are forgotten; with when they ended.
@@ -186,6 +188,7 @@ impl Engine {
             class_costs: Vec::new(),
             overhead: Vec::new(),
             asks: Vec::new(),
+            idlest: Vec::new(),
             closing: VecDeque::new(),
             head_bytes: 0,
             said: Vec::new(),
@@ -304,19 +307,6 @@ impl Engine {
     pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
         self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
-    }
-
-    /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
-    fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
-            return;
-        }
-        let oldest = self.connections.iter().take(64).min_by_key(|(_, connection)| connection.last);
-        if let Some(cookie) = oldest.map(|(cookie, _)| *cookie) {
-            self.counters.connections_evicted += 1;
-            self.close(cookie, Closed::Both, self.now, None, out);
-            self.drop_connection(cookie, self.now);
-        }
     }
 
     pub(super) fn thread(&mut self, tid: u32, tgid: u32, nanos: Nanos) -> Option<&mut Thread> {
