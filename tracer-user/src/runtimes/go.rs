@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod fixture;
 mod functions;
-mod image;
+pub(super) mod image;
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,0 +1,271 @@
+//! tokio (Rust): which task a thread polls is in a thread-local value of the program, and where new tasks are taken on is
+//! one function for each kind of scheduler.
+//!
+//! Where the value is, the code says that sets it (`context::set_current_task_id`, no generic function, in tokio since
+//! 1.22): it takes the old number from where it puts the new one. So no version's layout needs to be known. Without the
+//! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
+//! panics tell of.
+
+use std::fs::File;
+
+use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
+
+use super::go::Source;
+use super::go::image::{Image, Section, X86_64, number};
+use super::maps::Maps;
+use super::{Found, Place, State};
+
+/// The runtime's name.
+const NAME: &str = "tokio";
+/// What stands in a program that has tokio in it, before its version and behind it.
+const PATH: &[u8] = b"/tokio-1.";
+const BEHIND: &[u8] = b"/src/";
+/// Parts of mangled names, as both ways of mangling have them.
+const SETS: &[u8] = b"5tokio7runtime7context19set_current_task_id";
+const TASKS: &[u8] = b"7runtime4task4list";
+const BINDS: &[u8] = b"10bind_inner";
+/// Most bytes of constants, of symbols and of their names that are looked at.
+const CONSTANTS: usize = 32 << 20;
+const SYMBOLS: usize = 32 << 20;
+const NAMES: usize = 128 << 20;
+/// Bytes of constants that are looked at at once.
+const PIECE: usize = 1 << 20;
+/// Size of a symbol (ELF-64); `STT_FUNC`.
+const SYMBOL: usize = 24;
+const FUNCTION: u8 = 2;
+/// Bytes of the function that sets the number that are looked at: it has some 90.
+const CODE: u64 = 512;
+/// How far below a thread's own data its values may be, bytes.
+const VALUES: i64 = 1 << 20;
+/// Copies of the function that takes tasks on: one for each kind of scheduler, of each version of tokio.
+const COPIES: usize = 8;
+
+/// A program with tokio in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// tokio's version, empty where nothing says.
+    pub version: Box<str>,
+    /// How well its tasks can be told apart.
+    pub state: State,
+    /// Where the task's number is, from the thread's own data on.
+    pub current: i64,
+    /// Where in its file tasks are taken on.
+    pub binds: Vec<u64>,
+}
+
+/// Looks at a program's file; `None`: no tokio, as far as can be told.
+pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
+    let image = Image::read(file)?;
+    let version = version(&image);
+    let mut program = match functions(&image) {
+        Some(functions) if !functions.sets.is_empty() || version.is_some() => known(&image, &functions),
+        _ if version.is_some() => {
+            Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() }
+        }
+        _ => return None,
+    };
+    program.version = version.unwrap_or_default();
+    if image.machine != X86_64 {
+        program.state = State::Unsupported;
+    }
+    Some(program)
+}
+
+/// What of tokio runs in a process; `None`: none.
+pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+    let path = maps.open_by(&maps.exe);
+    let program = inspect(&File::open(&path).ok()?)?;
+    log::debug!("process {pid} runs tokio: {program:x?}");
+    let mut at = [0; NUMBERS];
+    at[0] = program.current as u64;
+    let place = |offset| Place { probe: UserProbe::TokioSpawned, file: path.clone(), offset };
+    let found = Found {
+        name: NAME,
+        version: program.version.into(),
+        state: program.state,
+        runtime: Runtime { kind: KIND_TOKIO, at, ..Runtime::default() },
+        places: program.binds.into_iter().map(place).collect(),
+    };
+    Some(if program.state == State::Known { found } else { found.without(program.state) })
+}
+
+/// The version in the path of a source.
+fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
+    let constants = image.section(".rodata")?;
+    let mut from = 0;
+    let end = (constants.size as usize).min(CONSTANTS);
+    while from < end {
+        // What a piece ends in the middle of, the next begins with.
+        let piece = Section { offset: constants.offset.checked_add(from as u64)?, ..constants.clone() };
+        let bytes = image.bytes(&piece, PIECE.min(end - from))?;
+        for found in memchr::memmem::find_iter(&bytes, PATH) {
+            let rest = bytes.get(found + PATH.len()..).unwrap_or_default();
+            let rest = rest.get(..rest.len().min(16)).unwrap_or_default();
+            let len = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+            if len > 0 && rest.get(len..).is_some_and(|rest| rest.starts_with(BEHIND)) {
+                let digits = rest.get(..len).unwrap_or_default();
+                return Some(format!("1.{}", String::from_utf8_lossy(digits)).into());
+            }
+        }
+        from += PIECE - 64;
+    }
+    None
+}
+
+/// Functions of tokio: addresses and sizes.
+#[derive(Debug, Default)]
+struct Functions {
+    sets: Vec<(u64, u64)>,
+    binds: Vec<u64>,
+}
+
+/// `None`: the program has no table of symbols, or none that can be read.
+fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
+    let whole = |end: &str, most: usize| {
+        let section = image.section(end).filter(|section| section.size <= most as u64)?;
+        image.bytes(section, most)
+    };
+    let (symbols, names) = (whole(".symtab", SYMBOLS)?, whole(".strtab", NAMES)?);
+    let [sets, tasks, binds] = [SETS, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let mut found = Functions::default();
+    for symbol in symbols.chunks_exact(SYMBOL) {
+        let (Some(name), Some(address), Some(size)) =
+            (number::<4>(symbol, 0), number::<8>(symbol, 8), number::<8>(symbol, 16))
+        else {
+            continue;
+        };
+        if symbol.get(4).is_none_or(|info| info & 0xf != FUNCTION) || address == 0 {
+            continue;
+        }
+        let name = names.get(name as usize..).unwrap_or_default();
+        let name = name.get(..memchr::memchr(0, name).unwrap_or(name.len()).min(512)).unwrap_or_default();
+        let has = |part: &memchr::memmem::Finder<'_>| part.find(name).is_some();
+        if has(&sets) {
+            found.sets.push((address, size));
+        } else if has(&tasks) && has(&binds) && !found.binds.contains(&address) {
+            found.binds.push(address);
+        }
+    }
+    Some(found)
+}
+
+/// What can be told of its tasks.
+fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
+    let mut program = Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() };
+    let mut places = functions.sets.iter().map(|(address, size)| {
+        let code = image.code(*address, (*size).min(CODE) as usize)?;
+        current(&code)
+    });
+    let Some(first) = places.next() else { return program };
+    // Two versions of tokio in one program: which of them runs a thread is not known.
+    let Some(at) = first.filter(|first| places.all(|other| other == Some(*first))) else {
+        program.state = State::UnknownVersion;
+        return program;
+    };
+    (program.state, program.current) = (State::Known, at);
+    let binds: Option<Vec<u64>> = functions.binds.iter().take(COPIES).map(|address| image.place(*address)).collect();
+    match binds {
+        Some(binds) => program.binds = binds,
+        None => program.state = State::Unreadable,
+    }
+    program
+}
+
+/// A way of an instruction (x86-64) to name memory: the register that is added to, and what is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    base: u8,
+    add: i64,
+}
+
+/// `mov` of eight bytes between a register and memory, or `lea`: what it does, the register, the memory, how long it is.
+fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
+    let [rex @ 0x48..=0x4f, what @ (0x89 | 0x8b | 0x8d), modes, ..] = *code else { return None };
+    let register = (modes >> 3 & 7) | (rex << 1 & 8);
+    let base = (modes & 7) | (rex << 3 & 8);
+    // An index, or what is only there with one.
+    if modes & 7 == 4 || rex & 2 != 0 {
+        return None;
+    }
+    let (add, len) = match modes >> 6 {
+        1 => (i64::from(*code.get(3)? as i8), 4),
+        2 => (i64::from(number::<4>(code, 3)? as u32 as i32), 7),
+        _ => return None,
+    };
+    Some((what, register, Memory { base, add }, len))
+}
+
+/// Where the value is that a function puts its argument in place of, from the thread's own data on; `None`: it does
+/// something else, or what it does could be taken for two things.
+fn current(code: &[u8]) -> Option<i64> {
+    const STORE: u8 = 0x89;
+    const LOAD: u8 = 0x8b;
+    const ADDRESS: u8 = 0x8d;
+    let one = |all: Vec<i64>| all.first().copied().filter(|first| all.iter().all(|other| other == first));
+    // `mov %fs:0, REGISTER`, then `lea ADD(REGISTER), …`.
+    let own = code.windows(16).filter_map(|bytes| {
+        let [0x64, rex @ (0x48 | 0x4c), LOAD, modes, 0x25, 0, 0, 0, 0, rest @ ..] = bytes else { return None };
+        let register = (modes >> 3 & 7) | (rex << 1 & 8);
+        let (what, _, memory, _) = moves(rest)?;
+        (modes & 0xc7 == 4 && what == ADDRESS && memory.base == register).then_some(memory.add)
+    });
+    let values = one(own.collect())?;
+    // The old one is taken, and at once the new one put there.
+    let swapped = (0..code.len()).filter_map(|at| {
+        let (what, taken, memory, len) = moves(code.get(at..)?)?;
+        let (then, put, same, _) = moves(code.get(at + len..)?)?;
+        (what == LOAD && then == STORE && memory == same && taken != put).then_some(memory.add)
+    });
+    let place = values.checked_add(one(swapped.collect())?)?;
+    (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `context::set_current_task_id` of tokio 1.54 as rustc 1.95 compiled it for a program; the call is cut out.
+    const SETTER: &[u8] = &[
+        0x48, 0x89, 0xfb, // mov %rdi,%rbx
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0xe0, 0xfe, 0xff, 0xff, // lea -0x120(%rax),%rax
+        0x0f, 0xb6, 0x48, 0x48, // movzbl 0x48(%rax),%ecx
+        0x83, 0xf9, 0x01, 0x74, 0x24, // cmp $1,%ecx; je
+        0x41, 0xc6, 0x46, 0x48, 0x01, // movb $1,0x48(%r14)
+        0x48, 0x8b, 0x48, 0x30, // mov 0x30(%rax),%rcx
+        0x48, 0x89, 0x58, 0x30, // mov %rbx,0x30(%rax)
+        0x48, 0x89, 0xc8, 0xc3, // mov %rcx,%rax; ret
+    ];
+
+    #[test]
+    fn the_value_is_where_the_code_swaps_it() {
+        assert_eq!(current(SETTER), Some(-0x120 + 0x30));
+        let changed = |at: usize, byte: u8| {
+            let mut code = SETTER.to_vec();
+            code[at] = byte;
+            current(&code)
+        };
+        // Another register, another place of the new one, no `lea`, a place that is no value of a thread.
+        let (lea, store) = (12, SETTER.len() - 8);
+        assert_eq!(changed(lea + 2, 0x81), None);
+        assert_eq!(changed(store + 3, 0x38), None);
+        assert_eq!(changed(store + 2, 0x4b), None);
+        assert_eq!(changed(lea + 1, 0x8b), None);
+        assert_eq!(changed(lea + 4, 0x01), None);
+        for cut in 0..SETTER.len() - 4 {
+            assert_eq!(current(&SETTER[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn this_program_has_tokio_and_no_other_has() {
+        let own = std::fs::File::open("/proc/self/exe").expect("this program");
+        let found = inspect(&own).expect("tokio");
+        assert!(found.version.starts_with("1."), "{found:?}");
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+            assert_eq!(inspect(bytes), None);
+        }
+        let shell = std::fs::File::open("/bin/sh").expect("a shell");
+        assert_eq!(inspect(&shell), None);
+    }
+}
