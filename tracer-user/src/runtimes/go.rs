@@ -4,7 +4,7 @@
 //! Nothing is ever hung on the end of a Go function: a return probe replaces a return address, and Go moves its stacks.
 
 #[cfg(test)]
-mod fixture;
+pub(super) mod fixture;
 mod functions;
 pub(super) mod image;
 

@@ -223,6 +223,7 @@ fn current(code: &[u8]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtimes::go::fixture;
 
     /// `context::set_current_task_id` of tokio 1.54 as rustc 1.95 compiled it for a program; the call is cut out.
     const SETTER: &[u8] = &[
@@ -251,9 +252,78 @@ mod tests {
         assert_eq!(changed(store + 3, 0x38), None);
         assert_eq!(changed(store + 2, 0x4b), None);
         assert_eq!(changed(lea + 1, 0x8b), None);
-        assert_eq!(changed(lea + 4, 0x01), None);
+        assert_eq!(changed(lea + 6, 0x00), None);
         for cut in 0..SETTER.len() - 4 {
             assert_eq!(current(&SETTER[..cut]), None, "{cut}");
+        }
+    }
+
+    const SET: &str = "_ZN5tokio7runtime7context19set_current_task_id17h406c4bb9331c84afE";
+    /// The other way of mangling.
+    const SET_OTHER: &str = "_RNvNtNtCs3NkKWAmpbAk_5tokio7runtime7context19set_current_task_id";
+    const BIND: &str = "_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner17h9f32dbd2d9816a23E";
+    const SOURCE: &str = "/home/a/.cargo/registry/src/b/tokio-1.54.1/src/runtime/task/core.rs";
+
+    /// A program with `constants`, and functions of these names and codes, 128 bytes each.
+    fn program(constants: &str, functions: &[(&str, &[u8])]) -> Vec<u8> {
+        let (mut code, mut symbols, mut names) = (Vec::new(), vec![0; SYMBOL], vec![0]);
+        for (name, bytes) in functions {
+            let address = fixture::BASE + fixture::TEXT + code.len() as u64;
+            symbols.extend((names.len() as u32).to_le_bytes());
+            symbols.extend([FUNCTION, 0, 1, 0]);
+            symbols.extend(address.to_le_bytes());
+            symbols.extend((bytes.len() as u64).to_le_bytes());
+            names.extend(name.as_bytes());
+            names.push(0);
+            code.extend(*bytes);
+            code.resize(code.len().next_multiple_of(128), 0xcc);
+        }
+        let text: (&str, &[u8]) = (".text", &code);
+        let constants: (&str, &[u8]) = (".rodata", constants.as_bytes());
+        if functions.is_empty() {
+            return fixture::file(&[text, constants]);
+        }
+        fixture::file(&[text, constants, (".symtab", &symbols), (".strtab", &names)])
+    }
+
+    fn found(constants: &str, functions: &[(&str, &[u8])]) -> Option<(State, i64, Vec<u64>)> {
+        let found = inspect(program(constants, functions).as_slice())?;
+        assert_eq!(&*found.version, if constants.is_empty() { "" } else { "1.54.1" });
+        Some((found.state, found.current, found.binds))
+    }
+
+    #[test]
+    fn programs_with_and_without_names() {
+        let whole: &[(&str, &[u8])] = &[(SET, SETTER), (BIND, &[0x55]), ("main", &[0xc3])];
+        let known = Some((State::Known, -0xf0, vec![fixture::TEXT + 128]));
+        assert_eq!(found(SOURCE, whole), known);
+        assert_eq!(found("", whole), known);
+        assert_eq!(found(SOURCE, &[(SET_OTHER, SETTER)]), Some((State::Known, -0xf0, vec![])));
+        assert_eq!(found(SOURCE, &[]), Some((State::NoSymbols, 0, vec![])));
+        assert_eq!(found(SOURCE, &[("main", &[0xc3])]), Some((State::NoSymbols, 0, vec![])));
+        assert_eq!(found("", &[("main", &[0xc3])]), None);
+        assert_eq!(found("", &[]), None);
+        // One that does something else; two that differ.
+        assert_eq!(found("", &[(SET, &[0xc3])]), Some((State::UnknownVersion, 0, vec![])));
+        let mut other = SETTER.to_vec();
+        other[15] = 0xd0;
+        let both = [(SET, SETTER), (SET_OTHER, other.as_slice())];
+        assert_eq!(found(SOURCE, &both), Some((State::UnknownVersion, 0, vec![])));
+    }
+
+    #[test]
+    fn bytes_that_were_changed_or_cut_harm_nobody() {
+        let whole = program(SOURCE, &[(SET, SETTER), (BIND, &[0x55])]);
+        if let Some(path) = std::env::var_os("TRACER_WRITE_SEED") {
+            std::fs::write(path, &whole).expect("writable");
+        }
+        for at in (0..whole.len()).filter(|at| *at < 128 || *at > fixture::TEXT as usize) {
+            inspect(&whole[..at]);
+            for byte in [0, 1, 0x40, 0x7f, 0x80, 0xff] {
+                let mut other = whole.clone();
+                other[at] = byte;
+                inspect(other.as_slice());
+            }
         }
     }
 
