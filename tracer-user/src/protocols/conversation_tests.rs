@@ -99,7 +99,7 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
             Said::Unnamed => lines.push((u64::MAX, "unnamed".into())),
             Said::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             Said::Crowded => lines.push((u64::MAX, "crowded".into())),
-            Said::RequestDone { .. } => {}
+            Said::RequestDone { .. } | Said::Datagram { .. } => {}
         }
     }
     lines.into_iter().map(|(_, line)| line).collect()
@@ -467,6 +467,7 @@ proptest! {
                 | Said::Judged { .. }
                 | Said::Unnamed
                 | Said::Crowded
+                | Said::Datagram { .. }
                 | Said::Forgotten { .. } => {}
             }
         }

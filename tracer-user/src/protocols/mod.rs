@@ -578,6 +578,19 @@ pub enum Said {
         /// Its status.
         status: u16,
     },
+    /// A datagram of a lookup moved: a client's question, or its answer at either end.
+    Datagram {
+        /// Which exchange.
+        exchange: u64,
+        /// What both ends know of the question: its number and what is asked for, as one.
+        question: u64,
+        /// Which way.
+        dir: Direction,
+        /// Operation.
+        at: Stamp,
+        /// It is of no other exchange of this socket.
+        sure: bool,
+    },
     /// A request began that cannot be named: its name was given before the connection was seen, or in lost bytes.
     Unnamed,
     /// Too many requests of the connection were open: the oldest was given up.
