@@ -1,8 +1,9 @@
 //! tokio (Rust): which task a thread polls is in a thread-local value of the program, and where new tasks are taken on is
 //! one function for each kind of scheduler.
 //!
-//! Where the value is, the code says that sets it (`context::set_current_task_id`, no generic function, in tokio since
-//! 1.22): it takes the old number from where it puts the new one. So no version's layout needs to be known. Without the
+//! Where the value is, the code says that sets it (`context::set_current_task_id`, no generic function): it takes the old
+//! number from where it puts the new one. Where that was merged into its callers (link-time optimisation), the end of
+//! `TaskIdGuard` says it, which puts the old one back. So no version's layout needs to be known. Without the
 //! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
 //! panics tell of.
 
@@ -22,6 +23,8 @@ const PATH: &[u8] = b"/tokio-1.";
 const BEHIND: &[u8] = b"/src/";
 /// Parts of mangled names, as both ways of mangling have them.
 const SETS: &[u8] = b"5tokio7runtime7context19set_current_task_id";
+const GUARD: &[u8] = b"TaskIdGuard";
+const DROP: &[u8] = b"Drop";
 const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
 /// Most bytes of constants, of symbols and of their names that are looked at.
@@ -116,6 +119,8 @@ fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
 #[derive(Debug, Default)]
 struct Functions {
     sets: Vec<(u64, u64)>,
+    /// Where the others were merged into what calls them.
+    puts_back: Vec<(u64, u64)>,
     binds: Vec<u64>,
 }
 
@@ -126,7 +131,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
         image.bytes(section, most)
     };
     let (symbols, names) = (whole(".symtab", SYMBOLS)?, whole(".strtab", NAMES)?);
-    let [sets, tasks, binds] = [SETS, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let [sets, guard, drop, tasks, binds] = [SETS, GUARD, DROP, TASKS, BINDS].map(memchr::memmem::Finder::new);
     let mut found = Functions::default();
     for symbol in symbols.chunks_exact(SYMBOL) {
         let (Some(name), Some(address), Some(size)) =
@@ -142,6 +147,8 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
         let has = |part: &memchr::memmem::Finder<'_>| part.find(name).is_some();
         if has(&sets) {
             found.sets.push((address, size));
+        } else if has(&guard) && has(&drop) {
+            found.puts_back.push((address, size));
         } else if has(&tasks) && has(&binds) && !found.binds.contains(&address) {
             found.binds.push(address);
         }
@@ -152,9 +159,10 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
 /// What can be told of its tasks.
 fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
     let mut program = Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() };
-    let mut places = functions.sets.iter().map(|(address, size)| {
+    let setters = if functions.sets.is_empty() { &functions.puts_back } else { &functions.sets };
+    let mut places = setters.iter().map(|(address, size)| {
         let code = image.code(*address, (*size).min(CODE) as usize)?;
-        current(&code)
+        if functions.sets.is_empty() { put_back(&code) } else { swapped(&code) }
     });
     let Some(first) = places.next() else { return program };
     // Two versions of tokio in one program: which of them runs a thread is not known.
@@ -178,9 +186,24 @@ struct Memory {
     add: i64,
 }
 
+/// [`Memory::base`]: the thread's own data (`%fs`).
+const OWN: u8 = 16;
+/// Second byte of what [`moves`] knows: `mov` into memory, `mov` out of it, `lea`.
+const STORE: u8 = 0x89;
+const LOAD: u8 = 0x8b;
+const ADDRESS: u8 = 0x8d;
+/// `%rdi`, the first argument.
+const ARGUMENT: u8 = 7;
+
 /// `mov` of eight bytes between a register and memory, or `lea`: what it does, the register, the memory, how long it is.
 fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
-    let [rex @ 0x48..=0x4f, what @ (0x89 | 0x8b | 0x8d), modes, ..] = *code else { return None };
+    if let [0x64, rest @ ..] = code {
+        // `%fs:ADD`, without a register.
+        let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest else { return None };
+        let add = i64::from(number::<4>(rest, 4)? as u32 as i32);
+        return (modes & 0xc7 == 4).then_some((what, (modes >> 3 & 7) | (rex << 1 & 8), Memory { base: OWN, add }, 9));
+    }
+    let [rex @ 0x48..=0x4f, what @ (STORE | LOAD | ADDRESS), modes, ..] = *code else { return None };
     let register = (modes >> 3 & 7) | (rex << 1 & 8);
     let base = (modes & 7) | (rex << 3 & 8);
     // An index, or what is only there with one.
@@ -188,6 +211,8 @@ fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
         return None;
     }
     let (add, len) = match modes >> 6 {
+        // Elsewhere that is the next instruction's address.
+        0 if modes & 7 != 5 => (0, 3),
         1 => (i64::from(*code.get(3)? as i8), 4),
         2 => (i64::from(number::<4>(code, 3)? as u32 as i32), 7),
         _ => return None,
@@ -195,29 +220,60 @@ fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
     Some((what, register, Memory { base, add }, len))
 }
 
+/// The only one there is, however often.
+fn only(mut all: impl Iterator<Item = i64>) -> Option<i64> {
+    let first = all.next()?;
+    all.all(|other| other == first).then_some(first)
+}
+
+/// Where a thread's values begin that the code looks for, from its own data on: `mov %fs:0, REGISTER`, then `lea ADD(REGISTER), …`.
+fn values(code: &[u8]) -> Option<i64> {
+    only((0..code.len()).filter_map(|at| {
+        let (LOAD, register, Memory { base: OWN, add: 0 }, len) = moves(code.get(at..)?)? else { return None };
+        let (ADDRESS, _, memory, _) = moves(code.get(at + len..)?)? else { return None };
+        (memory.base == register).then_some(memory.add)
+    }))
+}
+
+/// Where the value is among those.
+fn place(code: &[u8], memory: Memory) -> Option<i64> {
+    let place = if memory.base == OWN { memory.add } else { values(code)?.checked_add(memory.add)? };
+    (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
+}
+
 /// Where the value is that a function puts its argument in place of, from the thread's own data on; `None`: it does
 /// something else, or what it does could be taken for two things.
-fn current(code: &[u8]) -> Option<i64> {
-    const STORE: u8 = 0x89;
-    const LOAD: u8 = 0x8b;
-    const ADDRESS: u8 = 0x8d;
-    let one = |all: Vec<i64>| all.first().copied().filter(|first| all.iter().all(|other| other == first));
-    // `mov %fs:0, REGISTER`, then `lea ADD(REGISTER), …`.
-    let own = code.windows(16).filter_map(|bytes| {
-        let [0x64, rex @ (0x48 | 0x4c), LOAD, modes, 0x25, 0, 0, 0, 0, rest @ ..] = bytes else { return None };
-        let register = (modes >> 3 & 7) | (rex << 1 & 8);
-        let (what, _, memory, _) = moves(rest)?;
-        (modes & 0xc7 == 4 && what == ADDRESS && memory.base == register).then_some(memory.add)
-    });
-    let values = one(own.collect())?;
+fn swapped(code: &[u8]) -> Option<i64> {
     // The old one is taken, and at once the new one put there.
-    let swapped = (0..code.len()).filter_map(|at| {
-        let (what, taken, memory, len) = moves(code.get(at..)?)?;
-        let (then, put, same, _) = moves(code.get(at + len..)?)?;
-        (what == LOAD && then == STORE && memory == same && taken != put).then_some(memory.add)
+    let pairs = (0..code.len()).filter_map(|at| {
+        let (LOAD, taken, memory, len) = moves(code.get(at..)?)? else { return None };
+        let (STORE, put, same, _) = moves(code.get(at + len..)?)? else { return None };
+        (memory == same && taken != put).then_some(memory)
     });
-    let place = values.checked_add(one(swapped.collect())?)?;
-    (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
+    only_place(code, pairs)
+}
+
+/// The same of a function that puts a value back, its argument or what that points to.
+fn put_back(code: &[u8]) -> Option<i64> {
+    let taken = |register: u8| {
+        (0..code.len()).any(|at| {
+            let taken = code.get(at..).and_then(moves);
+            taken.is_some_and(|(what, into, memory, _)| {
+                what == LOAD && into == register && memory == Memory { base: ARGUMENT, add: 0 }
+            })
+        })
+    };
+    let stores = (0..code.len()).filter_map(|at| {
+        let (STORE, register, memory, _) = moves(code.get(at..)?)? else { return None };
+        (memory.base == OWN || taken(register)).then_some(memory)
+    });
+    only_place(code, stores)
+}
+
+fn only_place(code: &[u8], all: impl Iterator<Item = Memory>) -> Option<i64> {
+    let all: Vec<Option<i64>> = all.map(|memory| place(code, memory)).collect();
+    let all: Option<Vec<i64>> = all.into_iter().collect();
+    only(all?.into_iter())
 }
 
 #[cfg(test)]
@@ -240,11 +296,11 @@ mod tests {
 
     #[test]
     fn the_value_is_where_the_code_swaps_it() {
-        assert_eq!(current(SETTER), Some(-0x120 + 0x30));
+        assert_eq!(swapped(SETTER), Some(-0x120 + 0x30));
         let changed = |at: usize, byte: u8| {
             let mut code = SETTER.to_vec();
             code[at] = byte;
-            current(&code)
+            swapped(&code)
         };
         // Another register, another place of the new one, no `lea`, a place that is no value of a thread.
         let (lea, store) = (12, SETTER.len() - 8);
@@ -254,10 +310,55 @@ mod tests {
         assert_eq!(changed(lea + 1, 0x8b), None);
         assert_eq!(changed(lea + 6, 0x00), None);
         for cut in 0..SETTER.len() - 4 {
-            assert_eq!(current(&SETTER[..cut]), None, "{cut}");
+            assert_eq!(swapped(&SETTER[..cut]), None, "{cut}");
         }
     }
 
+    /// `TaskIdGuard::drop`, in a program that was optimised as a whole.
+    const PUTS_BACK: &[u8] = &[
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0x10, 0xff, 0xff, 0xff, // lea -0xf0(%rax),%rax
+        0x48, 0x89, 0xfb, 0x48, 0x89, 0xc7, // mov %rdi,%rbx; mov %rax,%rdi
+        0x64, 0xc6, 0x04, 0x25, 0x58, 0xff, 0xff, 0xff, 0x01, // movb $1,%fs:-0xa8
+        0x64, 0x48, 0x89, 0x3c, 0x25, 0x40, 0xff, 0xff, 0xff, // mov %rdi,%fs:-0xc0
+        0xc3,
+    ];
+    /// The same where it was not.
+    const PUTS_BACK_WHAT: &[u8] = &[
+        0x48, 0x8b, 0x1f, // mov (%rdi),%rbx
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0xe0, 0xfe, 0xff, 0xff, // lea -0x120(%rax),%rax
+        0x49, 0x89, 0xc6, 0x41, 0xc6, 0x46, 0x48, 0x01, // mov %rax,%r14; movb $1,0x48(%r14)
+        0x48, 0x89, 0x58, 0x30, // mov %rbx,0x30(%rax)
+        0xc3,
+    ];
+
+    #[test]
+    fn the_value_is_where_the_old_one_is_put_back() {
+        assert_eq!(put_back(PUTS_BACK), Some(-0xc0));
+        assert_eq!(put_back(PUTS_BACK_WHAT), Some(-0x120 + 0x30));
+        for code in [PUTS_BACK, PUTS_BACK_WHAT] {
+            assert_eq!(swapped(code), None);
+            for cut in 0..code.len() - 1 {
+                assert_eq!(put_back(&code[..cut]), None, "{cut}");
+            }
+        }
+        let both = [PUTS_BACK, PUTS_BACK_WHAT].concat();
+        assert_eq!(put_back(&both), None);
+    }
+
+    #[test]
+    fn an_old_number_of_two_words_is_not_taken_for_one() {
+        // tokio 1.38: whether there is one stands before it.
+        let code = [
+            &SETTER[..19],
+            &[0x48, 0x8b, 0x48, 0x20, 0x48, 0x8b, 0x50, 0x28, 0x4c, 0x89, 0x70, 0x20, 0x48, 0x89, 0x58, 0x28, 0xc3],
+        ];
+        assert_eq!(swapped(&code.concat()), None);
+    }
+
+    const GUARD_DROPS: &str =
+        "_ZN81_$LT$tokio..runtime..task..core..TaskIdGuard$u20$as$u20$core..ops..drop..Drop$GT$4drop17h6fb9E";
     const SET: &str = "_ZN5tokio7runtime7context19set_current_task_id17h406c4bb9331c84afE";
     /// The other way of mangling.
     const SET_OTHER: &str = "_RNvNtNtCs3NkKWAmpbAk_5tokio7runtime7context19set_current_task_id";
@@ -303,6 +404,10 @@ mod tests {
         assert_eq!(found(SOURCE, &[("main", &[0xc3])]), Some((State::NoSymbols, 0, vec![])));
         assert_eq!(found("", &[("main", &[0xc3])]), None);
         assert_eq!(found("", &[]), None);
+        assert_eq!(found(SOURCE, &[(GUARD_DROPS, PUTS_BACK)]), Some((State::Known, -0xc0, vec![])));
+        // What puts it in place is better known.
+        let merged = [(GUARD_DROPS, PUTS_BACK), (SET, SETTER)];
+        assert_eq!(found(SOURCE, &merged), Some((State::Known, -0xf0, vec![])));
         // One that does something else; two that differ.
         assert_eq!(found("", &[(SET, &[0xc3])]), Some((State::UnknownVersion, 0, vec![])));
         let mut other = SETTER.to_vec();
