@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod bpf;
 pub mod cgroup;
+pub mod chain;
 pub mod faults;
 pub mod go;
 pub mod hosts;
@@ -27,6 +28,7 @@ pub mod process;
 pub mod rabbitmq;
 pub mod redis;
 pub mod secrets;
+pub mod star;
 pub mod stat;
 pub mod truth;
 pub mod units;

@@ -39,6 +39,10 @@ pub struct Unit {
     pub method: String,
     /// Path.
     pub path: String,
+    /// Port of the other end; 0 for UNIX sockets.
+    pub peer_port: u16,
+    /// Name that was asked for, as far as it is shown.
+    pub domain: String,
     /// Bytes of the reply's body; `u64::MAX` where the agent says that it does not know.
     pub body: u64,
     /// `error.type`; empty when it did not fail.
@@ -88,6 +92,8 @@ pub fn unit(line: &str) -> Unit {
         grade: text("grade"),
         method: attribute_text("http.request.method"),
         path: attribute_text("url.path"),
+        peer_port: attribute("network.peer.port").and_then(Value::as_u64).unwrap_or_default() as u16,
+        domain: attribute_text("dns.question.name"),
         body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or(u64::MAX),
         error: attribute_text("error.type"),
         outcome: attribute_text("tracer.outcome"),

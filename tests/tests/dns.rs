@@ -1,7 +1,7 @@
 //! DNS over UDP and TCP, by dig, the C library and sockets without a peer: questions and how they came out, at both ends,
-//! against dnsmasq's own log.
+//! and which end belongs to which, against dnsmasq's own log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -21,15 +21,13 @@ struct Server {
 }
 
 impl Server {
-    fn start(dir: &Path) -> Self {
+    fn start(dir: &Path, settings: &str) -> Self {
         let log = dir.join("dnsmasq.queries");
         let resolv = dir.join("resolv.conf");
         std::fs::write(&resolv, "nameserver 127.0.0.1\noptions timeout:20 attempts:1\n").expect("resolv.conf");
         let script = format!(
             "ip link set lo up && mount --bind {} /etc/resolv.conf && exec dnsmasq --keep-in-foreground --no-resolv \
-             --no-hosts --user=root --port=53 --listen-address=127.0.0.1,::1 --bind-interfaces --pid-file= \
-             --log-queries --log-facility={} --host-record=www.example.org,192.0.2.1,2001:db8::1 \
-             --mx-host=www.example.org,mail.example.org --txt-record=t.example.org,text --local=/example.org/",
+             --no-hosts --user=root --port=53 --pid-file= --log-queries=extra --log-facility={} {settings}",
             resolv.display(),
             log.display()
         );
@@ -80,7 +78,11 @@ fn ours(unit: &Unit) -> bool {
 fn questions_and_answers_are_what_the_server_logged() {
     let Some(_turn) = begin("dns", &["dnsmasq", "dig", "python3", "unshare", "nsenter", "ip"]) else { return };
     let dir = scratch();
-    let server = Server::start(dir.path());
+    let server = Server::start(
+        dir.path(),
+        "--listen-address=127.0.0.1,::1 --bind-interfaces --host-record=www.example.org,192.0.2.1,2001:db8::1 \
+         --mx-host=www.example.org,mail.example.org --txt-record=t.example.org,text --local=/example.org/",
+    );
     // Not by port: a socket without a peer has none of its own to be chosen by.
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
 
@@ -150,4 +152,84 @@ fn questions_and_answers_are_what_the_server_logged() {
         None
     });
     secrets::none_shows(agent, dir.path(), &SECRETS, "TXT example.org");
+}
+
+/// What a server's log and the names of questions say of who asked what, in the order of the log: name and port.
+fn askers(log: &Path) -> Vec<(String, u16)> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let asker = |line: &str| {
+        // NUMBER ADDRESS/PORT query[TYPE] NAME from ADDRESS
+        let (before, after) = line.split_once(" query[")?;
+        let (_, port) = before.rsplit_once('/')?;
+        Some((after.split(' ').nth(1)?.to_owned(), port.parse().ok()?))
+    };
+    text.lines().filter_map(asker).collect()
+}
+
+#[test]
+fn both_ends_of_a_question_belong_together() {
+    let Some(_turn) = begin("dns_ends", &["dnsmasq", "python3", "unshare", "nsenter", "ip"]) else { return };
+    let dir = scratch();
+    // On any address: of what it receives its socket does not say by which.
+    let server = Server::start(dir.path(), "--address=/org/192.0.2.7 --cache-size=0");
+    // By port: sockets without a peer are chosen by where they send.
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--port=53"]);
+
+    let python = find("python3").expect("python3").display().to_string();
+    let script = source("lookups_edges.py").display().to_string();
+    let done = outcome(&mut server.beside(&python, &[&script, "53", &server.process.pid().to_string()]), "lookups");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    let said = done.out.lines().find_map(|line| line.strip_prefix("ASKED ")).expect("what was asked");
+    let said: serde_json::Value = serde_json::from_str(said).expect("JSON");
+    let asked: BTreeMap<String, usize> = serde_json::from_value(said["asked"].clone()).expect("numbers");
+    let ports: BTreeMap<u32, u16> = serde_json::from_value(said["ports"].clone()).expect("ports");
+    let total: usize = asked.values().sum();
+    let askers = askers(&server.log);
+    assert_eq!(askers.len(), total, "what the server logged");
+
+    let mut tail = Tail::new(&agent.transactions);
+    let wanted = |unit: &Unit| unit.protocol == "dns" && unit.domain.contains(".org");
+    // Those that are asked again are one lookup.
+    tail.until(2 * total - asked["again"] / 2, Duration::from_secs(30), wanted);
+    let lost = agent.metrics().lost();
+    say(&format!("{asked:?}; lost: {lost:?}"));
+    let units: Vec<&Unit> = tail.units.iter().filter(|unit| wanted(unit)).collect();
+    let calls: HashMap<&str, &Unit> =
+        units.iter().filter(|unit| !unit.server).map(|unit| (unit.id.as_str(), *unit)).collect();
+    let mut served: Vec<&Unit> = units.iter().filter(|unit| unit.server).copied().collect();
+    served.sort_by_key(|unit| unit.start_ns);
+    assert_eq!((served.len(), calls.len()), (total, total - asked["again"] / 2), "lost: {lost:?}");
+
+    let (mut right, mut missing, mut wrong) =
+        (BTreeMap::<&str, usize>::new(), BTreeMap::<&str, usize>::new(), Vec::new());
+    for (unit, (name, port)) in served.iter().zip(&askers) {
+        assert_eq!((&unit.domain, unit.peer_port), (name, *port), "in the order of the log");
+        let kind = asked.keys().find(|kind| name.starts_with(kind.as_str())).expect("a kind").as_str();
+        let Some(parent) = &unit.parent else {
+            *missing.entry(kind).or_default() += 1;
+            continue;
+        };
+        let Some(call) = calls.get(parent.as_str()) else {
+            wrong.push(format!("{name}: {parent} is no call"));
+            continue;
+        };
+        // Of the same name, and where two processes ask for it, by the one whose port the server saw.
+        let by = ports.get(&call.pid).is_none_or(|own| own == port);
+        if call.domain != *name || call.class != unit.class || call.trace != unit.trace || !by {
+            wrong.push(format!("{name} of port {port}: {} by {}", call.domain, call.pid));
+        } else {
+            *right.entry(kind).or_default() += 1;
+        }
+    }
+    for (kind, count) in &asked {
+        let right = right.get(kind.as_str()).copied().unwrap_or_default();
+        figure(&format!("dns ends joined: {kind}"), &format!("{right} of {count}"));
+    }
+    say(&format!("missing: {missing:?}; wrong: {wrong:?}"));
+    assert_eq!(wrong, Vec::<String>::new(), "edges that are not so");
+    // A question that is read after its lookup was over may be another's, and is nobody's.
+    missing.remove("again");
+    assert_eq!(missing, BTreeMap::new(), "lost: {lost:?}");
+    let again = right.get("again").copied().unwrap_or_default();
+    assert!(again >= asked["again"] / 2, "{again} of {} that were asked again", asked["again"]);
 }

@@ -1,162 +1,18 @@
 //! Transactions across hosts: every edge between them against an id in the path, whatever translates the addresses in
-//! between.
-//!
-//! client (host 1) → nginx (host 2) → Python (host 3) → Python (host 4): each has an agent that sees its own host only.
+//! between. The chain is that of [`tracer_tests::chain`].
 
-use std::collections::HashMap;
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, units_of};
 use tracer_tests::hosts::{Hosts, Nat};
-use tracer_tests::load::{self, Request};
-use tracer_tests::process::Process;
-use tracer_tests::units::{self, Unit};
-use tracer_tests::workload::source;
-use tracer_tests::{begin, figure, find, say, scratch, truth, wait};
-
-const PROGRAMS: [&str; 5] = ["ip", "nft", "nsenter", "nginx", "python3"];
-/// Port of every hop.
-const PORT: u16 = 18480;
+use tracer_tests::units::Unit;
+use tracer_tests::{begin, figure, say, scratch, truth, wait};
 
 /// Connections and requests of a load.
 fn sizes() -> (u64, u64) {
     if truth::full() { (64, 50_000) } else { (8, 800) }
-}
-
-/// The chain's programs.
-struct Chain {
-    _processes: Vec<Process>,
-    front: SocketAddr,
-}
-
-impl Chain {
-    fn start(hosts: &Hosts, dir: &Path) -> Self {
-        let python = find("python3").expect("python3");
-        let address = |host| SocketAddr::from((hosts.address(host), PORT));
-        let hop = |host: u8, name: &str, upstream: Option<SocketAddr>| {
-            let mut command = hosts.command(host, &python);
-            command.arg("-u").arg(source("hop.py")).env("PORT", PORT.to_string()).env("OTEL_SERVICE_NAME", name);
-            if let Some(upstream) = upstream {
-                command.env("UPSTREAM", upstream.to_string());
-            }
-            let mut process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
-            process.line("PORT", Duration::from_secs(30));
-            process
-        };
-        let origin = hop(4, "origin", None);
-        let application = hop(3, "application", Some(address(4)));
-        let (base, upstream) = (dir.display(), address(3));
-        let configuration = format!(
-            "user root; worker_processes 2; pid {base}/nginx.pid; error_log {base}/error.log warn; daemon off;
-events {{ worker_connections 1024; }}
-http {{ access_log off; keepalive_requests 1000000;
-  client_body_temp_path {base}/a; proxy_temp_path {base}/b; fastcgi_temp_path {base}/c;
-  uwsgi_temp_path {base}/d; scgi_temp_path {base}/e;
-  upstream next {{ server {upstream}; keepalive 64; keepalive_requests 1000000; }}
-  server {{ listen {PORT} backlog=1024;
-    location / {{ proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n"
-        );
-        let file = dir.join("nginx.conf");
-        std::fs::write(&file, configuration).expect("nginx.conf");
-        let mut command = hosts.command(2, &find("nginx").expect("nginx"));
-        command.arg("-p").arg(dir).arg("-c").arg(&file).arg("-e").arg(dir.join("error.log"));
-        let nginx = Process::start("nginx", &mut command, &dir.join("nginx.log"));
-        let front = address(2);
-        hosts.inside(1, || {
-            wait("nginx to listen", Duration::from_secs(30), || TcpStream::connect(front).ok().map(drop));
-        });
-        Self { _processes: vec![origin, application, nginx], front }
-    }
-}
-
-/// Load whose ids begin with `prefix`; how many requests were answered.
-fn load(hosts: &Hosts, front: SocketAddr, prefix: &str, connections: u64, requests: u64) -> u64 {
-    let plan = |c| (0..requests / connections).map(move |r| Request::get(format!("/hop/{prefix}-{c}-{r}"))).collect();
-    let loaded = hosts.inside(1, || load::run(front, (0..connections).map(plan).collect()));
-    assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
-    loaded.answers.len() as u64
-}
-
-/// Edges between hosts.
-#[derive(Clone, Copy, Debug, Default)]
-struct Edges {
-    matched: u64,
-    unmatched: u64,
-    wrong: u64,
-    /// Whole chains of one transaction.
-    whole: u64,
-}
-
-/// Compares every request that came from another host with its id.
-fn edges(units: &[Unit], prefix: &str) -> Edges {
-    let ours = |unit: &&Unit| unit.path.starts_with(&format!("/hop/{prefix}-"));
-    let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
-    let mut edges = Edges::default();
-    for unit in units.iter().filter(ours).filter(|unit| unit.server) {
-        match unit.parent.as_deref().map(|parent| ids.get(parent)) {
-            None => edges.unmatched += 1,
-            Some(Some(parent)) if parent.path == unit.path && !parent.server => edges.matched += 1,
-            Some(_) => edges.wrong += 1,
-        }
-    }
-    let mut traces: HashMap<&str, Vec<&str>> = HashMap::new();
-    for unit in units.iter().filter(ours) {
-        traces.entry(&unit.path).or_default().push(&unit.trace);
-    }
-    edges.whole =
-        traces.values().filter(|all| all.len() == 6 && all.iter().all(|trace| trace == &all[0])).count() as u64;
-    edges
-}
-
-fn agents(hosts: &Hosts, dir: &Path, named: bool) -> Vec<Agent> {
-    let names = ["client", "proxy", "application-host", "origin-host"];
-    (1..).zip(names).map(|(host, name)| hosts.agent(host, name, dir, named, &["--hertz", "0"])).collect()
-}
-
-/// Every unit all agents wrote, once those of `requests` requests of `prefix` are there.
-fn units_of(agents: &[Agent], prefix: &str, requests: u64) -> Vec<Unit> {
-    let mut tails: Vec<_> = agents.iter().map(|agent| units::Tail::new(&agent.transactions)).collect();
-    let wanted = format!("/hop/{prefix}-");
-    let mut all = Vec::new();
-    // Each host has one unit of a request for its side of each edge.
-    for (tail, sides) in tails.iter_mut().zip([1, 2, 2, 1]) {
-        let count = (requests * sides) as usize;
-        let have = tail.until(count, Duration::from_secs(60), |unit| unit.path.starts_with(&wanted));
-        if have < count {
-            say(&format!("{have} of {count} units"));
-        }
-        all.append(&mut tail.units);
-    }
-    all
-}
-
-fn connected(hosts: &Hosts, agents: &[Agent]) {
-    for (host, agent) in (1..).zip(agents) {
-        wait("agents to find each other", Duration::from_secs(30), || {
-            let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
-            let peers = peers["peers"].as_array().expect("peers").clone();
-            let out = |state: &str| peers.iter().filter(|p| p["direction"] == "out" && p["state"] == state).count();
-            (out("up") == 3).then_some(())
-        });
-    }
-}
-
-fn outcomes(hosts: &Hosts, agents: &[Agent]) -> Vec<(String, u64)> {
-    let mut sums: Vec<(String, u64)> = Vec::new();
-    for (host, agent) in (1..).zip(agents) {
-        let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
-        for (name, count) in peers["outcomes"].as_object().expect("outcomes") {
-            let count = count.as_u64().unwrap_or_default();
-            match sums.iter_mut().find(|(known, _)| known == name) {
-                Some((_, sum)) => *sum += count,
-                None => sums.push((name.clone(), count)),
-            }
-        }
-    }
-    sums
 }
 
 fn translated(name: &str, nat: Nat) {
@@ -188,9 +44,9 @@ fn translated(name: &str, nat: Nat) {
     let lost: Vec<_> = (1..).zip(&agents).map(|(host, agent)| lost(host, agent)).collect();
     say(&format!("{name}: {sent} requests, {edges:?}, {:?}", outcomes(&hosts, &agents)));
     say(&format!("lost: {lost:?}"));
-    figure(name, &format!("{} of {} edges, {} wrong", edges.matched, 3 * sent, edges.wrong));
-    assert_eq!(edges.wrong, 0, "{name}");
-    assert!(edges.matched as f64 >= 0.9999 * (3 * sent) as f64, "{name}: {edges:?} of {}", 3 * sent);
+    figure(name, &format!("{} of {} edges, {} wrong", edges.matched, EDGES * sent, edges.wrong));
+    assert_eq!((edges.wrong, edges.dangling), (0, 0), "{name}");
+    assert!(edges.matched as f64 >= 0.9999 * (EDGES * sent) as f64, "{name}: {edges:?} of {}", EDGES * sent);
     assert!(edges.whole as f64 >= 0.999 * sent as f64, "{name}: {edges:?}: chains of one transaction");
     network_time(&units);
     for agent in agents {

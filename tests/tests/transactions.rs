@@ -85,8 +85,7 @@ fn python_asyncio() {
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
         mode("nested", "a task in a task", 0.999),
-        // As with uvicorn, below.
-        mode("thread", "asyncio.to_thread", 0.8),
+        mode("thread", "asyncio.to_thread", 0.999),
         mode("forgotten", "half of the calls not awaited", 0.0),
     ];
     judge("transactions_asyncio", &application, &modes);
@@ -115,9 +114,7 @@ fn python_uvicorn() {
     let modes = [
         mode("naps", "two calls after sleeps", 0.999),
         mode("gather", "two calls at once (gather)", 0.999),
-        // Contexts that two threads make at the same time may be told in another order than they were counted in: then what
-        // was known is void.
-        mode("thread", "asyncio.to_thread", 0.8),
+        mode("thread", "asyncio.to_thread", 0.999),
     ];
     judge("transactions_uvicorn", &application, &modes);
 }

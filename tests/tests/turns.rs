@@ -1,9 +1,10 @@
 //! Protocols that are recognised and not read: as many turns as there were, as long as they took, at both ends; TLS after
-//! STARTTLS; SSH and LDAP by their own servers; and nothing of a protocol nobody knows where that was not asked for.
+//! STARTTLS; SSH and LDAP by their own servers and logs; and nothing of a protocol nobody knows where that was not asked for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tracer_tests::agent::{Agent, outcome};
@@ -12,7 +13,11 @@ use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::{source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, say, scale, scratch, secrets};
 
-const SECRETS: [&str; 3] = ["planted@example.org", "planted-subject", "planted-password"];
+const SECRETS: [&str; 5] =
+    ["planted@example.org", "planted-subject", "planted-password", "planted-banner", "planted-command"];
+/// Commands by SSH, each on a connection of its own, and how long each takes, seconds.
+const COMMANDS: usize = 12;
+const COMMAND_S: f64 = 0.3;
 
 /// A port with its next one free, too.
 fn two_ports() -> u16 {
@@ -37,7 +42,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// An SSH server and one command by it; an LDAP server, something added and looked for. Their ports.
+/// An SSH server and an LDAP server. Their ports.
 fn others(dir: &Path) -> (u16, u16, [Process; 2]) {
     let (ssh, ldap) = (free_port(), free_port());
     for name in ["host", "id"] {
@@ -48,7 +53,7 @@ fn others(dir: &Path) -> (u16, u16, [Process; 2]) {
     let base = dir.display();
     let settings = format!(
         "Port {ssh}\nListenAddress 127.0.0.1\nHostKey {base}/host\nAuthorizedKeysFile {base}/id.pub\nStrictModes no\n\
-         UsePAM no\nPermitRootLogin yes\nPidFile none\n"
+         UsePAM no\nPermitRootLogin yes\nPidFile none\nLogLevel VERBOSE\nVersionAddendum planted-banner\n"
     );
     std::fs::write(dir.join("sshd.conf"), settings).expect("sshd.conf");
     // Where the server gives up its privileges; made by its service otherwise.
@@ -76,6 +81,59 @@ fn count(units: &[Unit], wanted: impl Fn(&Unit) -> bool) -> [usize; 2] {
     [true, false].map(|server| units.iter().filter(|unit| unit.server == server && wanted(unit)).count())
 }
 
+/// One command on a connection of its own; how long all of it took, seconds.
+fn by_ssh(dir: &Path, port: u16) -> f64 {
+    let mut command = Command::new("ssh");
+    command.args(["-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i"]);
+    command.arg(dir.join("id")).args(["-p", &port.to_string(), "root@127.0.0.1"]);
+    command.arg(format!("sleep {COMMAND_S}; echo planted-command"));
+    let begin = Instant::now();
+    let done = outcome(&mut command, "ssh");
+    assert_eq!(done.out.trim(), "planted-command", "{}", done.err);
+    begin.elapsed().as_secs_f64()
+}
+
+/// Connections by SSH are those the server logged, and on each one turn lasted as long as its command, and all of them no
+/// longer than the client.
+fn check_ssh(dir: &Path, units: &[Unit], commands: &[f64]) {
+    let log = std::fs::read_to_string(dir.join("sshd.log")).unwrap_or_default();
+    let from = |line: &str| {
+        let (_, rest) = line.split_once("Connection from 127.0.0.1 port ")?;
+        rest.split(' ').next()?.parse::<u16>().ok()
+    };
+    let logged: BTreeSet<u16> = log.lines().filter_map(from).collect();
+    // One of them only looked whether it listens.
+    let greeted: BTreeSet<u16> = log
+        .lines()
+        .filter(|line| line.contains("Accepted publickey for root from 127.0.0.1 port "))
+        .filter_map(|line| line.split(" port ").nth(1)?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(greeted.is_subset(&logged) && greeted.len() == commands.len(), "{log}");
+    for server in [true, false] {
+        let mut found: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for unit in units.iter().filter(|unit| unit.protocol == "ssh" && unit.server == server) {
+            assert_eq!(unit.class, "SSH", "recognised and no more");
+            let by = if server { u32::from(unit.peer_port) } else { unit.pid };
+            found.entry(by).or_default().push(unit.duration_s);
+        }
+        let whose = if server { "served" } else { "asked" };
+        figure(&format!("SSH connections {whose}"), &format!("{} of {}", found.len(), commands.len()));
+        assert_eq!(found.len(), commands.len(), "{whose}: a client's process makes one connection");
+        assert!(
+            !server || found.keys().copied().eq(greeted.iter().map(|port| u32::from(*port))),
+            "{found:?} {greeted:?}"
+        );
+        for turns in found.values() {
+            let longest = turns.iter().copied().fold(0.0, f64::max);
+            let all: f64 = turns.iter().sum();
+            let client = commands.iter().copied().fold(0.0, f64::max);
+            say(&format!("  {whose}: {} turns, the longest {longest:.3} s, all {all:.3} s", turns.len()));
+            assert!(longest >= COMMAND_S - 0.001 && all <= client, "{turns:?} of {client} s");
+            assert_eq!(turns.iter().filter(|turn| **turn >= COMMAND_S - 0.001).count(), 1, "{turns:?}");
+        }
+    }
+}
+
 #[test]
 fn turns_are_as_many_and_as_long_as_they_were() {
     let needed = ["python3", "openssl", "sshd", "ssh", "slapd", "ldapsearch"];
@@ -99,11 +157,7 @@ fn turns_are_as_many_and_as_long_as_they_were() {
     let truth: Value = serde_json::from_str(&truth).unwrap_or_else(|error| panic!("{error}: {truth}"));
     let number = |key: &str| truth[key].as_u64().unwrap_or_else(|| panic!("{key} in {truth}")) as usize;
 
-    let mut command = Command::new("ssh");
-    command.args(["-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i"]);
-    command.arg(dir.path().join("id")).args(["-p", &ssh.to_string(), "root@127.0.0.1", "echo hello"]);
-    let done = outcome(&mut command, "ssh");
-    assert_eq!(done.out.trim(), "hello", "{}", done.err);
+    let commands: Vec<f64> = (0..COMMANDS).map(|_| by_ssh(dir.path(), ssh)).collect();
     for _ in 0..5 {
         let mut command = Command::new("ldapsearch");
         command.args(["-x", "-LLL", "-H", &format!("ldap://127.0.0.1:{ldap}"), "-b", "dc=example,dc=org"]);
@@ -136,9 +190,7 @@ fn turns_are_as_many_and_as_long_as_they_were() {
     }
     let named = count(&units, |unit| unit.class == "TLS shop.example.org");
     assert_eq!(named, [2 * connections * turns; 2], "by the name the client wants");
-    let by_ssh = count(&units, |unit| unit.protocol == "ssh");
-    say(&format!("SSH: {by_ssh:?} turns of one command"));
-    assert!(by_ssh.iter().all(|turns| *turns >= 3), "{by_ssh:?}");
+    check_ssh(dir.path(), &units, &commands);
 
     for (key, port) in [("tls13_s", tls), ("tls12_s", tls + 1), ("own_s", own)] {
         let wanted = truth[key].as_f64().unwrap_or_else(|| panic!("{key} in {truth}"));

@@ -1,7 +1,8 @@
 """Stands between clients and a server and writes down what they say, as fixtures of the protocols' tests hold it.
 
-relay.py LISTEN SERVER FILE: ports, or paths of UNIX sockets. Each line is a read by the server (`rx`) or a send (`tx`), in
-hexadecimal; a line `new` begins a connection, which is written when it is over. Ends three seconds after the last one.
+relay.py LISTEN SERVER FILE: ports (`udp:PORT` for datagrams), or paths of UNIX sockets. Each line is a read by the server
+(`rx`) or a send (`tx`), in hexadecimal; a line `new` begins a connection, which is written when it is over. Of datagrams all
+are of the server's one socket. Ends three seconds after the last one.
 """
 
 import os
@@ -50,7 +51,34 @@ def relay(client):
         out.writelines(lines)
 
 
+def relay_datagrams(listen, server):
+    own, address = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), ("127.0.0.1", server)
+    own.bind(("127.0.0.1", listen))
+    waiting = selectors.DefaultSelector()
+    waiting.register(own, selectors.EVENT_READ, None)
+    # By client, so that the server's answers find back.
+    upstreams = {}
+    print("READY", flush=True)
+    with open(path, "a") as out:
+        while ready := waiting.select(3):
+            for key, _ in ready:
+                data, sender = key.fileobj.recvfrom(1 << 16)
+                if key.data:
+                    own.sendto(data, key.data)
+                elif sender in upstreams:
+                    upstreams[sender].sendto(data, address)
+                else:
+                    upstreams[sender] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                    upstreams[sender].sendto(data, address)
+                    waiting.register(upstreams[sender], selectors.EVENT_READ, sender)
+                print("tx" if key.data else "rx", data.hex(), file=out, flush=True)
+
+
 listen, server, path = sys.argv[1:]
+if listen.startswith("udp:"):
+    open(path, "w").close()
+    relay_datagrams(int(listen[4:]), int(server[4:]))
+    sys.exit()
 lock = threading.Lock()
 open(path, "w").close()
 family, address = end(listen)

@@ -215,13 +215,14 @@ wire! {
         /// those nobody asked for are not. Wraps.
         pub nth: u32,
         /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none. With
-        /// [`OP_TURN`] bytes that moved the other way.
+        /// [`OP_TURN`] bytes that moved the other way. 0 for a datagram that is sent, whose other `sent_…` say where it goes
+        /// ([`Op::far`]); what its thread sent before is told with a later record.
         pub sent_cookie: u64,
-        /// Position of their first byte.
+        /// Position of their first byte. Datagrams: the first half of the address.
         pub sent_pos: u64,
-        /// Position after their last byte.
+        /// Position after their last byte. Datagrams: the second half of the address.
         pub sent_end: u64,
-        /// When the last of them was sent.
+        /// When the last of them was sent. Datagrams: the port, and above 16 bits the family.
         pub sent_at: u64,
         /// Which task of its runtime did it: 0 = its process has no runtime whose tasks are known, or the thread is none of
         /// the runtime's. Else the runtime's kind above [`ENTITY_BITS`] bits that name the task, 0 = not known which.
@@ -236,6 +237,24 @@ wire! {
 }
 
 impl Op {
+    /// Where a datagram was sent to, when its system call named that: family, address (IPv4 in the first four bytes) and
+    /// port.
+    pub fn far(&self) -> Option<(u16, [u8; 16], u16)> {
+        let (family, port) = ((self.sent_at >> 16) as u16, self.sent_at as u16);
+        let told = self.header.flags & (OP_DATAGRAM | OP_TX) == OP_DATAGRAM | OP_TX
+            && self.sent_cookie == 0
+            && self.sent_at >> 32 == 0
+            && (family == FAMILY_INET || family == FAMILY_INET6);
+        if !told {
+            return None;
+        }
+        let mut address = [0; 16];
+        let (low, high) = address.split_at_mut(8);
+        low.copy_from_slice(&self.sent_pos.to_ne_bytes());
+        high.copy_from_slice(&self.sent_end.to_ne_bytes());
+        Some((family, address, port))
+    }
+
     /// What the thread had sent before without a record of its own, or what moved the other way before the direction
     /// turned, as one; its books are `books`.
     pub fn sent_before(&self, books: Books) -> Option<Self> {

@@ -598,6 +598,7 @@ impl Pipeline {
             ("streams_given_up", counters.streams_given_up),
             ("errands_given_up", counters.errands_given_up),
             ("statements_refused", counters.statements_refused),
+            ("lookup_ends_unclear", self.engine.lookups_unclear()),
             ("task_relations_missing", self.engine.kins_lost()),
         ] {
             self.metrics.set_lost(reason, count);

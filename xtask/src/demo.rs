@@ -1,12 +1,15 @@
-//! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent says about it.
+//! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent says about it;
+//! with `--hosts` over several hosts.
 
+mod edges;
+mod hosts;
 mod report;
 mod shop;
 mod tree;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,13 +35,27 @@ pub(crate) struct Options {
     /// Seconds of load before the figures are printed.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
+    /// Over so many hosts (network namespaces, removed at the end) with address translation between them, an agent on each:
+    /// prints one order as a tree across all of them, and how many edges between hosts were found, missed and wrong.
+    #[arg(long, value_name = "3", value_parser = clap::value_parser!(u8).range(3..=3))]
+    hosts: Option<u8>,
+    /// The agent's binary, where root starts this program anew.
+    #[arg(long, hide = true)]
+    tracer: Option<PathBuf>,
 }
 
 /// Runs the demo. Every process ends with this one, however it ends; the temporary directory is removed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
-    setup::programs()?;
-    build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, true)?;
+    let tracer = if let Some(tracer) = &options.tracer {
+        tracer.clone()
+    } else {
+        setup::programs()?;
+        build_ebpf::ready(way)?;
+        build::tracer(way, true)?
+    };
+    if options.hosts.is_some() {
+        return over_hosts(&tracer, options);
+    }
     let root = Root::obtain("load eBPF programs")?;
     stop_on_signals();
 
@@ -62,6 +79,23 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     drop(shop);
     shell::progress("everything is stopped");
     shown.and(ended.map(drop))
+}
+
+/// The demo over several hosts. Root runs all of it: who makes a network namespace must be.
+fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
+    let root = Root::obtain("make network namespaces and load eBPF programs")?;
+    if root == Root::Already {
+        return hosts::run(tracer, options.seconds, options.once);
+    }
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let mut command = root.command(own);
+    command.args(["demo", "--hosts", "3", "--seconds", &options.seconds.to_string(), "--tracer"]).arg(tracer);
+    if options.once {
+        command.arg("--once");
+    }
+    // Ctrl-C is for the one that root started, too: it ends in order, and then this one does.
+    stop_on_signals();
+    shell::run(&mut command, "")
 }
 
 /// Lets the load run, prints the figures and, unless once is enough, waits for Ctrl-C.
@@ -127,7 +161,7 @@ fn alive(agent: &mut Leash, dir: &Path) -> Result<()> {
     bail!("the agent ended ({status}){hint}");
 }
 
-fn agent_log(dir: &Path) -> std::path::PathBuf {
+fn agent_log(dir: &Path) -> PathBuf {
     dir.join("tracer.log")
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Cluster {
     data: PathBuf,
     /// Words that come before a program's own, to run it as somebody else.
     become_user: Vec<String>,
+    /// Words that come before those, to run it on another host.
+    enter: Vec<String>,
 }
 
 impl Cluster {
@@ -38,12 +40,26 @@ impl Cluster {
             become_user =
                 [&setpriv.display().to_string(), "--reuid", USER, "--clear-groups"].map(str::to_owned).to_vec();
         }
-        let cluster = Self { programs, data, become_user };
+        let cluster = Self { programs, data, become_user, enter: Vec::new() };
         let mut words = cluster.words("initdb");
         words.extend(["-U", user, "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale"].map(str::to_owned));
         let (program, arguments) = words.split_first().context("no program")?;
         shell::output(Command::new(program).args(arguments).current_dir("/"))?;
         Ok(cluster)
+    }
+
+    /// The same cluster, run where the words `enter` before a command lead.
+    pub(crate) fn on(self, enter: Vec<String>) -> Self {
+        Self { enter, ..self }
+    }
+
+    /// Lets clients at addresses of `network` in without a password. Before the server is started.
+    pub(crate) fn admit(&self, network: &str) -> Result<()> {
+        let path = self.data.join("pg_hba.conf");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        // The first line that fits counts; none of the others is of this network.
+        fs::write(&path, format!("{text}host all all {network} trust\n"))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Starts the server; see [`Self::is_ready`].
@@ -60,14 +76,17 @@ impl Cluster {
     /// Whether the server at `address` takes connections.
     pub(crate) fn is_ready(&self, address: SocketAddr) -> bool {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
-        shell::ask(self.programs.join("pg_isready"), &["-q", "-h", &host, "-p", &port]).is_some()
+        let program = self.programs.join("pg_isready").display().to_string();
+        let own = [&program, "-q", "-h", &host, "-p", &port].map(str::to_owned);
+        let words: Vec<String> = self.enter.iter().cloned().chain(own).collect();
+        words.split_first().is_some_and(|(first, rest)| shell::ask(first, rest).is_some())
     }
 
     /// A program of the server with the cluster's directory.
     fn words(&self, program: &str) -> Vec<String> {
         let program = self.programs.join(program).display().to_string();
         let own = [program, "-D".to_owned(), self.data.display().to_string()];
-        self.become_user.iter().cloned().chain(own).collect()
+        self.enter.iter().chain(&self.become_user).cloned().chain(own).collect()
     }
 }
 

@@ -12,12 +12,17 @@ use crate::shell;
 /// What a test prints on a line of its own when it cannot run here: `SKIPPED name: reason`.
 const SKIPPED: &str = "SKIPPED ";
 
+/// Stands for a failed test whose name is not known.
+const NAMELESS: &str = "a test whose name was not printed";
+
 /// The sums of a test run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
+    /// Tests that failed and then passed, when run again.
+    unsteady: Vec<String>,
 }
 
 impl Tally {
@@ -49,15 +54,33 @@ impl Tally {
 
     /// Runs a test program (or cargo running several) and counts. `name` stands for it should it die without a word.
     pub(crate) fn run(&mut self, command: &mut Command, name: &str) -> Result<()> {
-        let (status, sums) = watch(command)?;
-        let silent = sums.failed.is_empty() && !status.success();
+        let sums = whole(command, name)?;
+        self.take(sums);
+        Ok(())
+    }
+
+    /// The same for a program of tests that look at the whole machine, which other things disturb: what failed is run once
+    /// more, alone, and if it passes then, that is said and counted. `command` makes the command for arguments.
+    pub(crate) fn run_twice(&mut self, command: impl Fn(&[&str]) -> Command, name: &str) -> Result<()> {
+        let mut sums = whole(&mut command(&[]), name)?;
+        if sums.named {
+            let failed = std::mem::take(&mut sums.sums.failed);
+            shell::print(format!("FAILED {}; run once more", failed.join(", ")));
+            let mut only: Vec<&str> = vec!["--exact"];
+            only.extend(failed.iter().map(String::as_str));
+            let again = whole(&mut command(&only), name)?;
+            sums.sums.unsteady.extend(failed.iter().filter(|name| !again.sums.failed.contains(name)).cloned());
+            self.take(again);
+        }
+        self.take(sums);
+        Ok(())
+    }
+
+    fn take(&mut self, Whole { sums, .. }: Whole) {
         self.passed += sums.passed;
         self.failed.extend(sums.failed);
         self.skipped.extend(sums.skipped);
-        if silent {
-            self.failed.push(format!("{name} ({status})"));
-        }
-        Ok(())
+        self.unsteady.extend(sums.unsteady);
     }
 
     /// Prints names, then the sums as the last line.
@@ -65,12 +88,31 @@ impl Tally {
         for name in &self.skipped {
             shell::print(format!("{SKIPPED}{name}"));
         }
+        for name in &self.unsteady {
+            shell::print(format!("UNSTEADY {name}: failed, and passed when run once more"));
+        }
         for name in &self.failed {
             shell::print(format!("FAILED {name}"));
         }
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
         shell::print(format!("{} passed, {failed} failed, {skipped} skipped", self.passed));
     }
+}
+
+/// What a program of tests came to.
+struct Whole {
+    sums: Tally,
+    /// Some failed, and their names are known.
+    named: bool,
+}
+
+fn whole(command: &mut Command, name: &str) -> Result<Whole> {
+    let (status, mut sums) = watch(command)?;
+    let named = !sums.failed.is_empty() && !sums.failed.iter().any(|name| name == NAMELESS);
+    if sums.failed.is_empty() && !status.success() {
+        sums.failed.push(format!("{name} ({status})"));
+    }
+    Ok(Whole { sums, named })
 }
 
 /// Runs a command, passes its output on line by line, and reads libtest's words in it.
@@ -142,7 +184,7 @@ impl Reader {
             let failed = number("failed");
             self.failures.truncate(failed);
             while self.failures.len() < failed {
-                self.failures.push("a test whose name was not printed".into());
+                self.failures.push(NAMELESS.into());
             }
             self.tally.failed.append(&mut self.failures);
         } else if self.listing
@@ -184,7 +226,7 @@ mod tests {
             "failures:\n\n---- a::b stdout ----\n    indented output\n\nfailures:\n    a::b\n\n\
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
         );
-        assert_eq!(tally, Tally { passed: 1, failed: vec!["a::b".into()], skipped: vec![] });
+        assert_eq!(tally, Tally { passed: 1, failed: vec!["a::b".into()], ..Tally::default() });
     }
 
     #[test]
@@ -194,7 +236,7 @@ mod tests {
              test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
         );
         let skipped = ["uring: no liburing", "v6: IPv6 is off", "slow: takes a day"].map(String::from).to_vec();
-        assert_eq!(tally, Tally { passed: 1, failed: vec![], skipped });
+        assert_eq!(tally, Tally { passed: 1, skipped, ..Tally::default() });
     }
 
     #[test]
@@ -202,5 +244,27 @@ mod tests {
         let mut tally = Tally::default();
         tally.run(Command::new("sh").args(["-c", "exit 3"]), "silent").expect("sh");
         assert_eq!(tally.failed(), ["silent (exit status: 3)"]);
+    }
+    /// A program of tests `a`, which fails unless `again`, and `b`, which passes; told which to run, it runs only `a`.
+    fn program(again: &'static str) -> impl Fn(&[&str]) -> Command {
+        move |only| {
+            let failed = "failures:\n    a\ntest result: FAILED. 1 passed; 1 failed; 0 ignored";
+            let text = if only.is_empty() { failed } else { again };
+            assert!(only.is_empty() || only == ["--exact", "a"], "{only:?}");
+            let mut command = Command::new("printf");
+            command.arg("%s\n").arg(text);
+            command
+        }
+    }
+
+    #[test]
+    fn what_fails_once_is_said_and_what_fails_twice_has_failed() {
+        let mut tally = Tally::default();
+        tally.run_twice(program("test result: ok. 1 passed; 0 failed; 0 ignored"), "p").expect("printf");
+        assert_eq!(tally, Tally { passed: 2, unsteady: vec!["a".into()], ..Tally::default() });
+        let mut tally = Tally::default();
+        let again = "failures:\n    a\ntest result: FAILED. 0 passed; 1 failed; 0 ignored";
+        tally.run_twice(program(again), "p").expect("printf");
+        assert_eq!(tally, Tally { passed: 1, failed: vec!["a".into()], ..Tally::default() });
     }
 }

@@ -84,14 +84,18 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
     let target = shell::target_dir()?;
     for program in &programs {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let mut command = root.command("env");
-        // sudo starts with an environment of its own.
-        command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
-        command.arg("RUST_BACKTRACE=1");
-        command.args(wheels::environment()?);
-        command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
-        command.arg(program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
-        tally.run(&mut command, &name)?;
+        let wheels = wheels::environment()?;
+        let command = |only: &[&str]| {
+            let mut command = root.command("env");
+            // sudo starts with an environment of its own.
+            command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
+            command.arg("RUST_BACKTRACE=1").args(&wheels);
+            command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
+            command.arg(program).args(["--test-threads=1", "--nocapture"]).args(only);
+            command.current_dir(shell::root().join("tests"));
+            command
+        };
+        tally.run_twice(command, &name)?;
     }
     tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root));
     Ok(())

@@ -58,6 +58,17 @@ pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
     thread.kins = 0;
 }
 
+/// Notes with the thread how many relations its process told of. Before the time of what it does is read, and theirs is read
+/// before they are counted: by time, none that is counted here comes after it.
+#[inline(always)]
+pub(crate) fn counted(thread: &mut Thread, tgid: u32) {
+    if thread.runtime != 0
+        && let Some(runtime) = of(tgid)
+    {
+        thread.kins = kins(runtime) as u32;
+    }
+}
+
 /// Notes with the thread which task it runs, or sends for. Nothing else of the largest programs depends on what comes of it: the
 /// verifier need not walk them once for each.
 #[inline(always)]
@@ -69,7 +80,6 @@ pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, s
         thread.entity = 0;
         return;
     };
-    thread.kins = kins(runtime) as u32;
     let own = entity::<TX>(task, thread, runtime);
     let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
     thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
@@ -105,6 +115,9 @@ fn kins(runtime: &Runtime) -> u64 {
 #[inline(always)]
 fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
     let Some(runtime) = RUNTIMES.get_ptr_mut(tgid) else { return };
+    // Before it is counted: whoever counts it sees a later time.
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: one word of map memory.
     let nth = unsafe { next(&raw mut (*runtime).kins) } as u32;
     let record = Kin {
@@ -114,8 +127,7 @@ fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Kin>() as u32,
-            // SAFETY: no argument.
-            nanos: unsafe { bpf_ktime_get_ns() },
+            nanos: now,
             tgid,
             tid: task.tid(),
         },

@@ -14,7 +14,7 @@ use tracer_common::{
     policy::Control,
 };
 
-use super::sent;
+use super::{names, sent};
 use crate::{
     emit,
     kernel::{
@@ -44,7 +44,9 @@ pub(super) fn open(
     bytes: u32,
 ) -> bool {
     let (local_port, remote_port) = if what == What::UnixStream { (0, 0) } else { (sk.local_port(), sk.remote_port()) };
-    if !policy::ports_traced(control, local_port, remote_port) {
+    // A socket without a peer is decided upon by where it sends first.
+    let far_port = if what == What::Udp && tx && remote_port == 0 { names::destination() } else { remote_port };
+    if !policy::ports_traced(control, local_port, far_port) {
         sock.flags |= SOCK_IGNORED;
         return false;
     }

@@ -157,6 +157,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         sock.flags |= SOCK_EOF;
     }
     handover::noted::<TX>(thread, sock.flags);
+    runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
@@ -260,6 +261,10 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
         sent::told(thread, sock.cookie);
         // As many as a record has bits for are enough: user space knows the rest.
         (sock.cookie, other_end.saturating_sub(u32::MAX as u64), other_end, other_at)
+    } else if TX && flags & OP_DATAGRAM != 0 {
+        // What the thread sent before waits for its next record.
+        let (low, high, ends) = names::far(regs, thread);
+        (0, low, high, ends)
     } else {
         let own = (thread.sent_cookie, thread.sent_pos, thread.sent_end, thread.sent_at);
         thread.sent_cookie = 0;

@@ -10,12 +10,15 @@ use tracer_common::{
     policy::{CONTROL_UDP, Control},
 };
 
-use super::payload::user;
+use super::payload::{MMSGHDR, user};
 use crate::{
     arch, emit,
     kernel::{regs::Regs, sock::SockPtr, task::Task},
-    storage::{SOCK_IGNORED, SOCK_NAMES, SOCKS},
+    storage::{SOCK_IGNORED, SOCK_NAMES, SOCKS, Thread},
 };
+
+/// Offset of `sin6_addr` in `struct sockaddr_in6`.
+const SIN6_ADDR: u64 = 8;
 
 /// Bytes carried from the front of a datagram: a header and one question of the greatest length.
 pub(super) const HEAD: u32 = 288;
@@ -53,20 +56,49 @@ pub(super) fn wanted<const TX: bool>(sk: SockPtr, control: &Control) -> bool {
     sock.flags & SOCK_NAMES != 0
 }
 
-/// Port the datagram that is being sent goes to, out of the address its system call names; 0 when it names none.
+/// Where in user memory the address stands that a system call names for the datagram that is being sent, the one with
+/// this `index` where it sends several; 0 when it names none.
 #[inline(always)]
-fn destination() -> u16 {
-    let regs = Regs::of(Task::current());
+fn address(regs: Regs, index: u32) -> u64 {
     let nr = regs.nr();
-    let address = match arch::shape(nr) {
+    match arch::shape(nr) {
         Shape::Buffer if arch::is_sendto(nr) => regs.arg4(),
         // The address is the first member of both structures.
-        Shape::Message | Shape::Messages => user::<u64>(regs.arg1()),
+        Shape::Message => user(regs.arg1()),
+        Shape::Messages => user(regs.arg1() + index as u64 * MMSGHDR),
         _ => 0,
-    };
+    }
+}
+
+/// Port the datagram that is being sent goes to, by its system call; 0 when that names none.
+#[inline(always)]
+pub(super) fn destination() -> u16 {
+    let address = address(Regs::of(Task::current()), 0);
     if address == 0 {
         return 0;
     }
     let [family, port] = user::<[u16; 2]>(address);
     if family == FAMILY_INET || family == FAMILY_INET6 { u16::from_be(port) } else { 0 }
+}
+
+/// Where the datagram goes whose payload was copied, as a record says it: the address, and family and port; all zero when
+/// its system call names none.
+#[inline(always)]
+pub(super) fn far(regs: Regs, thread: &Thread) -> (u64, u64, u64) {
+    const NONE: (u64, u64, u64) = (0, 0, 0);
+    // Who looked for the payload of one of several has counted it.
+    let address = address(regs, thread.mmsg_next.wrapping_sub(1));
+    if address == 0 {
+        return NONE;
+    }
+    let [family, port, low, high] = user::<[u16; 4]>(address);
+    let ends = (family as u64) << 16 | u16::from_be(port) as u64;
+    match family {
+        FAMILY_INET => (low as u64 | (high as u64) << 16, 0, ends),
+        FAMILY_INET6 => {
+            let [first, second] = user::<[u64; 2]>(address + SIN6_ADDR);
+            (first, second, ends)
+        }
+        _ => NONE,
+    }
 }

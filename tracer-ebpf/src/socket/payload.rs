@@ -20,7 +20,7 @@ use crate::{
 /// Offset of `msg_iov` and `msg_iovlen` in the user's `struct msghdr` (64-bit).
 const MSG_IOV: u64 = 16;
 /// Size of `struct mmsghdr` (64-bit).
-const MMSGHDR: u64 = 64;
+pub(super) const MMSGHDR: u64 = 64;
 /// Offset of `msg_len` in it.
 const MMSG_LEN: u64 = 56;
 

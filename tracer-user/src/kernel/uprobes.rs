@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeScope};
-use aya::programs::{ProbeKind, Program, UProbe};
+use aya::programs::{Program, UProbe};
 use tracer_common::runtime::UserProbe;
 
 use super::attachments::{Attachments, Visit};
@@ -76,8 +76,8 @@ impl Kernel {
         let handle = |probe: UserProbe| {
             let Some(Program::UProbe(program)) = self.ebpf.program(probe.name()) else { return None };
             let info = program.info().ok()?;
-            // SAFETY: the program of this name was loaded as an entry probe, by `load` below.
-            let program = unsafe { UProbe::from_program_info(info, probe.name().into(), ProbeKind::Entry) };
+            // SAFETY: it is the same program, and of the same kind.
+            let program = unsafe { UProbe::from_program_info(info, probe.name().into(), program.kind()) };
             program.ok().map(|program| (probe, program))
         };
         Prober {

@@ -30,11 +30,12 @@ const QUEUE: usize = 8192;
 const BATCHES: usize = 256;
 /// Most sessions others may open.
 const SESSIONS: usize = 256;
-/// How long dialling may take.
-const DIAL: Duration = Duration::from_millis(700);
+/// How long dialling may take. Together with the longest wait for a known agent less than a second: a partition is over for
+/// the relay soon after it is for the network.
+const DIAL: Duration = Duration::from_millis(500);
 /// Waits between tries: the first, the longest for agents that were named or have answered before, and for others.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-const KNOWN_WAIT: Duration = Duration::from_millis(800);
+const KNOWN_WAIT: Duration = Duration::from_millis(400);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A peer as `/api/v1/peers` shows it.

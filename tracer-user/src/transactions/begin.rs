@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// The two ends of a request on this host.
-    fn link(&mut self, call: Slot, request: Slot) {
+    pub(super) fn link(&mut self, call: Slot, request: Slot) {
         let Some(caller) = self.units.get_mut(call) else { return };
         caller.callee = Some(request);
         let id = caller.id;

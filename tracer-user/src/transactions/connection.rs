@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE};
+use tracer_common::event::{
+    FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
+};
 
 use super::live::{Cause, Slot};
 use super::relayed::Contact;
@@ -48,6 +50,17 @@ pub struct Connection {
     pub contact: Contact,
     /// UNIX: kernel addresses of this end and the other.
     pub unix: Option<Box<(u64, u64)>>,
+    /// UDP: where it is.
+    pub place: Option<Box<Place>>,
+}
+
+/// Where a socket of datagrams is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its own address, where it has only one.
+    pub address: Option<IpAddr>,
+    /// Network namespace (inode number).
+    pub netns: u32,
 }
 
 /// What only a connection has that is in use.
@@ -89,6 +102,7 @@ impl Connection {
             based: [false; 2],
             contact: Contact::Unknown,
             unix: None,
+            place: None,
         })
     }
 
@@ -117,6 +131,10 @@ impl Connection {
             busy.peer = None;
         }
         self.isn = (open.isn_local, open.isn_remote);
+        let own = || address(open.family, open.local).filter(|own| !own.is_unspecified());
+        // Both are never 0 of TCP, or as good as never.
+        let datagrams = matches!(open.family, FAMILY_INET | FAMILY_INET6) && self.isn == (0, 0);
+        self.place = datagrams.then(|| Box::new(Place { address: own(), netns: open.netns }));
         self.unix = (open.family == FAMILY_UNIX && open.peer != 0).then(|| Box::new((open.sk, open.peer)));
     }
 
@@ -174,6 +192,15 @@ impl Connection {
     /// Where its other end is, when that may be another host.
     pub fn far(&self) -> Option<IpAddr> {
         address(self.family, self.remote).filter(|far| !far.is_loopback() && !far.is_unspecified())
+    }
+
+    /// Where a datagram that was sent on it went.
+    pub fn sent_to(&self, op: &Op) -> Option<(IpAddr, u16)> {
+        match op.far() {
+            Some((family, far, port)) => Some((address(family, far)?, port)),
+            None => Some((address(self.family, self.remote)?, self.peer_port)),
+        }
+        .filter(|(_, port)| *port != 0)
     }
 
     /// The remote address as text; `empty` where it has none.

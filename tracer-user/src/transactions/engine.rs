@@ -19,6 +19,7 @@ use super::join::Joins;
 use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
+use super::lookups::Lookups;
 use super::loops::Meetings;
 use super::relayed::Relays;
 use super::thread::{Entity, Group, Target, Thread};
@@ -120,6 +121,7 @@ pub struct Engine {
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
     pub(super) joins: Joins,
+    pub(super) lookups: Lookups,
     pub(super) relays: Relays,
     /// What callbacks of event loops tie together, and what was seen of their processes' requests.
     pub(super) knots: Knots,
@@ -134,6 +136,8 @@ pub struct Engine {
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
     pub(super) asks: Vec<(u64, Ask)>,
+    /// The connections that were idle longest when there were too many, the oldest last, and when they were used last.
+    pub(super) idlest: Vec<(Nanos, u64)>,
     /// Connections that are closed, by the time they are forgotten; at most one entry for each.
     pub(super) closing: VecDeque<(Nanos, State)>,
     /// Threads that ended, by the time they are forgotten; with when they ended.
@@ -178,6 +182,7 @@ impl Engine {
             services: FxHashMap::default(),
             units: Slab::default(),
             joins: Joins::default(),
+            lookups: Lookups::default(),
             relays,
             knots: Knots::default(),
             meetings: FxHashMap::default(),
@@ -187,6 +192,7 @@ impl Engine {
             class_costs: Vec::new(),
             overhead: Vec::new(),
             asks: Vec::new(),
+            idlest: Vec::new(),
             closing: VecDeque::new(),
             head_bytes: 0,
             said: Vec::new(),
@@ -305,19 +311,6 @@ impl Engine {
     pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
         self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
-    }
-
-    /// Forgets a connection when there are too many for a new one: the one that was idle longest of a few looked at.
-    fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
-            return;
-        }
-        let oldest = self.connections.iter().take(64).min_by_key(|(_, connection)| connection.last);
-        if let Some(cookie) = oldest.map(|(cookie, _)| *cookie) {
-            self.counters.connections_evicted += 1;
-            self.close(cookie, Closed::Both, self.now, None, out);
-            self.drop_connection(cookie, self.now);
-        }
     }
 
     pub(super) fn thread(&mut self, tid: u32, tgid: u32, nanos: Nanos) -> Option<&mut Thread> {
@@ -524,6 +517,9 @@ impl Engine {
                     live.reply_body_bytes = reply_body_bytes;
                 }
                 self.ended(slot, outcome, at.nanos);
+            }
+            Said::Datagram { exchange, question, dir, at, sure } => {
+                self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
             }
             Said::Unpaired { .. } => self.counters.unpaired += 1,
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,

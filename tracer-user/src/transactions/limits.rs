@@ -1,7 +1,7 @@
 //! Bounds of the engine, how full it is, and what goes when bytes of heads pile up.
 
 use super::engine::{Engine, Output};
-use super::join;
+use super::{join, lookups};
 use crate::guard::fill::{Fill, MEMORY, scaled};
 use crate::model::Nanos;
 use crate::protocols::Said;
@@ -130,7 +130,11 @@ impl Engine {
             closing: Fill::new(self.closing.len(), connections, counters.closing_early),
             threads: Fill::new(self.threads.len(), threads, counters.threads_refused),
             units: Fill::new(self.units.len(), units, counters.units_evicted),
-            joins: Fill::new(self.joins.waiting(), 2 * join::LIMIT, self.joins.refused),
+            joins: Fill::new(
+                self.joins.waiting() + self.lookups.waiting(),
+                2 * (join::LIMIT + lookups::LIMIT),
+                self.joins.refused + self.lookups.refused,
+            ),
             processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
             head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
             tasks: Fill::new(named, tasks, self.entities.tasks_reached),
@@ -139,6 +143,11 @@ impl Engine {
             relay_requests,
             relay_calls,
         }
+    }
+
+    /// Lookups by UDP whose two ends were not joined because more than one call could be the one that was answered.
+    pub fn lookups_unclear(&self) -> u64 {
+        self.lookups.unclear
     }
 
     /// Heads longer than this are not put together from pieces any more, bytes.

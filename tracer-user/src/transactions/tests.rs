@@ -322,6 +322,34 @@ fn what_is_too_much_is_reported_early_and_once() {
 }
 
 #[test]
+fn connections_idle_longest_go_first_and_are_counted() {
+    let mut host = Host::new(Limits { connections: 1000, ..Limits::default() });
+    let ask = |host: &mut Host, cookie| {
+        host.reads(50, cookie, GET).sends(50, cookie, OK);
+    };
+    for cookie in 1..=1000 {
+        host.opens(cookie, (0, 0));
+        ask(&mut host, cookie);
+    }
+    assert_eq!(host.engine.counters.connections_evicted, 0);
+    // Every third one goes on speaking while others come, twice as many as there is room for.
+    for (round, cookie) in (1001..=3000).enumerate() {
+        if round % 100 == 0 {
+            (1..=1000).step_by(3).for_each(|busy| ask(&mut host, busy));
+        }
+        host.opens(cookie, (0, 0));
+        ask(&mut host, cookie);
+        assert!(host.engine.fills().connections.entries <= 1000);
+        assert_eq!(host.engine.fills().connections.reached, host.engine.counters.connections_evicted);
+    }
+    let known = |cookie| host.engine.connections.contains_key(&cookie);
+    assert_eq!((1..=1000).step_by(3).filter(|busy| known(*busy)).count(), 334, "those that speak stay");
+    assert_eq!((2..=1000).filter(|idle| idle % 3 != 1 && known(*idle)).count(), 0, "those that do not go first");
+    assert_eq!((2335..=3000).filter(|new| known(*new)).count(), 666, "and then those that came first");
+    assert_eq!(host.engine.counters.connections_evicted, 2000);
+}
+
+#[test]
 fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() {
     let limits = Limits { head_bytes: 40 * 1024, ..Limits::default() };
     let mut host = Host::new(limits);

@@ -106,6 +106,8 @@ pub struct Thread {
     pub multiplexer: bool,
     /// Number of its last operation.
     nth: u32,
+    /// Nothing is missing between that and the one before.
+    pub whole: bool,
     /// Requests it has yet to answer one at a time before its identity counts: something of it was not seen.
     doubt: u8,
     /// When it ended, 0 while it lives.
@@ -138,6 +140,7 @@ impl Thread {
             open: SmallVec::new(),
             multiplexer: false,
             nth: 0,
+            whole: true,
             doubt: 0,
             died: 0,
             group: Group::default(),
@@ -171,7 +174,8 @@ impl Thread {
         if ahead <= u32::MAX / 2 {
             self.nth = nth;
         }
-        (ahead != 1).then(|| self.lose())
+        self.whole = ahead == 1;
+        (!self.whole).then(|| self.lose())
     }
 
     /// Something of it was not seen; gives the requests that can no longer be said to be its only ones.

@@ -3,6 +3,7 @@
 use super::engine::{Engine, Output};
 use crate::guard::room::Room;
 use crate::model::{Nanos, Outcome};
+use crate::protocols::Closed;
 
 /// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
 /// traced, or never carry anything, and its end is not reported then. A socket that asked for a name and was answered is
@@ -49,9 +50,44 @@ impl Engine {
         }
         let units = &self.units;
         self.joins.sweep(|slot| units.get(slot).is_some());
+        self.lookups.sweep(now);
         self.relay_expire();
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.give_back();
+    }
+
+    /// Forgets a connection when there are too many for a new one: the one that was idle longest.
+    pub(super) fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
+        if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
+            return;
+        }
+        if let Some(cookie) = self.idlest() {
+            self.counters.connections_evicted += 1;
+            self.close(cookie, Closed::Both, self.now, None, out);
+            self.drop_connection(cookie, self.now);
+        }
+    }
+
+    /// The connection that was idle longest. All are looked at once for as many that go as a sixteenth of them is: a list in
+    /// order would cost something with every operation of every connection, also where there are never too many.
+    fn idlest(&mut self) -> Option<u64> {
+        loop {
+            while let Some((last, cookie)) = self.idlest.pop() {
+                if self.connections.get(&cookie).is_some_and(|connection| connection.last == last) {
+                    return Some(cookie);
+                }
+            }
+            let mut all: Vec<_> = self.connections.iter().map(|(cookie, known)| (known.last, *cookie)).collect();
+            let few = all.len().div_ceil(16);
+            if all.is_empty() {
+                return None;
+            }
+            all.select_nth_unstable(few - 1);
+            all.truncate(few);
+            all.shrink_to_fit();
+            all.sort_unstable_by(|one, other| other.cmp(one));
+            self.idlest = all;
+        }
     }
 
     /// Gives back the room of tables that are mostly empty.
@@ -69,6 +105,9 @@ impl Engine {
         self.joins.give_back();
         self.waiting.give_back();
         self.deferred.give_back();
+        if self.connections.len() < self.limits.connections {
+            self.idlest = Vec::new();
+        }
         self.closing.give_back();
         self.graves.give_back();
         self.asks.give_back();

@@ -168,7 +168,7 @@ fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
     addresses.try_into().map_err(|_| anyhow::anyhow!("not as many addresses as were asked for"))
 }
 
-fn program(name: &str) -> Result<PathBuf> {
+pub(super) fn program(name: &str) -> Result<PathBuf> {
     // The distribution's own: a version manager earlier in PATH has none of its packages.
     let system = Path::new("/usr/bin").join(name);
     if system.is_file() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::report::time;
 use crate::http;
-use crate::shell::print;
+use crate::shell;
 
 /// Protocols an order goes through; see `demo/shop.py`.
 const TIERS: [&str; 3] = ["http", "redis", "postgresql"];
@@ -32,15 +32,20 @@ pub(super) fn show(console: SocketAddr) -> Result<()> {
         }
     }
     let Some((units, whole)) = best else { bail!("no order is kept as a transaction") };
-    print("");
-    print("One order, from the user's request to the database");
-    print("");
-    let top = units.iter().filter(|unit| above(&units, unit).is_none());
-    top.for_each(|unit| below(&units, unit, 0));
+    shell::print("");
+    shell::print("One order, from the user's request to the database");
+    shell::print("");
+    print(&units);
     if whole < TIERS.len() {
         bail!("no order of the last {} is one tree through every tier", list.len());
     }
     Ok(())
+}
+
+/// Prints units as trees. Where they are of several hosts, each says of which, its id, and an edge between hosts its time on the way.
+pub(super) fn print(units: &[Value]) {
+    let top = units.iter().filter(|unit| above(units, unit).is_none());
+    top.for_each(|unit| below(units, unit, 0));
 }
 
 fn get(console: SocketAddr, target: &str) -> Result<Value> {
@@ -67,27 +72,36 @@ fn above<'a>(units: &'a [Value], unit: &Value) -> Option<&'a Value> {
 
 fn below(units: &[Value], unit: &Value, depth: usize) {
     let text = |key: &str| unit[key].as_str().unwrap_or("?").to_owned();
-    let seconds = |key: &str| time(unit[key].as_f64().unwrap_or(f64::NAN));
-    let call = text("side") == "client";
+    let seconds = |value: &Value| time(value.as_f64().unwrap_or(f64::NAN));
+    let (call, far) = (text("side") == "client", &unit["attributes"]["tracer.far.host"]);
+    let host = if units.iter().any(|other| other["host"] != unit["host"]) { text("host") + " " } else { String::new() };
     let name = format!(
-        "{}{}{} {}",
+        "{}{}{host}{} {}",
         "   ".repeat(depth),
         if call { "→ " } else { "" },
         text("service_name"),
         text("request_class")
     );
-    let mut line = format!("{name:<64} {:>10}", seconds("duration_s"));
+    let mut line = format!("{name:<64} {:>10}", seconds(&unit["duration_s"]));
+    if !host.is_empty() {
+        line += &format!("   {}", text("unit_id"));
+    }
     if call {
         line += &format!("   {}: {}", text("grade"), text("evidence"));
+        if unit["attributes"]["tracer.network_s"].is_number() {
+            line += &format!(", network {}", seconds(&unit["attributes"]["tracer.network_s"]));
+        }
     } else {
-        line += &format!(
-            "   on CPU {}, queue {}, run queue {}",
-            seconds("cpu_s"),
-            seconds("queue_s"),
-            seconds("runqueue_s")
-        );
+        let [cpu, queue, runqueue] = ["cpu_s", "queue_s", "runqueue_s"].map(|key| seconds(&unit[key]));
+        line += &format!("   on CPU {cpu}, queue {queue}, run queue {runqueue}");
+        if let Some(far) = far.as_str() {
+            line += &match &*text("parent_from") {
+                "relay" => format!("; called from {far}: its agent told of the same sequence numbers (relay)"),
+                carrier => format!("; called from {far}: {carrier}"),
+            };
+        }
     }
-    print(line);
+    shell::print(line);
     // A tree as deep as this is a circle.
     if depth < 16 {
         let children = units.iter().filter(|other| other["parent_id"] == unit["unit_id"]);

@@ -1,9 +1,13 @@
 //! DNS over UDP: one socket, on which questions and answers are matched by number and question.
 //!
 //! A server's socket has many clients, whose addresses the kernel side cannot see when it receives: that two of them ask
-//! the same with the same number at once is one in 65536 of a coincidence, and then their answers are the same.
+//! the same with the same number at once is one in 65536 of a coincidence, and then their answers are the same. Which of
+//! them a question came from is known when it is answered (`transactions/lookups.rs`), and of these it is not.
 
 use std::collections::VecDeque;
+use std::hash::{Hash as _, Hasher as _};
+
+use rustc_hash::FxHasher;
 
 use super::{Dns, Message};
 use crate::model::{Direction, Nanos, Outcome, Side};
@@ -26,6 +30,24 @@ struct Open {
     dir: Direction,
     bytes: u64,
     last: Stamp,
+    /// While it waited no other one had the same number and question.
+    alone: bool,
+}
+
+impl Open {
+    /// What both ends know of it.
+    fn key(&self) -> Option<u64> {
+        let mut hasher = FxHasher::default();
+        (self.id, self.question?).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    /// A datagram of it moved.
+    fn told(&self, dir: Direction, at: Stamp, out: &mut Vec<Said>) {
+        if let Some(question) = self.key() {
+            out.push(Said::Datagram { exchange: self.exchange, question, dir, at, sure: self.alone });
+        }
+    }
 }
 
 /// The questions of one socket.
@@ -59,7 +81,12 @@ impl Datagrams {
             // Asked again because no answer came: the same lookup goes on.
             open.last = at;
             open.bytes = open.bytes.saturating_add(len);
+            open.told(dir, at, out);
             return open.exchange;
+        }
+        let mut alone = true;
+        for other in self.open.iter_mut().filter(same) {
+            (alone, other.alone) = (false, false);
         }
         if self.open.len() >= LIMIT {
             out.push(Said::Crowded);
@@ -70,18 +97,25 @@ impl Datagrams {
         let side = if dir == Direction::Rx { Side::Server } else { Side::Client };
         let (request, protocol) = (message.request(), Dns.name());
         out.push(Said::Begun { exchange, request, first: at, arrived, head_at: at, pos, side, protocol });
-        self.open.push_back(Open { exchange, id: message.id, question: message.question, dir, bytes: len, last: at });
+        let Message { id, question, .. } = *message;
+        let open = Open { exchange, id, question, dir, bytes: len, last: at, alone };
+        if dir == Direction::Tx {
+            open.told(dir, at, out);
+        }
+        self.open.push_back(open);
         exchange
     }
 
     fn reply(&mut self, message: &Message, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Option<u64> {
         let fits = |open: &Open| open.dir != chunk.dir && message.answers(open.id, open.question);
-        let Some(Open { exchange, bytes, .. }) =
-            self.open.iter().position(fits).and_then(|index| self.open.remove(index))
-        else {
+        let Some(mut open) = self.open.iter().position(fits).and_then(|index| self.open.remove(index)) else {
             out.push(Said::Unpaired { status: 0 });
             return None;
         };
+        // An answer that leaves out what was asked is by its number alone.
+        open.alone &= message.question.is_some() || !self.open.iter().any(fits);
+        open.told(chunk.dir, chunk.at, out);
+        let Open { exchange, bytes, .. } = open;
         let failure = message.failure;
         out.push(Said::Replied { exchange, status: 0, failure, first: chunk.at, sure: true });
         out.push(Said::Done {

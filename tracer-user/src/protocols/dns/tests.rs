@@ -57,6 +57,7 @@ impl Socket {
                 Said::Done { exchange, at, outcome, .. } => {
                     lines[*exchange as usize] += &format!(" {} @{}", outcome.name(), at.nanos);
                 }
+                Said::Datagram { .. } => {}
                 other => lines.push(format!("{other:?}")),
             }
         }
@@ -204,4 +205,89 @@ fn over_tcp_any_number_waits_and_every_cut_says_the_same() {
     for second in 1..answered.len() {
         assert_eq!(lines((asked.len(), second)), expected, "answered, cut at {second}");
     }
+}
+
+/// Datagrams of real programs (`tests/workloads/relay.py`), at the server's end and at the client's, whole and cut.
+#[test]
+fn captured_datagrams_say_what_is_expected() {
+    let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dns");
+    let text = std::fs::read_to_string(base.join("dig.datagrams")).unwrap();
+    let expected = std::fs::read_to_string(base.join("dig.datagrams.expect")).unwrap();
+    let datagrams: Vec<(bool, Vec<u8>)> = text
+        .lines()
+        .map(|line| {
+            let (word, hex) = line.split_once(' ').unwrap();
+            let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+            (word == "rx", (0..hex.len()).step_by(2).map(byte).collect())
+        })
+        .collect();
+    for server in [true, false] {
+        let mut socket = Socket::new();
+        for (nanos, (rx, bytes)) in datagrams.iter().enumerate() {
+            let dir = if *rx == server { Direction::Rx } else { Direction::Tx };
+            socket.datagram(dir, nanos as Nanos + 1, bytes);
+        }
+        let found = socket.lines();
+        assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}", found.join("\n"));
+        // Wherever a datagram is cut, it is its own question's, or nobody's.
+        for (which, (_, bytes)) in datagrams.iter().enumerate() {
+            for end in 0..bytes.len() {
+                let mut socket = Socket::new();
+                for (nanos, (rx, bytes)) in datagrams.iter().enumerate() {
+                    let dir = if *rx == server { Direction::Rx } else { Direction::Tx };
+                    let bytes = if nanos == which { &bytes[..end] } else { bytes };
+                    socket.datagram(dir, nanos as Nanos + 1, bytes);
+                }
+                socket.said.retain(|word| !matches!(word, Said::Lost { .. } | Said::Unpaired { .. }));
+                let mut told = socket.lines().into_iter().filter(|line| line.contains("->"));
+                assert!(told.all(|line| found.contains(&line)), "{which} cut at {end}");
+            }
+        }
+    }
+}
+
+/// What is told of datagrams to join the two ends of a question.
+fn told(socket: &Socket) -> Vec<(u64, Direction, bool)> {
+    let of = |word: &Said| match word {
+        Said::Datagram { exchange, dir, sure, .. } => Some((*exchange, *dir, *sure)),
+        _ => None,
+    };
+    socket.said.iter().filter_map(of).collect()
+}
+
+#[test]
+fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
+    let (tx, rx) = (Direction::Tx, Direction::Rx);
+    let ask = |name: &str| message(7, ASK, name, 1);
+    let answer = |name: &str| message(7, ANSWER, name, 1);
+    let mut server = Socket::new();
+    for (dir, bytes) in [
+        (rx, ask("a.org")),
+        (rx, ask("b.org")),
+        (tx, answer("a.org")),
+        (tx, answer("b.org")),
+        (rx, ask("c.org")),
+        (rx, ask("c.org")),
+        (tx, answer("c.org")),
+        (tx, answer("c.org")),
+    ] {
+        server.datagram(dir, 1, &bytes);
+    }
+    assert_eq!(told(&server), [(0, tx, true), (1, tx, true), (2, tx, false), (3, tx, false)]);
+    // An answer without a question is by its number alone.
+    let mut server = Socket::new();
+    for bytes in [ask("a.org"), ask("b.org")] {
+        server.datagram(rx, 1, &bytes);
+    }
+    let mut bare = answer("a.org")[..HEADER].to_vec();
+    bare[4..8].fill(0);
+    server.datagram(tx, 2, &bare);
+    server.datagram(tx, 3, &bare);
+    assert_eq!(told(&server), [(0, tx, false), (1, tx, true)]);
+    // A client tells of each question it sends, and of the answer it reads.
+    let mut client = Socket::new();
+    for (dir, bytes) in [(tx, ask("a.org")), (tx, ask("a.org")), (rx, answer("a.org")), (rx, answer("a.org"))] {
+        client.datagram(dir, 1, &bytes);
+    }
+    assert_eq!(told(&client), [(0, tx, true), (0, tx, true), (0, rx, true)]);
 }

@@ -1,0 +1,168 @@
+//! What happens to agents' own connections while the traced ones go on: cut off from each other, started anew, garbage and
+//! floods at their ports. No edge is ever wrong, no request fails, and everything is found again by itself.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tracer_tests::agent::Agent;
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, units_of};
+use tracer_tests::hosts::{Hosts, Nat, RELAY};
+use tracer_tests::units::{self, Unit};
+use tracer_tests::vitals::Vitals;
+use tracer_tests::{begin, figure, say, scratch, wait};
+
+/// How long agents are cut off from each other.
+const CUT: Duration = Duration::from_secs(10);
+/// Most time until all have found each other again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Most memory an agent may have got in all of it, bytes.
+const GROWTH: f64 = 64e6;
+
+/// Load under way while something happens, again and again; the prefixes of its ids.
+fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let mut prefixes = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let prefix = format!("{prefix}{}", prefixes.len());
+                // It asserts that every request was answered.
+                load(hosts, chain.front, &prefix, 4, 80);
+                prefixes.push(prefix);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            prefixes
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        over.store(true, Ordering::Relaxed);
+        let prefixes = loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), prefixes)
+    })
+}
+
+fn refused(hosts: &Hosts, agents: &[Agent]) -> u64 {
+    outcomes(hosts, agents).iter().find(|(name, _)| name == "refused").map_or(0, |(_, count)| *count)
+}
+
+/// Every edge of `prefix`, of which none may be wrong; those that were found.
+fn none_wrong(units: &[Unit], prefix: &str) -> u64 {
+    let found = edges(units, prefix);
+    assert_eq!(found.wrong, 0, "{prefix}: {found:?}");
+    found.matched
+}
+
+/// After whatever happened all edges are found again.
+fn as_before(hosts: &Hosts, chain: &Chain, agents: &[Agent], prefix: &str) -> Vec<Unit> {
+    let sent = load(hosts, chain.front, prefix, 8, 400);
+    let units = units_of(agents, prefix, sent);
+    let found = edges(&units, prefix);
+    say(&format!("{prefix}: {sent} requests, {found:?}"));
+    assert_eq!((found.wrong, found.dangling), (0, 0), "{prefix}: {found:?}");
+    assert!(found.matched as f64 >= 0.999 * (EDGES * sent) as f64, "{prefix}: {found:?} of {}", EDGES * sent);
+    units
+}
+
+#[test]
+fn recovery() {
+    let Some(_turn) = begin("recovery", &PROGRAMS) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(4, Nat { destination: true, source: true });
+    let chain = Chain::start(&hosts, dir.path());
+    let mut agents = agents(&hosts, dir.path(), true);
+    connected(&hosts, &agents);
+    as_before(&hosts, &chain, &agents, "before");
+    let memory: Vec<f64> = agents.iter_mut().map(|agent| Vitals::of(agent.process().pid()).rss).collect();
+
+    partition(&hosts, &chain, &agents);
+    as_before(&hosts, &chain, &agents, "healed");
+    let kept = restart(&hosts, &chain, &mut agents, dir.path());
+    as_before(&hosts, &chain, &agents, "restarted");
+    let hostile = hostile(&hosts, &chain, &agents);
+    let mut units = as_before(&hosts, &chain, &agents, "last");
+
+    for (agent, before) in agents.iter_mut().zip(&memory) {
+        let now = Vitals::of(agent.process().pid()).rss;
+        assert!(now <= before + GROWTH, "an agent grew from {before} to {now} bytes");
+    }
+    // All units of everything, that of the agent that ended included.
+    units.extend(units::read(&kept));
+    for prefix in hostile {
+        assert!(none_wrong(&units, &prefix) > 0, "{prefix}: a flood at one port stopped everything");
+    }
+    for prefix in ["cut", "anew"] {
+        let found: Vec<&Unit> = units.iter().filter(|unit| unit.path.starts_with(&format!("/hop/{prefix}"))).collect();
+        assert!(!found.is_empty(), "{prefix}: no unit");
+        let mut rounds: Vec<&str> = found.iter().filter_map(|unit| unit.path.get(5..)?.split('-').next()).collect();
+        rounds.sort_unstable();
+        rounds.dedup();
+        let matched: u64 = rounds.iter().map(|round| none_wrong(&units, round)).sum();
+        say(&format!("{prefix}: {} loads, {matched} edges matched, none wrong", rounds.len()));
+    }
+    for agent in agents {
+        agent.stop();
+    }
+}
+
+/// Agents do not reach each other for a while.
+fn partition(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
+    let (took, _) = during(hosts, chain, "cut", || {
+        hosts.cut(true);
+        let begun = Instant::now();
+        // It is noticed: else nothing would have to be found again.
+        wait("agents to lose each other", CUT, || {
+            let peers = hosts.inside(1, || agents[0].json("/api/v1/peers"));
+            let peers = peers["peers"].as_array().expect("peers");
+            peers.iter().all(|peer| peer["state"] == "down").then_some(())
+        });
+        std::thread::sleep(CUT.saturating_sub(begun.elapsed()));
+        hosts.cut(false);
+        let healed = Instant::now();
+        connected(hosts, agents);
+        healed.elapsed()
+    });
+    figure("recovery after a partition of 10 s", &format!("{:.2} s", took.as_secs_f64()));
+    assert!(took < AGAIN, "all sessions are up {took:?} after the partition");
+}
+
+/// One agent ends and another begins in its place; gives the file of the first.
+fn restart(hosts: &Hosts, chain: &Chain, agents: &mut Vec<Agent>, dir: &Path) -> std::path::PathBuf {
+    let ((took, kept), _) = during(hosts, chain, "anew", || {
+        let first = agents.remove(2);
+        let kept = first.transactions.clone();
+        first.stop();
+        agents.insert(2, hosts.agent(3, "application-host-again", dir, true, &["--hertz", "0"]));
+        let begun = Instant::now();
+        connected(hosts, agents);
+        (begun.elapsed(), kept)
+    });
+    figure("recovery after an agent's restart", &format!("{:.2} s", took.as_secs_f64()));
+    assert!(took < AGAIN, "found {took:?} after it was ready");
+    kept
+}
+
+/// Garbage, and more connections than there is room for, at an agent's port while requests go on.
+fn hostile(hosts: &Hosts, chain: &Chain, agents: &[Agent]) -> Vec<String> {
+    let before = refused(hosts, agents);
+    let ((), prefixes) = during(hosts, chain, "hostile", || {
+        // From the router's address, so that no agent's own is kept out.
+        hosts.inside(0, || {
+            let mut open = Vec::new();
+            for n in 0..600u32 {
+                let Ok(mut stream) = TcpStream::connect((hosts.own(3), RELAY)) else { continue };
+                let bytes: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(n | 1) >> 3) as u8).collect();
+                // It may be closed already: that is what is wanted.
+                let _ = stream.write_all(&bytes);
+                open.push(stream);
+            }
+        });
+        wait("garbage to be refused", Duration::from_secs(10), || {
+            (refused(hosts, agents) > before + 100).then_some(())
+        });
+    });
+    connected(hosts, agents);
+    figure("connections with garbage refused", &(refused(hosts, agents) - before).to_string());
+    prefixes
+}
