@@ -13,7 +13,7 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::{Server, source};
-use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+use tracer_tests::{begin, figure, find, peers, say, scale, scratch, wait};
 
 /// How often what happened.
 type Counts = BTreeMap<String, u64>;
@@ -283,6 +283,66 @@ fn grpc_calls_and_what_came_of_them() {
     assert_eq!(classes as u64, 2 * expected["shop.v1.Cart/List OK"]);
     figure("gRPC calls", &format!("{wanted} of {wanted} at both ends"));
     no_secret(agent);
+}
+
+/// Calls of long messages: one at a time they are whole at both ends, whatever frames they come in; many at once, whose frames begin
+/// beyond what is captured, have no wrong name and no wrong outcome, and what is missing is counted.
+#[test]
+fn grpc_messages_longer_than_what_is_captured() {
+    let Some(_turn) = begin("grpc large", &["python3"]) else { return };
+    let python = find("python3").expect("python3");
+    let has = outcome(Command::new(&python).args(["-c", "import grpc"]), "python3");
+    if has.code != Some(0) {
+        say("SKIPPED grpc large: needs grpcio for Python (python3-grpcio)");
+        return;
+    }
+    let dir = scratch();
+    let count = ((25.0 * scale()) as usize).max(5);
+    for (frame, workers) in [(1 << 22, 1), (16_384, 1), (16_384, 6)] {
+        let mut run = Command::new(&python);
+        run.arg("-u").arg(source("calls_grpc.py")).args(["server", &frame.to_string()]);
+        let server = Server::start("cart", dir.path(), &mut run);
+        let port = server.address.port();
+        let agent = start(dir.path(), port);
+        let mut client = Command::new(&python);
+        client.arg(source("calls_grpc.py")).arg("large");
+        client.args([usize::from(port), count, workers, frame].map(|number| number.to_string()));
+        let done = outcome(client.env("OTEL_SERVICE_NAME", "shopper"), "the client");
+        assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+        drop(server);
+        let wanted = count * workers;
+        let names = ["shop.v1.Cart/Up", "shop.v1.Cart/Down"];
+        let title = format!("large gRPC calls by {workers} in frames of at most {frame}");
+        if workers == 1 {
+            let all = units(&agent, port, 2 * wanted);
+            for (server, name) in [true, false].into_iter().flat_map(|server| names.map(|name| (server, name))) {
+                let whole = |unit: &&Unit| {
+                    unit.server == server && unit.class == name && unit.outcome == "complete" && unit.error.is_empty()
+                };
+                let whole = all.iter().filter(whole).count();
+                assert_eq!(whole, wanted, "{title}: {name}, server {server}, lost {:?}", agent.metrics().lost());
+            }
+            figure(&title, &format!("{} of {} whole at both ends", all.len() / 2, 2 * wanted));
+        } else {
+            // Whatever is not whole was counted as missing.
+            let mut tail = Tail::new(&agent.transactions);
+            tail.until(1, Duration::from_secs(20), |unit| unit.server);
+            peers::settled(&agent);
+            tail.read();
+            let known = |unit: &Unit| names.contains(&unit.class.as_str());
+            for unit in tail.units.iter().filter(|unit| unit.class != "_UNNAMED") {
+                let path = unit.class.strip_prefix("POST /").unwrap_or(&unit.class);
+                assert!(names.contains(&path), "{title}: {unit:?}");
+                let fails = unit.outcome == "complete" && known(unit) && !unit.error.is_empty();
+                assert!(!fails, "{title}: {unit:?}");
+            }
+            let whole = tail.units.iter().filter(|unit| known(unit) && unit.outcome == "complete").count();
+            let missed = agent.metrics().sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
+            assert!(whole == 4 * wanted || missed > 0.0, "{title}: {whole} of {}", 4 * wanted);
+            figure(&title, &format!("{whole} of {} ends whole, {missed} bytes not read", 4 * wanted));
+        }
+        agent.stop();
+    }
 }
 
 /// Looks for what was planted in heads, bodies and reasons in all that the agent says.

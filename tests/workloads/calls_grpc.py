@@ -1,5 +1,7 @@
 """gRPC in both roles. `calls_grpc.py server`: prints PORT. `calls_grpc.py client PORT N`: makes calls of every kind and
-prints `CALLED METHOD CODE COUNT` for each outcome it saw. Messages are plain bytes: no generated code is needed."""
+prints `CALLED METHOD CODE COUNT` for each outcome it saw. `calls_grpc.py large PORT N WORKERS FRAME`: the same with calls of
+long messages, one after the other by each of so many workers, in frames no longer than that. Messages are plain bytes: no
+generated code is needed."""
 
 import collections
 import sys
@@ -19,6 +21,8 @@ class Cart(grpc.GenericRpcHandler):
             return None
         make = {
             "Get": grpc.unary_unary_rpc_method_handler(self.get),
+            "Up": grpc.unary_unary_rpc_method_handler(lambda request, context: b"%d" % len(request)),
+            "Down": grpc.unary_unary_rpc_method_handler(lambda request, context: b"d" * int(request)),
             "Fail": grpc.unary_unary_rpc_method_handler(self.fail),
             "Slow": grpc.unary_unary_rpc_method_handler(self.slow),
             "List": grpc.unary_stream_rpc_method_handler(self.list),
@@ -51,8 +55,9 @@ class Cart(grpc.GenericRpcHandler):
                 context.abort(grpc.StatusCode.OUT_OF_RANGE, "as asked")
 
 
-def server():
-    made = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+def server(frame):
+    options = [("grpc.http2.max_frame_size", frame)]
+    made = grpc.server(futures.ThreadPoolExecutor(max_workers=8), options=options)
     made.add_generic_rpc_handlers((Cart(),))
     port = made.add_insecure_port("127.0.0.1:0")
     made.start()
@@ -120,8 +125,30 @@ def client(port, count):
         print("CALLED", method, code, times, flush=True)
 
 
+def large(port, count, workers, frame):
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.http2.max_frame_size", frame)])
+    up, down = (channel.unary_unary(f"/{SERVICE}/{name}") for name in ["Up", "Down"])
+
+    def work():
+        for n in range(count):
+            size = [100_000, 30_000, 9_000, 400, 250_000][n % 5]
+            assert up(b"u" * size) == b"%d" % size
+            assert len(down(b"%d" % size)) == size
+
+    each = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in each:
+        thread.start()
+    for thread in each:
+        thread.join()
+    channel.close()
+    for name in ["Up", "Down"]:
+        print("CALLED", f"{SERVICE}/{name}", "OK", count * workers, flush=True)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "server":
-        server()
+        server(int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 22)
+    elif sys.argv[1] == "large":
+        large(*map(int, sys.argv[2:6]))
     else:
         client(int(sys.argv[2]), int(sys.argv[3]))

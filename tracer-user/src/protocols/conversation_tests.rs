@@ -107,7 +107,7 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
             Said::Unnamed => lines.push((u64::MAX, "unnamed".into())),
             Said::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             Said::Crowded => lines.push((u64::MAX, "crowded".into())),
-            Said::RequestDone { .. } | Said::Datagram { .. } | Said::Linked { .. } => {}
+            Said::RequestDone { .. } | Said::Linked { .. } | Said::Datagram { .. } => {}
         }
     }
     lines.into_iter().map(|(_, line)| line).collect()
