@@ -3,8 +3,32 @@
 use super::conversation::Conversation;
 use super::pair::Waiting;
 use super::stream::State;
-use super::{Closed, Said, Settings, Stamp, Step, Totals, Verdict};
+use super::{Said, Settings, Stamp, Step, Verdict};
 use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// This end sends no more.
+    Local,
+    /// The far end sends no more, and everything it sent was read.
+    Remote,
+    /// It is gone.
+    Both,
+}
+
+/// Where the streams stood when a connection ended: operations the kernel did not report are in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes received.
+    pub rx: u64,
+    /// Bytes sent.
+    pub tx: u64,
+    /// Last receive, 0 none.
+    pub last_rx: Nanos,
+    /// Last send, 0 none.
+    pub last_tx: Nanos,
+}
 
 impl Conversation {
     /// Bytes of heads that are being put together and of replies that were put aside.

@@ -53,6 +53,7 @@ use std::sync::{Arc, LazyLock};
 use tracer_common::limits::HEAD_COLLECTED;
 
 pub use chunk::{Chunk, Stamp};
+pub use closing::{Closed, Totals};
 pub use conversation::Conversation;
 pub use elements::Elements;
 pub use rest::Talk;
@@ -571,30 +572,6 @@ pub enum Said {
 pub struct Touched {
     /// Number of the exchange, when there is one, and only one ([`Conversation::touched`] tells several).
     pub exchange: Option<u64>,
-}
-
-/// How a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// This end sends no more.
-    Local,
-    /// The far end sends no more, and everything it sent was read.
-    Remote,
-    /// It is gone.
-    Both,
-}
-
-/// Where the streams stood when a connection ended: operations the kernel did not report are in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Bytes received.
-    pub rx: u64,
-    /// Bytes sent.
-    pub tx: u64,
-    /// Last receive, 0 none.
-    pub last_rx: Nanos,
-    /// Last send, 0 none.
-    pub last_tx: Nanos,
 }
 
 /// Whether a connection is worth following.

@@ -17,8 +17,6 @@ pub struct Talk {
     awake: Option<Box<Conversation>>,
     /// Between two messages, for a while.
     resting: Option<Box<Resting>>,
-    /// Neither: nothing moved so far. Whether bytes passed before.
-    midstream: bool,
 }
 
 /// All that is known of a conversation between two messages.
@@ -78,15 +76,16 @@ impl Stand {
 impl Talk {
     /// A new connection; `midstream` when bytes passed before.
     pub fn new(midstream: bool) -> Self {
-        Self { awake: None, resting: None, midstream }
+        // Most begin with their first byte, and of these nothing need be kept before it moves.
+        Self { awake: midstream.then(|| Box::new(Conversation::new(true))), resting: None }
     }
 
     /// What the bytes say, to be told more.
     pub fn awake(&mut self) -> &mut Conversation {
-        let Self { awake, resting, midstream } = self;
+        let Self { awake, resting } = self;
         awake.get_or_insert_with(|| match resting.take() {
             Some(resting) => Box::new(Conversation::wake(*resting)),
-            None => Box::new(Conversation::new(*midstream)),
+            None => Box::new(Conversation::new(false)),
         })
     }
 

@@ -111,7 +111,7 @@ impl Engine {
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
-        let key = match connection.unix.as_deref().copied() {
+        let key = match connection.unix() {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),

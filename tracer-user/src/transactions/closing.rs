@@ -98,7 +98,7 @@ impl Engine {
 
     /// The other end of a UNIX socket, where it serves this call.
     pub(super) fn behind(&self, cookie: u64, call: Option<Slot>) -> Option<u64> {
-        self.connections.get(&cookie).filter(|connection| connection.unix.is_some())?;
+        self.connections.get(&cookie).filter(|connection| connection.unix().is_some())?;
         let request = self.units.get(call?)?.callee?;
         self.units.get(request).map(|live| live.cookie)
     }

@@ -52,10 +52,17 @@ pub struct Connection {
     based: [bool; 2],
     /// Whether another agent speaks of it.
     pub contact: Contact,
-    /// UNIX: kernel addresses of this end and the other.
-    pub unix: Option<Box<(u64, u64)>>,
+    /// What is known of it where it is not TCP's.
+    kind: Option<Box<Kind>>,
+}
+
+/// What is known of a socket that is not TCP's.
+#[derive(Debug)]
+enum Kind {
+    /// Kernel addresses of this end and the other.
+    Unix(u64, u64),
     /// UDP: where it is.
-    pub place: Option<Box<Place>>,
+    Datagrams(Place),
 }
 
 /// Where a socket of datagrams is.
@@ -108,8 +115,7 @@ impl Connection {
             base: [0; 2],
             based: [false; 2],
             contact: Contact::Unknown,
-            unix: None,
-            place: None,
+            kind: None,
         })
     }
 
@@ -141,8 +147,12 @@ impl Connection {
         let own = || address(open.family, open.local).filter(|own| !own.is_unspecified());
         // Both are never 0 of TCP, or as good as never.
         let datagrams = matches!(open.family, FAMILY_INET | FAMILY_INET6) && self.isn == (0, 0);
-        self.place = datagrams.then(|| Box::new(Place { address: own(), netns: open.netns }));
-        self.unix = (open.family == FAMILY_UNIX && open.peer != 0).then(|| Box::new((open.sk, open.peer)));
+        let kind = if open.family == FAMILY_UNIX && open.peer != 0 {
+            Some(Kind::Unix(open.sk, open.peer))
+        } else {
+            datagrams.then(|| Kind::Datagrams(Place { address: own(), netns: open.netns }))
+        };
+        self.kind = kind.map(Box::new);
     }
 
     /// TCP sequence number of stream position `pos`.
@@ -210,6 +220,22 @@ impl Connection {
     /// Where its other end is, when that may be another host.
     pub fn far(&self) -> Option<IpAddr> {
         address(self.family, self.remote).filter(|far| !far.is_loopback() && !far.is_unspecified())
+    }
+
+    /// UNIX: kernel addresses of this end and the other.
+    pub fn unix(&self) -> Option<(u64, u64)> {
+        match self.kind.as_deref()? {
+            Kind::Unix(own, peer) => Some((*own, *peer)),
+            Kind::Datagrams(_) => None,
+        }
+    }
+
+    /// UDP: where it is.
+    pub fn place(&self) -> Option<Place> {
+        match self.kind.as_deref()? {
+            Kind::Unix(..) => None,
+            Kind::Datagrams(place) => Some(*place),
+        }
     }
 
     /// Where a datagram that was sent on it went.

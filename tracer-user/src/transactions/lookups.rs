@@ -237,7 +237,7 @@ impl Engine {
             // A socket without a peer has one for each datagram.
             (live.peer, live.peer_port) = (to.to_string().into(), port);
         }
-        let Some(own) = connection.place.as_deref().copied() else { return };
+        let Some(own) = connection.place() else { return };
         let side = live.side;
         match side {
             Side::Client => {
