@@ -84,6 +84,7 @@ impl Engine {
             reply_body_bytes: Some(0),
             status: None,
             failure: None,
+            linked: None,
             outcome: None,
             cost: Cost::default(),
             posted: Cost::default(),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
-use crate::model::{ClassId, Cost, Grade, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
+use crate::model::{ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::Request;
 
 /// Names a live unit; goes stale, detectably, when the unit is reported.
@@ -169,6 +169,8 @@ pub struct Live {
     pub status: Option<u16>,
     /// Kind of failure, where the reply said it by a word.
     pub failure: Option<&'static str>,
+    /// What the messages carry that it brings.
+    pub linked: Option<Box<Linked>>,
     /// How it ended.
     pub outcome: Option<Outcome>,
     /// Charged so far.
