@@ -259,6 +259,6 @@ fn tokio_stripped() {
     };
     // Nothing tells which task it is.
     let modes: Vec<Mode> = tokio_modes().into_iter().map(|mode| Mode { right: 0.0, ..mode }).collect();
-    let some = if full() { modes.len() } else { 3 };
+    let some = if full() { modes.len() } else { 2 };
     judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
 }

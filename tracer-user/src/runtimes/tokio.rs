@@ -186,8 +186,9 @@ struct Memory {
     add: i64,
 }
 
-/// [`Memory::base`]: the thread's own data (`%fs`).
+/// [`Memory::base`]: the thread's own data (`%fs`); from there on, that and a register.
 const OWN: u8 = 16;
+const OWN_AND: u8 = 17;
 /// Second byte of what [`moves`] knows: `mov` into memory, `mov` out of it, `lea`.
 const STORE: u8 = 0x89;
 const LOAD: u8 = 0x8b;
@@ -198,10 +199,15 @@ const ARGUMENT: u8 = 7;
 /// `mov` of eight bytes between a register and memory, or `lea`: what it does, the register, the memory, how long it is.
 fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
     if let [0x64, rest @ ..] = code {
-        // `%fs:ADD`, without a register.
-        let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest else { return None };
-        let add = i64::from(number::<4>(rest, 4)? as u32 as i32);
-        return (modes & 0xc7 == 4).then_some((what, (modes >> 3 & 7) | (rex << 1 & 8), Memory { base: OWN, add }, 9));
+        // `%fs:ADD`, without a register, and with one.
+        if let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest
+            && modes & 0xc7 == 4
+        {
+            let add = i64::from(number::<4>(rest, 4)? as u32 as i32);
+            return Some((what, (modes >> 3 & 7) | (rex << 1 & 8), Memory { base: OWN, add }, 9));
+        }
+        let (what, register, Memory { base, add }, len) = moves(rest).filter(|(.., memory, _)| memory.base < OWN)?;
+        return (what != ADDRESS).then_some((what, register, Memory { base: base + OWN_AND, add }, len + 1));
     }
     let [rex @ 0x48..=0x4f, what @ (STORE | LOAD | ADDRESS), modes, ..] = *code else { return None };
     let register = (modes >> 3 & 7) | (rex << 1 & 8);
@@ -235,9 +241,23 @@ fn values(code: &[u8]) -> Option<i64> {
     }))
 }
 
+/// The number that is put into a register: `mov $NUMBER, REGISTER`.
+fn constant(code: &[u8], register: u8) -> Option<i64> {
+    only(code.windows(7).filter_map(|bytes| {
+        let [rex @ (0x48 | 0x49), 0xc7, into @ 0xc0..=0xc7, ..] = *bytes else { return None };
+        let into = (into & 7) | (rex << 3 & 8);
+        (into == register).then_some(i64::from(number::<4>(bytes, 3)? as u32 as i32))
+    }))
+}
+
 /// Where the value is among those.
 fn place(code: &[u8], memory: Memory) -> Option<i64> {
-    let place = if memory.base == OWN { memory.add } else { values(code)?.checked_add(memory.add)? };
+    let from = match memory.base {
+        OWN => 0,
+        OWN_AND.. => constant(code, memory.base - OWN_AND)?,
+        _ => values(code)?,
+    };
+    let place = from.checked_add(memory.add)?;
     (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
 }
 
@@ -265,7 +285,11 @@ fn put_back(code: &[u8]) -> Option<i64> {
     };
     let stores = (0..code.len()).filter_map(|at| {
         let (STORE, register, memory, _) = moves(code.get(at..)?)? else { return None };
-        (memory.base == OWN || taken(register)).then_some(memory)
+        if code.get(at.wrapping_sub(1)) == Some(&0x64) {
+            // That was its first byte.
+            return None;
+        }
+        (memory.base >= OWN || taken(register)).then_some(memory)
     });
     only_place(code, stores)
 }
@@ -343,6 +367,24 @@ mod tests {
                 assert_eq!(put_back(&code[..cut]), None, "{cut}");
             }
         }
+        // Far from where the thread-local value was linked: the distance stands in a register.
+        let far = [
+            0x48, 0x8b, 0x1f, // mov (%rdi),%rbx
+            0x49, 0xc7, 0xc6, 0xf8, 0xfd, 0xff, 0xff, // mov $-0x208,%r14
+            0x64, 0x48, 0x8b, 0x3c, 0x25, 0, 0, 0, 0, // mov %fs:0,%rdi
+            0x4c, 0x01, 0xf7, // add %r14,%rdi
+            0x64, 0x49, 0x89, 0x5e, 0x30, // mov %rbx,%fs:0x30(%r14)
+            0xc3,
+        ];
+        assert_eq!(put_back(&far), Some(-0x208 + 0x30));
+        let far = [
+            0x48, 0xc7, 0xc3, 0xf8, 0xfd, 0xff, 0xff, // mov $-0x208,%rbx
+            0x64, 0x48, 0x8b, 0x43, 0x30, // mov %fs:0x30(%rbx),%rax
+            0x64, 0x48, 0x89, 0x7b, 0x30, // mov %rdi,%fs:0x30(%rbx)
+            0xc3,
+        ];
+        assert_eq!(swapped(&far), Some(-0x208 + 0x30));
+        assert_eq!(swapped(&far[7..]), None);
         let both = [PUTS_BACK, PUTS_BACK_WHAT].concat();
         assert_eq!(put_back(&both), None);
     }
