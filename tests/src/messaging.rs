@@ -87,7 +87,7 @@ pub fn linked(agent: &Agent, consumer: &str, trace: &str, count: u64) {
     let end = Instant::now() + Duration::from_secs(10);
     let units = loop {
         let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("units: {error}"));
-        let units = text.lines().filter(|line| line.contains("\"link\":"));
+        let units = text.lines().filter(|line| line.contains("\"links\":"));
         let units: Vec<serde_json::Value> =
             units.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
         if units.len() as u64 >= count || Instant::now() > end {
@@ -95,7 +95,7 @@ pub fn linked(agent: &Agent, consumer: &str, trace: &str, count: u64) {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let right = units.iter().filter(|unit| unit["service_name"] == consumer && unit["link"]["trace_id"] == trace);
+    let right = units.iter().filter(|unit| unit["service_name"] == consumer && unit["links"][0]["trace_id"] == trace);
     assert_eq!(
         (units.len() as u64, right.count() as u64),
         (count, count),

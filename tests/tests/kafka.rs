@@ -1,9 +1,13 @@
 //! Kafka: requests and errors against what a scripted broker was asked by kafka-python and by flexible versions, durations
-//! against both's own clocks, and no secret anywhere.
+//! against both's own clocks, links of batches against the headers their records were given, and no secret anywhere.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::peers::{self, Classes, Peer};
-use tracer_tests::{begin, scratch, secrets, units};
+use tracer_tests::{begin, say, scratch, secrets, units};
 
 const SECRETS: [&str; 6] =
     ["planted-user", "planted-password", "planted-value", "planted-key", "planted-header", "planted-message"];
@@ -92,9 +96,12 @@ for i in range(20):
 for i in range(10):
     sock.sendall(fetch(b"flexible", 1000 + i, 30))
     replies(1)
-# A request far behind a long one, in one send.
+# A request far behind a long one, in one send; and one that is the send's last few bytes.
 for i in range(5):
-    sock.sendall(produce(b"long", 1100 + 2 * i, 2000) + metadata(b"behind", 1101 + 2 * i))
+    sock.sendall(produce(b"long", 1100 + 2 * i, 2000) + metadata(b"behind" * 10, 1101 + 2 * i))
+    replies(2)
+for i in range(5):
+    sock.sendall(produce(b"long", 1200 + 2 * i, 2000) + metadata(b"last", 1201 + 2 * i))
     replies(2)
 # One at a time, by the client's own clock.
 told = {}
@@ -139,7 +146,155 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce orders");
     peers::compare("kafka", &units, &truth, &peers::classes(&told), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
-    let behind = units::read(&units).iter().filter(|unit| !unit.server && unit.class == "Metadata behind").count();
-    assert_eq!(behind, 0, "what was not captured is not made up");
+    let called =
+        |name: &str| units::read(&units).iter().filter(|unit| !unit.server && unit.class.starts_with(name)).count();
+    assert_eq!(called("Metadata behind"), 0, "what was not captured is not made up");
+    assert_eq!(called("Metadata last"), 5, "an operation's last bytes are captured");
     assert_eq!(failed.len(), 3, "{failed:?}");
+}
+
+/// A producer and consumers by kafka-python: what is sent, and what was got, by topic and by the span that the record's
+/// header names. Records that go together fill no more than what is captured, but those of `long`.
+const LINKS: &str = r#"
+import json, sys
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+where = dict(bootstrap_servers=f"127.0.0.1:{int(sys.argv[1])}", client_id="client")
+sent, got, count = {}, {}, 0
+def header():
+    global count
+    count += 1
+    return f"{count:016x}"
+def send(producer, topic, value=b"planted-value"):
+    span = header()
+    producer.send(topic, value, headers=[("h", b"planted-header"), ("traceparent", f"00-{1:032x}-{span}-01".encode())])
+    sent.setdefault(topic, []).append(span)
+def consumer(topic):
+    made = KafkaConsumer(auto_offset_reset="earliest", enable_auto_commit=False, group_id=None, fetch_max_wait_ms=60, **where)
+    made.assign([TopicPartition(topic, 0)])
+    return made
+def take(consumer, topic):
+    while len(got.get(topic, ())) < len(sent[topic]):
+        for records in consumer.poll(timeout_ms=200).values():
+            for record in records:
+                got.setdefault(topic, []).append(dict(record.headers)["traceparent"].decode()[36:52])
+together = KafkaProducer(linger_ms=10000, **where)
+taker = consumer("linked")
+for round in range(30):
+    for i in range(1 + round % 8):
+        send(together, "linked")
+    together.send("linked", b"planted-value", headers=[("h", b"planted-header")])
+    sent["linked"].append("")
+    together.flush()
+    while len(got.get("linked", ())) < len(sent["linked"]):
+        for records in taker.poll(timeout_ms=200).values():
+            got.setdefault("linked", []).extend(dict(record.headers).get("traceparent", b"").decode()[36:52] for record in records)
+taker.close()
+# Two topics in one request.
+for i in range(5):
+    send(together, "pair-a"), send(together, "pair-b")
+together.flush()
+for i in range(40):
+    send(together, "many", b"v")
+together.flush()
+for i in range(3):
+    send(together, "long", b"planted-value" * 2000)
+    together.flush()
+together.close()
+squeezed = KafkaProducer(linger_ms=10000, compression_type="gzip", **where)
+for i in range(20):
+    send(squeezed, "squeezed")
+squeezed.flush()
+squeezed.close()
+for topic in ["pair-a", "pair-b", "many", "squeezed", "long"]:
+    taker = consumer(topic)
+    take(taker, topic)
+    taker.close()
+print(json.dumps({"Produce": sent, "Fetch": got}))
+"#;
+
+/// What units of a class at one end came to: the spans they link to, links beyond their limit, messages that were not read.
+type Linked = (BTreeSet<String>, u64, u64);
+
+/// By the end, the operation and the topic.
+fn linked(agent: &Agent) -> BTreeMap<(bool, String), Linked> {
+    let mut all: BTreeMap<(bool, String), Linked> = BTreeMap::new();
+    let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("units: {error}"));
+    for line in text.lines().filter(|line| line.contains("\"kafka\"")) {
+        let unit: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        // Either of the two is the first.
+        let name = unit["request_class"].as_str().unwrap_or_default().replace("pair-b, …", "pair-a, …");
+        let (spans, dropped, unread) = all.entry((unit["side"] == "server", name)).or_default();
+        for link in unit["links"].as_array().into_iter().flatten() {
+            assert_eq!(link["trace_id"], format!("{:032x}", 1), "{line}");
+            spans.insert(link["span_id"].as_str().unwrap_or_default().to_owned());
+        }
+        *dropped += unit["links_dropped"].as_u64().unwrap_or_default();
+        *unread += unit["messages_unread"].as_u64().unwrap_or_default();
+    }
+    all
+}
+
+#[test]
+fn batches_are_linked_to_who_produced_their_records() {
+    let Some(_turn) = begin("kafka links", &["python3"]) else { return };
+    let dir = scratch();
+    let peer = Peer::start("kafka_broker", dir.path());
+    let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
+    let told: BTreeMap<String, BTreeMap<String, Vec<String>>> =
+        serde_json::from_str(&peer.client(LINKS)).expect("what the client says");
+    peer.truth();
+    assert_eq!(told["Fetch"]["linked"], told["Produce"]["linked"], "what the consumer got");
+
+    let of = |operation: &str, topic: &str| -> BTreeSet<String> {
+        told[operation][topic].iter().filter(|span| !span.is_empty()).cloned().collect()
+    };
+    let mut expected: BTreeMap<(bool, String), Linked> = BTreeMap::new();
+    for end in [true, false] {
+        let mut expect = |name: &str, linked: Linked| expected.insert((end, name.to_owned()), linked);
+        for operation in ["Produce", "Fetch"] {
+            expect(&format!("{operation} linked"), (of(operation, "linked"), 0, 0));
+            expect(&format!("{operation} squeezed"), (BTreeSet::new(), 0, 20));
+        }
+        // All are of one batch: the first are kept.
+        expect("Produce many", (of("Produce", "many").into_iter().take(32).collect(), 8, 0));
+        let pair = of("Produce", "pair-a").union(&of("Produce", "pair-b")).cloned().collect();
+        expect("Produce pair-a, …", (pair, 0, 0));
+        expect("Produce long", (BTreeSet::new(), 0, 3));
+        expect("Fetch pair-a", (of("Fetch", "pair-a"), 0, 0));
+        expect("Fetch pair-b", (of("Fetch", "pair-b"), 0, 0));
+    }
+    // Units are written a little later than the connections end.
+    let end = Instant::now() + Duration::from_secs(10);
+    let found = loop {
+        let found = linked(&agent);
+        if expected.iter().all(|(name, linked)| found.get(name) == Some(linked)) || Instant::now() > end {
+            break found;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    for ((server, name), (spans, dropped, unread)) in &expected {
+        let has = found.get(&(*server, name.clone())).cloned().unwrap_or_default();
+        let end = if *server { "broker" } else { "client" };
+        say(&format!(
+            "  {end} {name:<18} {:>4} of {:>4} spans linked, {} of {dropped} beyond the limit, {} of {unread} not read",
+            has.0.intersection(spans).count(),
+            spans.len(),
+            has.1,
+            has.2
+        ));
+    }
+    for (name, linked) in &expected {
+        assert_eq!(found.get(name), Some(linked), "{name:?}");
+    }
+    // Of a connection's first replies less is captured, until the kernel is told: what is not linked is counted.
+    for end in [true, false] {
+        let (spans, dropped, unread) = &found[&(end, "Fetch many".to_owned())];
+        assert!(!spans.is_empty() && spans.is_subset(&of("Fetch", "many")), "{spans:?}");
+        assert_eq!(spans.len() as u64 + dropped + unread, 40, "{end}: {spans:?}");
+    }
+    let metrics = agent.metrics();
+    let unlinked = |reason| metrics.sum("tracer_messages_unlinked_total", &[("reason", reason)]) as u64;
+    let all = |which: fn(&Linked) -> u64| found.values().map(which).sum::<u64>();
+    assert_eq!((unlinked("unread"), unlinked("limit")), (all(|linked| linked.2), all(|linked| linked.1)));
+    secrets::none_shows(agent, dir.path(), &SECRETS, "Produce linked");
 }

@@ -3,8 +3,9 @@
 /// Most bytes of payload one record can carry from the front of an operation. A power of two: the verifier follows
 /// a mask.
 pub const HEAD_MAX: usize = 8 * 1024;
-/// Bytes of payload carried from the end of an operation whose front did not fit: enough to see `\r\n0\r\n\r\n`.
-pub const TAIL_MAX: usize = 8;
+/// Bytes of payload carried from the end of an operation whose front did not fit: enough for what follows a long body in
+/// HTTP/2, trailers as gRPC has them once they are indexed, or a PING and a WINDOW_UPDATE.
+pub const TAIL_MAX: usize = 64;
 /// Payload carried by default where requests are expected.
 pub const HEAD_REQUEST: u16 = 4096;
 /// Payload carried by default where replies are expected.

@@ -17,9 +17,11 @@ pub(crate) struct Walk {
     pub(crate) head: u64,
     /// Bytes of the operation not yet accounted for.
     pub(crate) left: u64,
-    /// User address behind the last element used, and its length.
-    pub(crate) end: u64,
+    /// The last element used, and how much of it.
     pub(crate) last: u64,
+    pub(crate) used: u64,
+    /// Bytes of the tail that are still to be copied.
+    pub(crate) due: u64,
 }
 
 /// A stack sample with room for both stacks.

@@ -227,6 +227,39 @@ pub struct FarEnd {
     pub error: bool,
 }
 
+/// Most links of one unit.
+pub const LINKS: usize = 32;
+
+/// What the messages carry that one request or reply brings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Linked {
+    /// Their producers, as they call themselves, each once: at most [`LINKS`].
+    pub to: Vec<(TraceId, UnitId)>,
+    /// More of them, as often as they were seen.
+    pub dropped: u32,
+    /// Messages that are known of and were not looked into: compressed, or not captured.
+    pub unread: u32,
+}
+
+impl Linked {
+    /// Takes what one message carries.
+    pub fn add(&mut self, producer: (TraceId, UnitId)) {
+        if self.to.contains(&producer) {
+            return;
+        }
+        if self.to.len() < LINKS {
+            self.to.push(producer);
+        } else {
+            self.dropped = self.dropped.saturating_add(1);
+        }
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// A finished unit of work: what one request caused on one service. All times are [`Nanos`], 0 = not seen.
 #[derive(Clone, Debug)]
 pub struct Unit {
@@ -236,8 +269,8 @@ pub struct Unit {
     pub trace: TraceId,
     /// The unit that caused it, when known.
     pub parent: Option<UnitId>,
-    /// Whoever produced the message that is consumed here, where the message says so.
-    pub link: Option<(TraceId, UnitId)>,
+    /// Whoever produced the messages that are consumed or moved here, where they say so.
+    pub linked: Option<Box<Linked>>,
     /// What named `parent`: a header (`traceparent`, `b3`), `connection`: the call at its other
     /// end, or `relay`: the same as another host's agent says. Empty where its grade
     /// and evidence say it.

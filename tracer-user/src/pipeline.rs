@@ -24,9 +24,7 @@ use crate::host::process::ProcessFacts;
 use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
-use crate::model::{
-    ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, TraceId, Unit, UnitId,
-};
+use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
 use crate::profiles::{self, ProfileFills, Profiles};
 use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
 use crate::relay::Outgoing;
@@ -475,13 +473,13 @@ impl Pipeline {
         // A message's context is its producer's: a link, no parent.
         let messaging = conventions(live.protocol) == Conventions::Messaging;
         let named = live.request.traceparent.filter(|_| live.side == Side::Server);
-        let link = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
+        let producer = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
         let context = named.filter(|_| !messaging);
         Unit {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
-            link: link.map(|context| (TraceId(context.trace_id), UnitId(context.parent_id))),
+            linked: producer.map(|context| Box::new(context.into())).or(live.linked),
             carrier: match (context, verdicts.parent, live.side) {
                 (Some(context), ..) => context.carrier.name(),
                 (None, Some(_), Side::Server) if live.caller.is_none() => "relay",
@@ -605,6 +603,7 @@ impl Pipeline {
         ] {
             self.metrics.set_lost(reason, count);
         }
+        self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
         for (index, name) in self.names.services.iter().enumerate() {
             let id = ServiceId(index as u32);
             self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));

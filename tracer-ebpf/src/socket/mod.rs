@@ -220,7 +220,7 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
     unsafe { (&raw mut thread.early).write_volatile(early as u32) };
     let least = if asked < control.head_max { asked } else { control.head_max };
     // What is not in user memory has no bytes here.
-    let carried = if shape == Shape::Pages { 0 } else { bytes.min(least) + TAIL_MAX as u32 };
+    let carried = if shape == Shape::Pages { 0 } else { bytes.min(least + TAIL_MAX as u32) };
     let Some(slot) = ring::reserve(size_of::<Op>() as u64 + carried as u64, Lost::RingOp) else { return };
     let op = slot.record.cast::<Op>();
     // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.

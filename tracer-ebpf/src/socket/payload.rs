@@ -24,6 +24,9 @@ pub(super) const MMSGHDR: u64 = 64;
 /// Offset of `msg_len` in it.
 const MMSG_LEN: u64 = 56;
 
+/// Elements of an array of I/O vectors from which a tail is gathered.
+const TAIL_PIECES: usize = 8;
+
 /// What of an operation's payload was copied behind its record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Found {
@@ -152,8 +155,7 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
     Found { head, tail: if refused == 0 { tail } else { 0 }, ..Found::default() }
 }
 
-/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last element
-/// that was used holds it whole.
+/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last few hold it.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -174,20 +176,19 @@ unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: b
         unsafe { field.write_volatile(value) }
     };
     // SAFETY: fields of the caller's area.
-    let (head_at, left_at, end_at, last_at, base_at, len_at) = unsafe {
+    let (head_at, left_at, last_at, used_at, due_at, base_at, len_at) = unsafe {
         (
             &raw mut (*walk).head,
             &raw mut (*walk).left,
-            &raw mut (*walk).end,
             &raw mut (*walk).last,
+            &raw mut (*walk).used,
+            &raw mut (*walk).due,
             &raw mut (*walk).vector[0],
             &raw mut (*walk).vector[1],
         )
     };
     set(head_at, 0);
     set(left_at, bytes as u64);
-    set(end_at, 0);
-    set(last_at, 0);
     let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
     let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u64;
     for i in 0..most {
@@ -212,13 +213,37 @@ unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: b
             set(head_at, at + n);
         }
         set(left_at, left - len);
-        set(end_at, base + len);
-        set(last_at, len);
+        set(last_at, vec + i * 16);
+        set(used_at, len);
     }
     let head = bound::at_most::<{ HEAD_MAX as u64 }>(get(head_at)) as u32;
-    if get(left_at) != 0 || get(last_at) < TAIL_MAX as u64 {
+    let rest = bytes - head;
+    if get(left_at) != 0 || rest == 0 {
         return Found { head, ..Found::default() };
     }
-    // SAFETY: as in `one`.
-    unsafe { with_tail(payload, head, get(end_at), bytes) }
+    // The last elements from their ends on: what stands there comes in pieces of a few bytes.
+    let tail = bound::at_most::<{ TAIL_MAX as u64 }>(rest as u64);
+    set(due_at, tail);
+    for _ in 0..TAIL_PIECES {
+        let last = get(last_at);
+        // SAFETY: as above; addresses before the first are not used, because all bytes are in those from it on.
+        unsafe { bpf_probe_read_user(base_at.cast(), 8, last as *const c_void) };
+        let used = get(used_at);
+        let due = get(due_at);
+        let n = bound::at_most::<{ TAIL_MAX as u64 }>(if used < due { used } else { due });
+        let at = bound::at_most::<{ HEAD_MAX as u64 }>(head as u64) + bound::at_most::<{ TAIL_MAX as u64 }>(due - n);
+        let from = get(base_at) + used - n;
+        // SAFETY: the area holds a head and twice a tail.
+        if unsafe { bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, from as *const c_void) } != 0 {
+            break;
+        }
+        set(due_at, due - n);
+        if due == n {
+            return Found { head, tail: tail as u32, ..Found::default() };
+        }
+        // Those before it were used whole.
+        set(last_at, last - 16);
+        set(used_at, user(last - 16 + 8));
+    }
+    Found { head, ..Found::default() }
 }

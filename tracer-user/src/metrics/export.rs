@@ -485,6 +485,11 @@ impl Metrics {
         self.own.relay(outcomes);
     }
 
+    /// Messages that link nothing though they may say who produced them, by reason, absolute.
+    pub fn set_unlinked(&self, reasons: &[(&str, u64)]) {
+        self.own.unlinked(reasons);
+    }
+
     /// A request learned of its caller on another host so long after its first byte was read, nanoseconds.
     pub fn relay_delay(&self, nanos: u64) {
         self.own.relay_delay(nanos);

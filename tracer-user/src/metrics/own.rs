@@ -28,6 +28,7 @@ pub(super) struct Own {
     span_retries: Totals,
     relay: Totals,
     relay_delay: Histogram,
+    unlinked: Totals,
 }
 
 impl Own {
@@ -64,6 +65,10 @@ impl Own {
                         was reported), unmatched (it was not seen), elsewhere (the same, sent to several agents), settled (named \
                         the transaction of one that was known), duplicate, refused, dropped. And answer_late: words of other ends whose call was reported.";
         let relay = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_relay_total", outcomes), &["outcome"])));
+        let reasons = "Messages of requests and replies with many that link nothing though they may say who produced them: unread \
+                       (compressed, or not captured, as far as their number is known), or limit (their unit has too many links).";
+        let reasons = Opts::new("tracer_messages_unlinked_total", reasons);
+        let unlinked = Totals(vec(r, IntCounterVec::new(reasons, &["reason"])));
         let delay = "From the first byte of a request read to its caller on another host known, seconds.";
         let delay = HistogramOpts::new("tracer_relay_match_delay_seconds", delay).buckets(DELAYS.to_vec());
         let relay_delay = vec(r, Histogram::with_opts(delay));
@@ -108,6 +113,7 @@ impl Own {
             span_retries,
             relay,
             relay_delay,
+            unlinked,
         }
     }
 
@@ -144,6 +150,12 @@ impl Own {
     pub(super) fn relay(&self, outcomes: &[(&str, u64)]) {
         for (outcome, count) in outcomes {
             self.relay.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn unlinked(&self, reasons: &[(&str, u64)]) {
+        for (reason, count) in reasons {
+            self.unlinked.set(reason, *count);
         }
     }
 

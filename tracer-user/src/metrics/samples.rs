@@ -9,7 +9,7 @@ pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         id: UnitId(start + 1),
         trace: TraceId(trace),
         parent: None,
-        link: None,
+        linked: None,
         carrier: "",
         sampled: None,
         carried: None,

@@ -85,6 +85,9 @@ pub(super) struct Span {
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, repeated, tag = "13")]
     pub(super) links: Vec<Link>,
+    /// Links that were seen and are not kept.
+    #[prost(uint32, tag = "14")]
+    pub(super) dropped_links_count: u32,
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
     /// W3C's flags in the lowest byte; [`REMOTE_KNOWN`] and [`REMOTE`] above.

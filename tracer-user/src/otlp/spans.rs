@@ -103,7 +103,8 @@ fn span(finished: &Finished) -> Span {
         start_time_unix_nano: wall(unit.start),
         end_time_unix_nano: wall(unit.end.max(unit.start)),
         attributes: all,
-        links: unit.link.iter().map(link).collect(),
+        links: unit.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
+        dropped_links_count: unit.linked.as_ref().map_or(0, |linked| linked.dropped),
         status: unit
             .error
             .then(|| Status { message: unit.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
@@ -156,14 +157,14 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId};
+    use crate::model::{ClassId, Cost, Grade, Linked, Outcome, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
         let unit = Unit {
             id: UnitId(id),
             trace: TraceId(0x1122 << 64 | u128::from(id)),
             parent: (id > 1).then_some(UnitId(id - 1)),
-            link: None,
+            linked: None,
             carrier: "",
             sampled: None,
             carried: None,
@@ -258,12 +259,13 @@ pub(super) mod tests {
     fn a_message_is_linked_to_whoever_produced_it() {
         let mut one = finished("a", 1);
         one.unit = Unit { protocol: "nats", method: "deliver".into(), path: "a.17".into(), ..one.unit };
-        one.unit.link = Some((TraceId(5), UnitId(6)));
+        let to = vec![(TraceId(5), UnitId(6)), (TraceId(7), UnitId(8))];
+        one.unit.linked = Some(Box::new(Linked { to, dropped: 3, unread: 4 }));
         let mut other = finished("a", 2);
         other.unit = Unit { protocol: "nats", method: "publish".into(), path: "a.17".into(), ..other.unit };
         let request = request(&[one, other], "host1", &[]);
         let spans = &request.resource_spans[0].scope_spans[0].spans;
-        assert_eq!(spans[0].links.len(), 1);
+        assert_eq!((spans[0].links.len(), spans[0].dropped_links_count), (2, 3));
         let link = &spans[0].links[0];
         assert_eq!(
             (link.trace_id.as_slice(), link.span_id.as_slice()),

@@ -30,7 +30,7 @@ impl Conversation {
         let Some(parser) = &mut self.parser else { return left };
         if captured.is_empty() {
             // Uncaptured bytes that needed a look.
-            if parser.ends_unseen(is_request, left, chunk.tail) {
+            if parser.ends_unseen(is_request, left, chunk.last()) {
                 stream.bytes += left;
                 self.ended(is_request, chunk.at, out);
                 return left;

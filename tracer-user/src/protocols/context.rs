@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Settings;
 use super::http1::text;
-use crate::model::Carried;
+use crate::model::{Carried, Linked, TraceId, UnitId};
 
 /// Longest `tracestate` kept, bytes; vendors must be able to rely on as much (W3C Trace Context §3.3.1.5).
 const STATE_LIMIT: usize = 512;
@@ -45,6 +45,20 @@ pub struct TraceParent {
     pub flags: u8,
     /// Where it was.
     pub carrier: Carrier,
+}
+
+impl From<TraceParent> for Linked {
+    /// A link to the producer of one message.
+    fn from(context: TraceParent) -> Self {
+        Self { to: vec![context.names()], ..Self::default() }
+    }
+}
+
+impl TraceParent {
+    /// The transaction and the unit it names.
+    pub fn names(self) -> (TraceId, UnitId) {
+        (TraceId(self.trace_id), UnitId(self.parent_id))
+    }
 }
 
 /// The headers that matter here.

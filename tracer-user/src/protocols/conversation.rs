@@ -438,7 +438,7 @@ impl Conversation {
                 State::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
                 State::ChunkedLost => {
                     stream.bytes += left;
-                    let last = if chunk.tail.is_empty() { captured } else { chunk.tail };
+                    let last = if chunk.tail.is_empty() { captured } else { chunk.last() };
                     if last.ends_with(b"\r\n0\r\n\r\n") || last == b"0\r\n\r\n" {
                         self.ended(is_request, chunk.at, out);
                     }

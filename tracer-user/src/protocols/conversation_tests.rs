@@ -41,15 +41,23 @@ pub(crate) fn survive(pieces: Vec<(bool, Vec<u8>, usize)>, midstream: bool) -> (
     (conversation, begun, done)
 }
 
-/// Feeds a script; operation `i` happens at time `i + 1`.
+/// Feeds a script; operation `i` happens at time `i + 1`. Of their ends little is captured: what lies between is missing.
 pub(crate) fn play(conversation: &mut Conversation, ops: &[Op]) -> Vec<Said> {
+    play_with(conversation, ops, 8)
+}
+
+/// The same, with so many of each operation's last bytes.
+pub(crate) fn play_with(conversation: &mut Conversation, ops: &[Op], last: usize) -> Vec<Said> {
     let settings = Settings::default();
     let mut out = Vec::new();
     let mut pos = [0u64; 2];
     for (i, op) in ops.iter().enumerate() {
         let captured = op.captured.min(op.bytes.len());
-        let tail =
-            if captured < op.bytes.len() { &op.bytes[op.bytes.len().saturating_sub(8).max(captured)..] } else { &[] };
+        let tail = if captured < op.bytes.len() {
+            &op.bytes[op.bytes.len().saturating_sub(last).max(captured)..]
+        } else {
+            &[]
+        };
         let which = usize::from(op.dir == Direction::Tx);
         // A thread for either direction: what one of them reads can be reported before what the other one sent.
         let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 + which as u32, reads: 0 };
@@ -99,7 +107,7 @@ pub(crate) fn summary(said: &[Said]) -> Vec<String> {
             Said::Unnamed => lines.push((u64::MAX, "unnamed".into())),
             Said::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             Said::Crowded => lines.push((u64::MAX, "crowded".into())),
-            Said::RequestDone { .. } | Said::Datagram { .. } => {}
+            Said::RequestDone { .. } | Said::Datagram { .. } | Said::Linked { .. } => {}
         }
     }
     lines.into_iter().map(|(_, line)| line).collect()
@@ -465,6 +473,7 @@ proptest! {
                 Said::Lost { .. } | Said::Unpaired { .. } => prop_assert!(false, "{:?}", word),
                 Said::RequestDone { .. }
                 | Said::Judged { .. }
+                | Said::Linked { .. }
                 | Said::Unnamed
                 | Said::Crowded
                 | Said::Datagram { .. }

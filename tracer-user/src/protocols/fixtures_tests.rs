@@ -48,7 +48,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
             Said::Judged { exchange, status, failure } => {
                 lines[exchange as usize] += &format!(" = {status} {}", failure.unwrap_or("ok"));
             }
-            Said::RequestDone { .. } => {}
+            Said::RequestDone { .. } | Said::Linked { .. } => {}
             other => lines.push(format!("{other:?}")),
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::{Asked, Reply, Request, Settings};
+use crate::model::Linked;
 
 /// [`Reply::status`] of a protocol that has codes, while none was seen or where it could not be read.
 pub const NO_STATUS: u16 = u16::MAX;
@@ -120,6 +121,8 @@ pub enum Says {
     Part,
     /// The same, and says how long the message's body is.
     Sized(u64),
+    /// Part of a body that is made of messages, where one of this many bytes begins if none is under way; more may follow.
+    Message(u64),
     /// A request begins.
     Begun {
         /// Its head.
@@ -156,4 +159,13 @@ pub enum Says {
     Reset(Option<(u16, Option<&'static str>)>),
     /// The server will not answer requests above this key.
     Refused(u64),
+    /// A request or reply begins that brings messages; what they carry.
+    Bringing(Box<(Says, Linked)>),
+}
+
+impl Says {
+    /// The same, of what brings messages.
+    pub(super) fn with(self, linked: Linked) -> Self {
+        if linked.is_empty() { self } else { Self::Bringing(Box::new((self, linked))) }
+    }
 }

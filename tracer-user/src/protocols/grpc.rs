@@ -7,6 +7,16 @@ pub const NAME: &str = "grpc";
 /// Longest name of a method.
 const METHOD_LIMIT: usize = 256;
 
+/// Bytes before a message: whether it is compressed, and how long it is (gRPC over HTTP/2, "Length-Prefixed-Message").
+pub(super) const PREFIX: usize = 5;
+
+/// Bytes of the message, its prefix included, that begins with `prefix`, if one does.
+pub(super) fn message(prefix: &[u8]) -> Option<u64> {
+    let (compressed, len) = prefix.split_first()?;
+    let len = u32::from_be_bytes(*len.first_chunk()?);
+    (*compressed <= 1 && len <= i32::MAX.cast_unsigned()).then(|| PREFIX as u64 + u64::from(len))
+}
+
 /// Words of gRPC's status codes, by code (grpc/doc/statuscodes.md).
 const CODES: [&str; 17] = [
     "OK",

@@ -393,7 +393,16 @@ impl Framed for Frames {
                     _ => return Front::Need(HEADER + 1),
                 };
                 let body = u64::from(header.len).saturating_sub(padding);
-                Front::Frame(Frame { len, key: header.key, body, says: Says::Part, end: header.has(END_STREAM) })
+                let is_grpc = padding == 0 && asked(header.key).is_some_and(|asked| asked.note == NOTE_GRPC);
+                let says = match payload(grpc::PREFIX) {
+                    Some(prefix) if is_grpc && body >= grpc::PREFIX as u64 => grpc::message(prefix),
+                    None if is_grpc && body >= grpc::PREFIX as u64 && !cut => {
+                        return Front::Need(HEADER + grpc::PREFIX);
+                    }
+                    _ => None,
+                };
+                let says = says.map_or(Says::Part, Says::Message);
+                Front::Frame(Frame { len, key: header.key, body, says, end: header.has(END_STREAM) })
             }
             RST_STREAM | GOAWAY => {
                 let want = if header.kind == GOAWAY { 8 } else { 4 };

@@ -1,13 +1,15 @@
 //! Kafka's protocol (its protocol guide, "Kafka protocol guide"; flexible versions by KIP-482).
 //!
 //! A unit of work is a request with its reply, paired by the correlation id. Of requests the API and the first topic are
-//! read, of replies the first error; records, keys and what authenticates are passed over unread.
+//! read, of replies the first error, of records the `traceparent` in their headers; keys, values and what authenticates are
+//! passed over unread.
 //!
 //! Its own small reader: libraries that know all of the protocol want whole messages, and of those here only the first
 //! bytes are there.
 
 mod names;
 mod read;
+mod records;
 mod replies;
 mod requests;
 
@@ -36,6 +38,8 @@ const LENGTH: usize = 4;
 const MESSAGE_LIMIT: i32 = 200 << 20;
 /// Bytes of a message that are looked at.
 const LOOK: usize = 1024;
+/// The same of a message that brings records: as many as two operations show, where they are short.
+const LOOK_RECORDS: usize = 2 * tracer_common::limits::HEAD_REQUEST as usize;
 /// Longest name of a client that is believed where nothing else says that a request begins.
 const CLIENT: usize = 200;
 /// Highest version of an API that is believed there.
@@ -178,6 +182,12 @@ fn note(header: Header) -> u16 {
     u16::from_be_bytes([api, version])
 }
 
+/// The API and the version in a [`note`].
+fn noted(asked: Asked) -> (i16, i16) {
+    let [api, version] = asked.note.to_be_bytes().map(i16::from);
+    (api, version)
+}
+
 /// What a connection's messages said that later ones depend on.
 #[derive(Debug, Default)]
 struct Calls {
@@ -188,6 +198,18 @@ struct Calls {
 }
 
 impl Calls {
+    /// Bytes to look at of the message of `len` bytes at the front of `bytes`, as far as those tell.
+    fn look(way: Way, bytes: &[u8], len: u64, asked: &dyn Fn(u64) -> Option<Asked>) -> usize {
+        let has_records = match way {
+            Way::Request => short(bytes, LENGTH) == Some(PRODUCE),
+            Way::Reply => {
+                let of = long(bytes, LENGTH).and_then(|correlation| asked(key(correlation)));
+                of.is_some_and(|asked| noted(asked).0 == FETCH)
+            }
+        };
+        (len as usize).min(if has_records { LOOK_RECORDS } else { LOOK })
+    }
+
     /// The request at the front of `bytes`.
     fn request(&mut self, header: Header, bytes: &[u8], cut: bool) -> Box<Request> {
         let Header { api, version, .. } = header;
@@ -233,7 +255,7 @@ impl Framed for Calls {
             return Front::Need(LENGTH);
         }
         let Some(len) = length(bytes, 0) else { return Front::Invalid };
-        let look = (len as usize).min(LOOK);
+        let look = Self::look(way, bytes, len, asked);
         if bytes.len() < look && !cut {
             return Front::Need(look);
         }
@@ -249,6 +271,8 @@ impl Framed for Calls {
                 self.bare = false;
                 let request = self.request(header, front, front.len() < look);
                 let says = Says::Begun { request, protocol: Kafka.name(), length: None };
+                let body = header.body(front).filter(|_| header.api == PRODUCE);
+                let says = says.with(body.map(|body| records::sent(header.version, body)).unwrap_or_default());
                 Front::Frame(Frame { len, key: key(header.correlation), body: 0, says, end: true })
             }
             Way::Reply => {
@@ -257,20 +281,26 @@ impl Framed for Calls {
                 let (Some(correlation), false) = (correlation, self.bare && of.is_none()) else {
                     return if self.bare { nothing(len) } else { Front::Invalid };
                 };
-                let failure = of.and_then(|asked| {
-                    let [api, version] = asked.note.to_be_bytes().map(i16::from);
+                let heard = of.and_then(|asked| {
+                    let (api, version) = noted(asked);
                     let flexible = names::is_flexible(api, version);
                     // Whoever asks for versions need not know any.
                     let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
                     header.tags()?;
-                    replies::failure(api, version, header.with(flexible))
+                    Some(replies::heard(api, version, header.with(flexible)))
                 });
+                let replies::Heard { failure, linked } = heard.unwrap_or_default();
                 let reply = Reply { status: 0, failure, interim: false };
-                let says = Says::Replied { reply, length: None };
+                let says = Says::Replied { reply, length: None }.with(linked);
                 let body = len.saturating_sub(LENGTH as u64 * 2);
                 Front::Frame(Frame { len, key: key(correlation), body, says, end: true })
             }
         }
+    }
+
+    fn wants(&self) -> u16 {
+        // Records stand behind much else, and many messages in one operation.
+        tracer_common::limits::HEAD_REQUEST
     }
 
     fn lost(&mut self, way: Way) {

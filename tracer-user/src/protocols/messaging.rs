@@ -8,7 +8,8 @@
 //! - the few others that have replies, under names of their own. Kafka's are requests and replies throughout: theirs.
 //!
 //! Names and types of operations are those of OpenTelemetry's semantic conventions for messaging (1.40). A consumer is linked to
-//! the producer by the `traceparent` a message carries, and by nothing else.
+//! the producer by the `traceparent` a message carries, and by nothing else: where many messages move at once, to as many
+//! producers ([`Linked`](crate::model::Linked)).
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ pub use conversation::Conversation;
 pub use elements::Elements;
 pub use rest::Talk;
 
-use crate::model::{Carried, Direction, Nanos, Outcome, Side};
+use crate::model::{Carried, Direction, Linked, Nanos, Outcome, Side};
 use context::TraceParent;
 
 /// Every protocol the tracer knows, in the order they are tried. This is the only list.
@@ -468,6 +468,10 @@ pub struct Stamp {
     pub reads: u32,
 }
 
+/// Bytes at an operation's end by which what ends there is told, where nothing says where it begins: of more of them some
+/// would look like an end by chance.
+const LAST: usize = 8;
+
 /// One operation on a socket, as far as bytes go.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
@@ -491,6 +495,21 @@ impl<'a> Chunk<'a> {
     /// Position after its last byte.
     pub(crate) fn end(&self) -> u64 {
         self.pos.saturating_add(self.len)
+    }
+
+    /// What was captured of it from its byte `at` on, as far as it goes without a gap.
+    fn captured(&self, at: u64) -> &'a [u8] {
+        let front = usize::try_from(at).ok().and_then(|at| self.head.get(at..)).unwrap_or_default();
+        let missing = (self.len.saturating_sub(at)) as usize;
+        match self.tail.len().checked_sub(missing).and_then(|from| self.tail.get(from..)) {
+            Some(last) if front.is_empty() => last,
+            _ => front,
+        }
+    }
+
+    /// Its last bytes, where they were captured apart: enough to see `\r\n0\r\n\r\n`.
+    fn last(&self) -> &'a [u8] {
+        self.tail.get(self.tail.len().saturating_sub(LAST)..).unwrap_or_default()
     }
 
     /// What of it lies beyond `pos`, up to which the stream is known: a record can come twice, or late, when what was
@@ -548,6 +567,13 @@ pub enum Said {
         first: Stamp,
         /// Nothing was missing between this reply and the one before, so that it is this exchange's.
         sure: bool,
+    },
+    /// What the messages carry that a request or its reply brings.
+    Linked {
+        /// Which exchange.
+        exchange: u64,
+        /// What they carry.
+        linked: Box<Linked>,
     },
     /// What a reply came to, where that is said after its body.
     Judged {

@@ -10,14 +10,15 @@ mod ending;
 mod order;
 mod reckon;
 mod rest;
+mod told;
 
 use std::collections::BTreeMap;
 
 pub(super) use self::rest::RestingLanes;
 use super::conversation::{HEAD_MAX, Held};
-use super::framed::{Frame, Framed, Front, Says, Way};
-use super::{Asked, Chunk, Request, Said, Settings, Stamp, Touched, UNNAMED, Verdict, Want};
-use crate::model::{Direction, Nanos, Outcome, Side};
+use super::framed::{Framed, Front, Way};
+use super::{Asked, Chunk, Said, Settings, Stamp, Touched, Verdict, Want};
+use crate::model::{Direction, Nanos};
 
 /// Most requests of one connection that are followed at once; beyond it the oldest is given up, visibly.
 pub(super) const LIMIT: usize = 1024;
@@ -36,6 +37,18 @@ const TOUCHED: usize = 64;
 /// A request that is open longer is reported with the duration so far.
 pub(super) const LONGEST: Nanos = 600_000_000_000;
 
+/// What is known of a body by the messages in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Messages {
+    /// It is none of messages, as far as is known.
+    #[default]
+    None,
+    /// Where the last of them that began ends is known.
+    Known,
+    /// Several were in one frame: where they begin is not.
+    Unknown,
+}
+
 /// A request without its whole reply.
 #[derive(Debug)]
 struct Open {
@@ -49,6 +62,8 @@ struct Open {
     /// Bytes of the bodies that have not moved yet, of the request and of the reply, where their heads said how many
     /// there are.
     to_come: [Option<u64>; 2],
+    /// Bodies are of messages, of which each says how long it is, and none how many there are; where one ends is known.
+    messages: [Messages; 2],
     replied: bool,
     request_done: bool,
     /// Parts of the reply may have been in what was not seen; its end as well.
@@ -76,6 +91,11 @@ impl Open {
             }
         }
         if let Some(to_come) = &mut self.to_come[way as usize] {
+            if body > *to_come && self.messages[way as usize] == Messages::Known {
+                self.messages[way as usize] = Messages::Unknown;
+                self.to_come[way as usize] = None;
+                return;
+            }
             *to_come = to_come.saturating_sub(body);
         }
     }
@@ -164,6 +184,7 @@ impl Multiplexed {
             reply_bytes: 0,
             body_bytes: 0,
             to_come: [Some(0), None],
+            messages: [Messages::None; 2],
             replied: false,
             request_done: true,
             holes: false,
@@ -274,7 +295,7 @@ impl Multiplexed {
         }
         let mut at = 0;
         while at < chunk.len && self.verdict != Verdict::Ignore {
-            let captured = chunk.head.get(at as usize..).unwrap_or_default();
+            let captured = chunk.captured(at);
             let left = chunk.len - at;
             let lane = self.lane(dir);
             lane.last = chunk.at;
@@ -446,6 +467,13 @@ impl Multiplexed {
         if bytes > 0 {
             out.push(Said::Lost { dir, bytes });
         }
+        for open in self.open.values_mut() {
+            // Messages may have begun in it.
+            let part = open.part(way) as usize;
+            if open.messages[part] != Messages::None || open.to_come[part].is_none() {
+                (open.messages[part], open.to_come[part]) = (Messages::Unknown, None);
+            }
+        }
         for open in self.open.values_mut().filter(|open| open.way != way) {
             (open.holes, open.doubtful) = (true, true);
         }
@@ -489,193 +517,6 @@ impl Multiplexed {
                 return self.lose(dir, rest, out);
             }
         }
-    }
-
-    /// A frame begins, of which `used` bytes are read.
-    fn frame(&mut self, dir: Direction, frame: Frame, used: u64, at: Stamp, out: &mut Vec<Said>) {
-        let Frame { len, key, body, says, end } = frame;
-        let way = self.way(dir);
-        let lane = self.lane(dir);
-        lane.misses = 0;
-        let (first, arrived, pos) = lane.start.take().unwrap_or((at, 0, lane.pos));
-        lane.left = len - used;
-        (lane.key, lane.end) = (key, end);
-        match says {
-            Says::Nothing => {
-                lane.key = 0;
-                lane.end = false;
-                return;
-            }
-            Says::Refused(above) => {
-                lane.key = 0;
-                let refused: Vec<u64> = self.open.range(above.saturating_add(1)..).map(|(key, _)| *key).collect();
-                for key in refused {
-                    self.done(key, Outcome::Aborted, at, out);
-                }
-                return;
-            }
-            Says::Begun { request, protocol, length } => {
-                if self.open.contains_key(&key) {
-                    self.done(key, Outcome::Unfinished, at, out);
-                }
-                if self.open.len() >= LIMIT
-                    && let Some((oldest, optional)) = self.oldest()
-                {
-                    // Nothing is missed of what need not be answered.
-                    if !optional {
-                        out.push(Said::Crowded);
-                    }
-                    self.done(oldest, Outcome::Unfinished, at, out);
-                }
-                self.begin(dir, key, (request, protocol, length), (first, arrived, pos), at, out);
-            }
-            Says::Part => {}
-            Says::Sized(length) => {
-                if let Some(open) = self.open.get_mut(&key) {
-                    open.to_come[open.part(way) as usize] = Some(length);
-                }
-            }
-            Says::Replied { reply, length } => {
-                let Some(open) = self.open.get_mut(&key) else {
-                    // To one that was broken off before, it is none.
-                    let known = self.seen.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&key));
-                    if !reply.interim && (way == Way::Reply || self.framed.is_mutual()) && !known {
-                        out.push(Said::Unpaired { status: reply.status });
-                    }
-                    return self.moved(dir, at, out);
-                };
-                if !reply.interim && !open.replied {
-                    open.replied = true;
-                    open.to_come[1] = length;
-                    let super::Reply { status, failure, .. } = reply;
-                    out.push(Said::Replied { exchange: open.exchange, status, failure, first, sure: true });
-                }
-            }
-            Says::Judged { status, failure } => {
-                if let Some(open) = self.open.get(&key) {
-                    out.push(Said::Judged { exchange: open.exchange, status, failure });
-                }
-            }
-            Says::Settled { keys, status, failure } => {
-                lane.key = 0;
-                lane.end = false;
-                self.settle(keys, (status, failure), len, (first, at), out);
-                return;
-            }
-            Says::Reset(verdict) => {
-                lane.key = 0;
-                lane.end = false;
-                self.touch(key);
-                if let (Some((status, failure)), Some(open)) = (verdict, self.open.get(&key)) {
-                    out.push(Said::Judged { exchange: open.exchange, status, failure });
-                }
-                self.done(key, Outcome::Aborted, at, out);
-                return;
-            }
-        }
-        if body > 0 && !end {
-            let lane = self.lane(dir);
-            lane.usual = if body >= lane.usual { body } else { lane.usual - (lane.usual - body) / 8 };
-        }
-        if let Some(open) = self.open.get_mut(&key) {
-            open.last = at;
-            open.count(way, len, body);
-            if self.framed.is_mutual() && open.to_come[open.part(way) as usize] == Some(0) {
-                self.lane(dir).end = true;
-            }
-        }
-        self.moved(dir, at, out);
-    }
-
-    fn begin(
-        &mut self,
-        dir: Direction,
-        key: u64,
-        (request, protocol, length): (Box<Request>, &'static str, Option<u64>),
-        (first, arrived, pos): (Stamp, Nanos, u64),
-        at: Stamp,
-        out: &mut Vec<Said>,
-    ) {
-        let way = self.way(dir);
-        let side = if dir == Direction::Rx { Side::Server } else { Side::Client };
-        let exchange = self.next;
-        self.next += 1;
-        let open = Open {
-            exchange,
-            way,
-            asked: request.asked,
-            request_bytes: 0,
-            reply_bytes: 0,
-            body_bytes: 0,
-            to_come: [length, None],
-            replied: false,
-            request_done: false,
-            holes: false,
-            doubtful: false,
-            began: first.nanos,
-            last: at,
-        };
-        self.open.insert(key, open);
-        self.seen = Some(self.seen.map_or((key, key), |(lowest, highest)| (lowest.min(key), highest.max(key))));
-        if *request.method == *UNNAMED {
-            out.push(Said::Unnamed);
-        }
-        out.push(Said::Begun { exchange, request, first, arrived, head_at: at, pos, side, protocol });
-    }
-
-    fn touch(&mut self, key: u64) {
-        if let Some(open) = self.open.get(&key)
-            && !self.touched.contains(&open.exchange)
-            && self.touched.len() < TOUCHED
-        {
-            self.touched.push(open.exchange);
-        }
-    }
-
-    /// Bytes of the current frame of a direction moved; when those were its last, it is over.
-    fn moved(&mut self, dir: Direction, at: Stamp, out: &mut Vec<Said>) {
-        let way = self.way(dir);
-        let lane = self.lane(dir);
-        let (key, over, end) = (lane.key, lane.left == 0, lane.end);
-        if key == 0 {
-            return;
-        }
-        if over {
-            lane.key = 0;
-            lane.end = false;
-        }
-        self.touch(key);
-        let Some(open) = self.open.get_mut(&key) else { return };
-        open.last = at;
-        if !(over && end) {
-            return;
-        }
-        match open.part(way) {
-            Way::Request if !open.request_done => {
-                open.request_done = true;
-                out.push(Said::RequestDone { exchange: open.exchange, at });
-                if open.asked.silent {
-                    self.done(key, Outcome::Complete, at, out);
-                }
-            }
-            Way::Request => {}
-            Way::Reply => self.done(key, Outcome::Complete, at, out),
-        }
-    }
-
-    fn done(&mut self, key: u64, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
-        let Some(open) = self.open.remove(&key) else { return };
-        // None was to come: what was sent is all there is.
-        let unasked = open.asked.optional && !open.replied;
-        let (outcome, at) = if unasked && open.request_done { (Outcome::Complete, open.last) } else { (outcome, at) };
-        out.push(Said::Done {
-            exchange: open.exchange,
-            outcome,
-            at,
-            request_bytes: open.request_bytes,
-            reply_bytes: open.reply_bytes,
-            reply_body_bytes: (!open.holes).then_some(open.body_bytes),
-        });
     }
 }
 

@@ -77,7 +77,7 @@ impl Conversation {
         let stream = self.stream(chunk.dir);
         stream.begin(chunk, chunk.len - left);
         stream.bytes += left;
-        let last = if captured.len() as u64 == left { captured } else { chunk.tail };
+        let last = if captured.len() as u64 == left { captured } else { chunk.last() };
         if let Some(reply) = self.parser.as_mut().and_then(|parser| parser.last(last)) {
             self.replied(chunk, &reply, out);
             self.reply_ended(Outcome::Complete, chunk.at, out);

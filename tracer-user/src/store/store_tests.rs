@@ -10,7 +10,7 @@ pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         id: UnitId(start + 1),
         trace: TraceId(trace),
         parent: None,
-        link: None,
+        linked: None,
         carrier: "",
         sampled: None,
         carried: None,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{ClassInfo, Names, Outcome, Side, Unit};
+use crate::model::{ClassInfo, Names, Outcome, Side, TraceId, Unit, UnitId};
 use crate::protocols::tls::Tls;
 use crate::protocols::{Conventions, Protocol as _, conventions, grpc, messaging};
 
@@ -42,9 +42,15 @@ pub struct UnitView {
     pub unit_id: String,
     /// Its parent.
     pub parent_id: Option<String>,
-    /// Producer of the message that is consumed here, where the message says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
+    /// Producers of the messages that are consumed or moved here, where they say so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Link>,
+    /// More of them, that are not kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub links_dropped: u32,
+    /// Messages that are known of and were not looked into for links.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub messages_unread: u32,
     /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen) or `relay` (another
     /// host's agent saw it); a call's parent
     /// has a grade and evidence.
@@ -102,6 +108,15 @@ pub struct Link {
     pub span_id: String,
 }
 
+fn link((trace, unit): &(TraceId, UnitId)) -> Link {
+    Link { trace_id: trace.to_string(), span_id: unit.to_string() }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// Seconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
@@ -114,7 +129,9 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         trace_id: unit.trace.to_string(),
         unit_id: unit.id.to_string(),
         parent_id: unit.parent.map(|parent| parent.to_string()),
-        link: unit.link.map(|(trace, id)| Link { trace_id: trace.to_string(), span_id: id.to_string() }),
+        links: unit.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
+        links_dropped: unit.linked.as_ref().map_or(0, |linked| linked.dropped),
+        messages_unread: unit.linked.as_ref().map_or(0, |linked| linked.unread),
         parent_from: unit.carrier,
         service_name: names.service(unit.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),

@@ -25,7 +25,7 @@ use super::relayed::Relays;
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
 use crate::guard::fill::Fill;
-use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
+use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
 
 /// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
@@ -65,6 +65,10 @@ pub struct Counters {
     pub errands_given_up: u64,
     /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
     pub statements_refused: u64,
+    /// Messages that were moved by many and not looked into for links: compressed, or not captured.
+    pub messages_unread: u64,
+    /// Links not kept because a unit had too many.
+    pub links_dropped: u64,
 }
 
 /// What comes out.
@@ -492,6 +496,7 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             Said::RequestDone { .. } => {}
+            Said::Linked { exchange, linked } => self.linked(cookie, exchange, linked),
             Said::Judged { exchange, status, failure } => {
                 let slot = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange));
                 if let Some(live) = slot.and_then(|slot| self.units.get_mut(slot)) {
@@ -521,6 +526,16 @@ impl Engine {
             Said::Unnamed => self.counters.unnamed += 1,
             Said::Forgotten { names } => self.counters.statements_refused += names,
             Said::Crowded => self.counters.streams_given_up += 1,
+        }
+    }
+
+    /// What a unit's request or reply brings carries links; a unit of messages has them in one of the two.
+    fn linked(&mut self, cookie: u64, exchange: u64, linked: Box<Linked>) {
+        self.counters.messages_unread += u64::from(linked.unread);
+        self.counters.links_dropped += u64::from(linked.dropped);
+        let slot = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange));
+        if let Some(live) = slot.and_then(|slot| self.units.get_mut(slot)) {
+            live.linked = Some(linked);
         }
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary};
+use crate::protocols::conversation::tests::{Op, cap, play, play_with, summary};
 use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp};
 
 /// A frame.
@@ -289,6 +289,48 @@ fn a_body_of_known_length_is_followed_through_frames_that_were_not_captured() {
             assert_eq!(lines[0], line.replace('#', &end.to_string()), "{size}");
             assert_eq!(lines[1], second, "{size} {lines:?}");
             assert_eq!(lines.len(), 2, "{size} {lines:?}");
+        }
+    }
+}
+
+/// A gRPC message of so many bytes in frames of at most 16 KiB.
+fn message(end: bool, key: u32, bytes: usize) -> Vec<u8> {
+    let prefix = [&[0][..], &(bytes as u32).to_be_bytes()].concat();
+    let all = [prefix, vec![b'm'; bytes]].concat();
+    let pieces: Vec<&[u8]> = all.chunks(16_384).collect();
+    let last = pieces.len() - 1;
+    let each = pieces.iter().enumerate().map(|(at, piece)| frame(DATA, u8::from(end && at == last), key, piece));
+    each.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn long_messages_are_followed_to_what_stands_behind_them() {
+    let trailers = |key| headers(END_STREAM, key, &[0xbe]);
+    let ping = frame(6, 0, 0, &[7; 8]);
+    for (sizes, size) in [(vec![70_000], 1 << 20), (vec![70_000], 30_000), (vec![100_000], 65_536)] {
+        let ask = |key: u32, path: &str| {
+            let head = headers(0, key, &call(path));
+            let bodies = sizes.iter().enumerate().map(|(at, bytes)| message(at + 1 == sizes.len(), key, *bytes));
+            // What a client says behind a body.
+            [head].into_iter().chain(bodies).chain([ping.clone()]).collect::<Vec<_>>().concat()
+        };
+        let answer = |key: u32, first: bool| {
+            let bodies = sizes.iter().map(|bytes| message(false, key, *bytes));
+            let end = if first { headers(END_STREAM, key, &field("grpc-status", "0")) } else { trailers(key) };
+            [headers(0, key, OK)].into_iter().chain(bodies).chain([end]).collect::<Vec<_>>().concat()
+        };
+        let cut = |op: Op| {
+            op.bytes.chunks(size).map(|piece| cap(Op { bytes: piece.to_vec(), ..op.clone() }, 1024)).collect::<Vec<_>>()
+        };
+        let mut ops = vec![rx(&[preface()])];
+        for (key, path) in [(1, "/a.B/One"), (3, "/a.B/Two"), (5, "/a.B/Three")] {
+            ops.extend(cut(rx(&[ask(key, path)])));
+            ops.extend(cut(tx(&[answer(key, key == 1)])));
+        }
+        let lines = summary(&play_with(&mut Conversation::new(false), &ops, tracer_common::limits::TAIL_MAX));
+        assert_eq!(lines.len(), 3, "{sizes:?} {size}: {lines:?}");
+        for (line, path) in lines.iter().zip(["/a.B/One", "/a.B/Two", "/a.B/Three"]) {
+            assert!(line.starts_with(&format!("POST {path} @")) && line.contains("= 0 ok complete"), "{lines:?}");
         }
     }
 }

@@ -23,7 +23,8 @@ impl<'a> Reader<'a> {
         self.take(len).map(|_| ())
     }
 
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    /// The next bytes.
+    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;
         Some(front)
@@ -72,10 +73,40 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
-    /// Passes over bytes of any length.
-    pub(super) fn blob(&mut self) -> Option<()> {
+    /// Bytes of any length, as far as they are there, and whether all of them are.
+    pub(super) fn blob_as_far(&mut self) -> Option<(&'a [u8], bool)> {
         let len = self.size(false)?;
-        self.skip(len)
+        if let Some(all) = self.take(len) {
+            return Some((all, true));
+        }
+        Some((std::mem::take(&mut self.bytes), false))
+    }
+
+    /// Passes over a topic's name, or number.
+    pub(super) fn topic(&mut self, by_id: bool) -> Option<()> {
+        if by_id { self.skip(16) } else { self.text().map(|_| ()) }
+    }
+
+    /// A number as records have it: of 32 bits, zigzag (protocol buffers' `sint32`).
+    pub(super) fn signed(&mut self) -> Option<i32> {
+        let value = self.varint()?;
+        Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    }
+
+    /// Bytes as records have them, behind their length; null is as good as none.
+    pub(super) fn piece(&mut self) -> Option<&'a [u8]> {
+        let len = self.signed()?;
+        self.take(usize::try_from(len).unwrap_or_default())
+    }
+
+    /// Passes over a number in groups of seven bits, of up to 64.
+    pub(super) fn passed(&mut self) -> Option<()> {
+        for _ in 0..10 {
+            if *self.take(1)?.first()? < 0x80 {
+                return Some(());
+            }
+        }
+        None
     }
 
     /// Passes over tagged fields, where there can be some.

@@ -1,9 +1,10 @@
 //! How replies say what failed: a number, at a place of its own in each API. Of several topics and partitions the first
-//! that failed counts, as far as they were captured.
+//! that failed counts, as far as they were captured. The records that FETCH gives are behind the same numbers.
 
-use super::names;
 use super::read::Reader;
 use super::{CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, PRODUCE};
+use super::{names, records};
+use crate::model::Linked;
 
 const FIND_COORDINATOR: i16 = 10;
 const JOIN_GROUP: i16 = 11;
@@ -49,31 +50,43 @@ const AT_THE_FRONT: &[(i16, i16)] = &[
     (88, 0),
 ];
 
-/// What failed, by the reply behind its header.
-pub(super) fn failure(api: i16, version: i16, body: Reader<'_>) -> Option<&'static str> {
-    let mut found = None;
-    // What was not captured says nothing.
-    let _ = read(api, version, body, &mut found);
-    found
+/// What a reply says.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// The first thing that failed.
+    pub(super) failure: Option<&'static str>,
+    /// What the records it brings carry.
+    pub(super) linked: Linked,
 }
 
-/// Reads up to the first error.
-fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'static str>) -> Option<()> {
-    let mut check = |number: i16| -> Option<()> {
-        *found = names::error(number);
-        if found.is_some() { None } else { Some(()) }
-    };
+impl Heard {
+    fn check(&mut self, number: i16) {
+        self.failure = self.failure.or_else(|| names::error(number));
+    }
+}
+
+/// What the reply says behind its header.
+pub(super) fn heard(api: i16, version: i16, body: Reader<'_>) -> Heard {
+    let mut heard = Heard::default();
+    // What was not captured says nothing.
+    let _ = read(api, version, body, &mut heard);
+    heard
+}
+
+/// Reads as far as it is there.
+fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Option<()> {
     if let Some((_, paused)) = AT_THE_FRONT.iter().find(|(known, _)| *known == api) {
         body.skip(if version >= *paused { 4 } else { 0 })?;
-        return check(body.short()?);
+        heard.check(body.short()?);
+        return Some(());
     }
     match api {
         PRODUCE => {
             for _ in 0..body.count()? {
-                topic(&mut body, version >= 13)?;
+                body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    check(body.short()?)?;
+                    heard.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 2 { 8 } else { 0 })?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
@@ -93,14 +106,14 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
         FETCH => {
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if version >= 7 {
-                check(body.short()?)?;
+                heard.check(body.short()?);
                 body.skip(4)?;
             }
             for _ in 0..body.count()? {
-                topic(&mut body, version >= 13)?;
+                body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    check(body.short()?)?;
+                    heard.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
                     if version >= 4 {
@@ -111,7 +124,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
                         }
                     }
                     body.skip(if version >= 11 { 4 } else { 0 })?;
-                    body.blob()?;
+                    records::batches(&mut body, &mut heard.linked)?;
                     body.tags()?;
                 }
                 body.tags()?;
@@ -121,10 +134,10 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
             let paused = if api == LIST_OFFSETS { 2 } else { 3 };
             body.skip(if version >= paused { 4 } else { 0 })?;
             for _ in 0..body.count()? {
-                topic(&mut body, api == OFFSET_COMMIT && version >= 10)?;
+                body.topic(api == OFFSET_COMMIT && version >= 10)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    check(body.short()?)?;
+                    heard.check(body.short()?);
                     match (api, version) {
                         (OFFSET_COMMIT, _) => {}
                         // Offsets, as many as were asked for.
@@ -155,7 +168,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
             }
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if body.count()? > 0 {
-                check(body.short()?)?;
+                heard.check(body.short()?);
             }
         }
         CREATE_TOPICS | DELETE_TOPICS => {
@@ -165,7 +178,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
                 body.text()?;
                 let by_id = version >= if api == CREATE_TOPICS { 7 } else { 6 };
                 body.skip(if by_id { 16 } else { 0 })?;
-                check(body.short()?)?;
+                heard.check(body.short()?);
             }
         }
         FIND_COORDINATOR => {
@@ -179,14 +192,9 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, found: &mut Option<&'stati
                 body.text()?;
                 body.skip(4)?;
             }
-            check(body.short()?)?;
+            heard.check(body.short()?);
         }
         _ => {}
     }
     Some(())
-}
-
-/// Passes over a topic's name, or number.
-fn topic(body: &mut Reader<'_>, by_id: bool) -> Option<()> {
-    if by_id { body.skip(16) } else { body.text().map(|_| ()) }
 }

@@ -8,7 +8,7 @@ use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
 use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp, Totals};
 
 /// Text with a length of 16 bits.
-fn text(value: &str) -> Vec<u8> {
+pub(super) fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u16).to_be_bytes()[..], value.as_bytes()].concat()
 }
 
@@ -22,13 +22,13 @@ fn message(parts: &[&[u8]]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat()
 }
 
-fn asks(api: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
+pub(super) fn asks(api: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
     let tags: &[u8] = if names::is_flexible(api, version) { &[0] } else { &[] };
     let head = [&api.to_be_bytes()[..], &version.to_be_bytes(), &correlation.to_be_bytes()].concat();
     message(&[&head, &text("client"), tags, body])
 }
 
-fn answers(correlation: i32, body: &[u8]) -> Vec<u8> {
+pub(super) fn answers(correlation: i32, body: &[u8]) -> Vec<u8> {
     message(&[&correlation.to_be_bytes(), body])
 }
 

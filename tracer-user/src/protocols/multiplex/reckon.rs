@@ -2,7 +2,7 @@
 //! as before. What is reckoned is believed when a frame stands where one should; till then nothing else is built on it
 //! but the message's own end.
 
-use super::Multiplexed;
+use super::{Messages, Multiplexed};
 use crate::model::Direction;
 use crate::protocols::Said;
 use crate::protocols::framed::Way;
@@ -17,12 +17,18 @@ impl Multiplexed {
         let mut running = self.open.iter_mut().filter(|(_, open)| {
             let part = open.part(way);
             // Where either end asks, a message without a body to come is none that goes on.
-            let over = mutual && open.to_come[part as usize].is_none_or(|to_come| to_come == 0);
+            // So is one of which all messages that began have come: a reply still has its end to come.
+            let idle = part == Way::Request && open.messages[part as usize] == Messages::Known;
+            let over = match open.to_come[part as usize] {
+                None => mutual,
+                Some(to_come) => (mutual || idle) && to_come == 0,
+            };
             (part == Way::Reply || !open.request_done) && !over
         });
         let (Some((key, open)), None) = (running.next(), running.next()) else { return false };
         let Some(to_come) = open.to_come[open.part(way) as usize].filter(|to_come| *to_come > 0) else { return false };
         let key = *key;
+        let of_messages = open.messages[open.part(way) as usize] != Messages::None;
         let usual = if dir == Direction::Rx { self.rx.usual } else { self.tx.usual };
         // The last of a body is shorter, and tells nothing of the next one's.
         let usual = if usual < 256 { self.framed.usual() } else { usual };
@@ -31,7 +37,8 @@ impl Multiplexed {
         let lane = self.lane(dir);
         lane.left = overhead + body;
         lane.key = key;
-        lane.end = body == to_come;
+        // Behind a message more may follow, trailers too: the end is said by a frame, or by the reply.
+        lane.end = body == to_come && !of_messages;
         lane.reckoned = Some(lane.reckoned.unwrap_or(0) + lane.left);
         true
     }
