@@ -10,7 +10,7 @@ use super::key::Key;
 use super::message::{Context, Message};
 
 /// How long a context waits for its transaction. Some hops' worth of gathering, and well below what a match may take.
-pub const HOLD: Duration = Duration::from_millis(8);
+pub const HOLD: Duration = Duration::from_millis(5);
 /// Most that are held; more go at once.
 const LIMIT: usize = 4096;
 
