@@ -49,6 +49,7 @@ fn translated(name: &str, nat: Nat) {
     assert!(edges.matched as f64 >= 0.9999 * (EDGES * sent) as f64, "{name}: {edges:?} of {}", EDGES * sent);
     assert!(edges.whole as f64 >= 0.999 * sent as f64, "{name}: {edges:?}: chains of one transaction");
     network_time(&units);
+    clocks(&hosts, &agents);
     for agent in agents {
         agent.stop();
     }
@@ -67,6 +68,20 @@ fn network_time(units: &[Unit]) {
     say(&format!("{told} of {all} calls were told how long their other end took"));
     // The agents are all on this machine, and what is late on a full one does not come.
     assert!(told as f64 >= 0.5 * all as f64, "{told} of {all} calls");
+}
+
+/// Every agent that calls another says where that one's clock is; all hosts have the same clock here.
+fn clocks(hosts: &Hosts, agents: &[Agent]) {
+    for (host, agent) in (1..).zip(agents).take(3) {
+        let (offset, error) = wait("a clock to be known", Duration::from_secs(10), || {
+            let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
+            let peers = peers["peers"].as_array().expect("peers").clone();
+            peers.iter().find_map(|peer| Some((peer["clock_offset_s"].as_f64()?, peer["clock_error_s"].as_f64()?)))
+        });
+        say(&format!("clock of the next host: {:+.1} µs ± {:.1} µs", offset * 1e6, error * 1e6));
+        // Times of both ends are taken a moment beside what they are of.
+        assert!(offset.abs() <= error + 0.001 && error < 0.1, "{offset} ± {error} s");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Names, Pipeline, classify};
 use crate::model::{ClassId, Far, FarEnd, Nanos, Outcome, Side};
+use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
 use crate::relay::message::{Context, Summary};
 use crate::relay::{Outcomes, Outgoing};
@@ -11,6 +12,9 @@ use crate::transactions::relayed::{Relayed, Told};
 
 /// Most that waits to be taken by whoever sends it.
 const OUTGOING: usize = 65_536;
+
+/// How well the offset between the clocks of one host is known, nanoseconds: two readings one after the other, at each end.
+const READING: u64 = 50_000;
 
 impl Pipeline {
     /// Another agent said something, or time passed; `now` of `CLOCK_MONOTONIC`.
@@ -34,6 +38,13 @@ impl Pipeline {
     /// What became of other agents' contexts.
     pub fn relay_outcomes(&self) -> Outcomes {
         self.engine.relay_outcomes()
+    }
+
+    /// How far the wall clock of an agent's host is ahead of this one's, nanoseconds; and the error of that.
+    pub fn clock_of(&self, agent: u64) -> Option<Clock> {
+        let clock = self.engine.clock_of(agent)?;
+        let error = clock.error.saturating_add(READING);
+        Some(Clock { offset: clock.offset.saturating_sub(self.wall_offset), error })
     }
 
     fn send(&mut self, outgoing: Outgoing) {
@@ -123,7 +134,7 @@ pub(super) fn far(relay: Option<&Relayed>, duration: u64) -> Option<Box<Far>> {
         let (service, class) = (given.context.service.clone(), given.context.class.clone());
         return Some(Box::new(Far { host: given.from.host.clone(), service, class, end: None }));
     }
-    let (summary, host) = relay.summary.as_ref()?;
+    let (summary, agent) = relay.summary.as_ref()?;
     let end = FarEnd {
         unit: summary.unit,
         duration: summary.duration,
@@ -132,5 +143,5 @@ pub(super) fn far(relay: Option<&Relayed>, duration: u64) -> Option<Box<Far>> {
         network: duration.saturating_sub(summary.duration.saturating_add(summary.queue)),
         error: summary.error,
     };
-    Some(Box::new(Far { host: host.clone(), service: "".into(), class: "".into(), end: Some(end) }))
+    Some(Box::new(Far { host: agent.host.clone(), service: "".into(), class: "".into(), end: Some(end) }))
 }

@@ -115,6 +115,12 @@ impl Agent {
         let outcomes = relaying.hub.outcomes().with(pipeline.relay_outcomes());
         pipeline.metrics.set_relay(&outcomes.all());
         let listen = relaying.listen().map(|listen| listen.to_string());
-        self.health.peers = Some(Peers { listen, peers: relaying.hub.peers(), outcomes });
+        let mut peers = relaying.hub.peers();
+        for peer in &mut peers {
+            let clock = pipeline.clock_of(peer.agent);
+            peer.clock_offset_s = clock.map(|clock| clock.offset as f64 / 1e9);
+            peer.clock_error_s = clock.map(|clock| clock.error as f64 / 1e9);
+        }
+        self.health.peers = Some(Peers { listen, peers, outcomes });
     }
 }

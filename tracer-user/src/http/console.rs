@@ -108,18 +108,22 @@ fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
 /// Agents of other hosts.
 fn peer_table(peers: &Peers) -> String {
     let mut out = String::from(
-        "<section><h2>Other agents</h2><table><thead><tr><th>address<th>host<th>session<th class=n>sent<th class=n>received<th>last error</thead><tbody>",
+        "<section><h2>Other agents</h2><table><thead><tr><th>address<th>host<th>session<th class=n>sent<th class=n>received<th class=n>clock<th>last error</thead><tbody>",
     );
     for peer in &peers.peers {
         let _ = write!(
             out,
-            "<tr><td>{}<td>{}<td>{}, {}<td class=n>{}<td class=n>{}<td>{}",
+            "<tr><td>{}<td>{}<td>{}, {}<td class=n>{}<td class=n>{}<td class=n>{}<td>{}",
             Safe(&peer.address),
             Safe(&peer.host),
             peer.direction,
             peer.state,
             peer.sent,
             peer.received,
+            peer.clock_offset_s.map_or_else(
+                || "–".into(),
+                |offset| { format!("{:+.3} ± {:.3} ms", offset * 1e3, peer.clock_error_s.unwrap_or_default() * 1e3) }
+            ),
             Safe(&peer.error),
         );
     }

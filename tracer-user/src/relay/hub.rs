@@ -57,6 +57,14 @@ pub struct PeerView {
     pub received: u64,
     /// Bytes sent in this session, encryption included.
     pub sent_bytes: u64,
+    /// How far its wall clock is ahead of this host's, seconds (negative: behind), and the error of that; `null` until calls
+    /// to it have told.
+    pub clock_offset_s: Option<f64>,
+    /// See `clock_offset_s`.
+    pub clock_error_s: Option<f64>,
+    /// Number of the agent; 0 until it said so.
+    #[serde(skip)]
+    pub agent: u64,
     /// Why the last session ended or did not begin; empty when there was none.
     pub error: String,
 }
@@ -65,6 +73,7 @@ struct Peer {
     address: String,
     direction: &'static str,
     up: bool,
+    agent: u64,
     host: Arc<str>,
     since: Instant,
     traffic: Arc<Traffic>,
@@ -90,7 +99,7 @@ struct State {
     accepted: Mutex<HashMap<u64, mpsc::Sender<Message>>>,
     inbound: AtomicUsize,
     up: AtomicUsize,
-    sent: AtomicU64,
+    sent: Arc<AtomicU64>,
     refused: AtomicU64,
     dropped: AtomicU64,
 }
@@ -172,6 +181,9 @@ impl Hub {
             sent: of(&peer.traffic.sent),
             received: of(&peer.traffic.received),
             sent_bytes: of(&peer.traffic.bytes),
+            clock_offset_s: None,
+            clock_error_s: None,
+            agent: peer.agent,
             error: peer.error.clone(),
         };
         peers.values().map(view).collect()
@@ -192,16 +204,26 @@ impl Common {
     fn enter(&self, address: String, direction: &'static str) -> u64 {
         let id = self.state.next.fetch_add(1, Ordering::Relaxed);
         let (host, since) = (Arc::from(""), Instant::now());
-        let peer = Peer { address, direction, up: false, host, since, traffic: Arc::default(), error: String::new() };
+        let peer = Peer {
+            address,
+            direction,
+            up: false,
+            agent: 0,
+            host,
+            since,
+            traffic: Arc::default(),
+            error: String::new(),
+        };
         lock(&self.state.peers).insert(id, peer);
         id
     }
 
     fn up(&self, id: u64, agent: &Agent) -> Arc<Traffic> {
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(Traffic { contexts: Arc::clone(&self.state.sent), ..Traffic::default() });
         self.state.up.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = lock(&self.state.peers).get_mut(&id) {
-            (peer.up, peer.host, peer.since) = (true, Arc::clone(&agent.host), Instant::now());
+            (peer.up, peer.agent, peer.host) = (true, agent.number, Arc::clone(&agent.host));
+            peer.since = Instant::now();
             peer.traffic = Arc::clone(&traffic);
         }
         traffic
@@ -417,11 +439,12 @@ impl Router {
     fn put(state: &State, dialler: &Dialler, message: Message) {
         let reached = dialler.agent.load(Ordering::Relaxed) != 0;
         match dialler.queue.try_send(message) {
-            Ok(()) if reached => state.sent.fetch_add(1, Ordering::Relaxed),
-            Err(_) if reached => state.dropped.fetch_add(1, Ordering::Relaxed),
-            // Nobody is there so far as is known: an ordinary call to the network.
-            Ok(()) | Err(_) => 0,
-        };
+            Err(_) if reached => {
+                state.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            // The session counts what it sends. Or nobody is there so far as is known: an ordinary call to the network.
+            Ok(()) | Err(_) => {}
+        }
     }
 
     fn dial(&mut self, place: String, named: bool) {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::key::Key;
+use super::recent::{Heard, Sent};
 use crate::model::{TraceId, UnitId};
 
 /// The version this agent speaks, and the least it understands.
@@ -67,7 +68,8 @@ pub struct Summary {
     pub queue: u64,
     /// CPU charged to it so far, nanoseconds.
     pub cpu: u64,
-    /// When its first byte was read by the callee's wall clock, nanoseconds since the epoch.
+    /// When its first byte was read by the callee's wall clock, nanoseconds since the epoch; 0 when that is not told: some
+    /// tell how far clocks are apart for all.
     pub start: i64,
     /// Status, where its protocol has one; else 0.
     pub status: u16,
@@ -110,17 +112,20 @@ const NAME: u8 = 2;
 const CONTEXT: u8 = 3;
 const SUMMARY: u8 = 4;
 const ALIVE: u8 = 5;
+const SETTLES: u8 = 6;
 
 const SETTLED: u8 = 1;
 const BROADCAST: u8 = 2;
 const SAMPLING: u8 = 4;
 const SAMPLED: u8 = 8;
 const ERROR: u8 = 1;
+const START: u8 = 2;
 
 /// Writes messages of one session: names are introduced once and then go by number.
 #[derive(Debug, Default)]
 pub struct Encoder {
     names: rustc_hash::FxHashMap<Arc<str>, u16>,
+    sent: Sent,
 }
 
 impl Encoder {
@@ -135,8 +140,22 @@ impl Encoder {
                 out.extend(cut(&hello.host).as_bytes());
             }),
             Message::Context(context) => {
+                if context.settled
+                    && let Some(back) = self.sent.back(context)
+                {
+                    return framed(SETTLES, out, |out| {
+                        out.extend(context.trace.0.to_be_bytes());
+                        put_number(back, out);
+                    });
+                }
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
+                // What the other end hears of it is what the other end remembers.
+                let told = |name: &Arc<str>, number| if number == 0 { Arc::from("") } else { Arc::clone(name) };
+                if !context.settled {
+                    let (service, class) = (told(&context.service, service), told(&context.class, class));
+                    self.sent.put(&Context { service, class, ..context.clone() });
+                }
                 framed(CONTEXT, out, |out| {
                     put_key(context.key, out);
                     out.extend(context.trace.0.to_be_bytes());
@@ -151,16 +170,19 @@ impl Encoder {
                         flags |= if set { flag } else { 0 };
                     }
                     out.push(flags);
-                    out.extend(service.to_be_bytes());
-                    out.extend(class.to_be_bytes());
+                    put_number(u64::from(service), out);
+                    put_number(u64::from(class), out);
                 });
             }
             Message::Summary(summary) => framed(SUMMARY, out, |out| {
                 put_key(summary.key, out);
                 out.extend(summary.unit.0.to_be_bytes());
-                out.extend(summary.start.to_be_bytes());
                 out.extend(summary.status.to_be_bytes());
-                out.push(u8::from(summary.error) * ERROR);
+                let tells = summary.start != 0;
+                out.push((u8::from(summary.error) * ERROR) | (u8::from(tells) * START));
+                if tells {
+                    out.extend(summary.start.to_be_bytes());
+                }
                 for number in [summary.duration, summary.queue, summary.cpu] {
                     put_number(number, out);
                 }
@@ -192,6 +214,7 @@ impl Encoder {
 #[derive(Debug, Default)]
 pub struct Decoder {
     names: Vec<Arc<str>>,
+    heard: Heard,
 }
 
 impl Decoder {
@@ -234,13 +257,13 @@ impl Decoder {
                 let trace = TraceId(u128::from_be_bytes(fields.take()?));
                 let parent = UnitId(u64::from_be_bytes(fields.take()?));
                 let [flags] = fields.take()?;
-                let service = self.name(u16::from_be_bytes(fields.take()?))?;
-                let class = self.name(u16::from_be_bytes(fields.take()?))?;
+                let service = self.name(fields.number()?)?;
+                let class = self.name(fields.number()?)?;
                 if trace.0 == 0 || parent.0 == 0 {
                     // Invalid in W3C trace context.
                     return Err(Garbage::Value);
                 }
-                Message::Context(Context {
+                let context = Context {
                     key,
                     trace,
                     parent,
@@ -249,14 +272,26 @@ impl Decoder {
                     sampled: (flags & SAMPLING != 0).then_some(flags & SAMPLED != 0),
                     service,
                     class,
-                })
+                };
+                if !context.settled {
+                    self.heard.put(&context);
+                }
+                Message::Context(context)
+            }
+            SETTLES => {
+                let trace = TraceId(u128::from_be_bytes(fields.take()?));
+                let known = self.heard.of(fields.number()?).ok_or(Garbage::Name)?;
+                if trace.0 == 0 {
+                    return Err(Garbage::Value);
+                }
+                Message::Context(Context { trace, settled: true, ..known.clone() })
             }
             SUMMARY => {
                 let key = fields.key()?;
                 let unit = UnitId(u64::from_be_bytes(fields.take()?));
-                let start = i64::from_be_bytes(fields.take()?);
                 let status = u16::from_be_bytes(fields.take()?);
                 let [flags] = fields.take()?;
+                let start = if flags & START == 0 { 0 } else { i64::from_be_bytes(fields.take()?) };
                 let (duration, queue, cpu) = (fields.number()?, fields.number()?, fields.number()?);
                 Message::Summary(Summary { key, unit, duration, queue, cpu, start, status, error: flags & ERROR != 0 })
             }
@@ -265,10 +300,10 @@ impl Decoder {
         }))
     }
 
-    fn name(&self, number: u16) -> Result<Arc<str>, Garbage> {
-        match usize::from(number).checked_sub(1) {
+    fn name(&self, number: u64) -> Result<Arc<str>, Garbage> {
+        match number.checked_sub(1) {
             None => Ok(Arc::from("")),
-            Some(index) => self.names.get(index).cloned().ok_or(Garbage::Name),
+            Some(index) => self.names.get(index as usize).cloned().ok_or(Garbage::Name),
         }
     }
 }
@@ -406,16 +441,11 @@ mod tests {
     fn a_request_costs_less_than_a_hundred_bytes() {
         let key = Key { opener: 1, accepting: 2, seq: 3 };
         let (service, class) = (Arc::from("shop"), Arc::from("GET /"));
-        let context = Message::Context(Context {
-            key,
-            trace: TraceId(1),
-            parent: UnitId(1),
-            settled: true,
-            broadcast: false,
-            sampled: None,
-            service,
-            class,
-        });
+        let context = |trace, settled| {
+            let (service, class) = (Arc::clone(&service), Arc::clone(&class));
+            let (trace, parent) = (TraceId(trace), UnitId(1));
+            Message::Context(Context { key, trace, parent, settled, broadcast: false, sampled: None, service, class })
+        };
         let second = 1_000_000_000;
         let summary = Message::Summary(Summary {
             key,
@@ -423,15 +453,17 @@ mod tests {
             duration: second,
             queue: second / 1000,
             cpu: second / 1000,
-            start: i64::MAX,
+            start: 0,
             status: 200,
             error: false,
         });
         let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
-        encoder.put(&context, &mut bytes);
+        encoder.put(&context(1, true), &mut bytes);
         bytes.clear();
-        encoder.put(&context, &mut bytes);
-        encoder.put(&summary, &mut bytes);
-        assert!(bytes.len() <= 100, "{} bytes", bytes.len());
+        // What a call in the middle of a chain may cost: twice, because its transaction is known later.
+        for message in [context(1, false), context(2, true), summary] {
+            encoder.put(&message, &mut bytes);
+        }
+        assert!(bytes.len() <= 99, "{} bytes", bytes.len());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The traced connections carry nothing more than they did. The caller's agent sends a [`message::Context`] to the agent
 //! at the other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`]. Pure:
-//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`). The rest are
+//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whose clock is where (`clocks.rs`), what to tell once
+//! instead of twice (`hold.rs`) or in few bytes (`recent.rs`). The rest are
 //! tasks: sessions between agents (`channel.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`).
 //!
 //! The pipeline is told by [`event::Event`]s, which a recording holds, so that a replay gives the same units; it says what
@@ -11,11 +12,14 @@
 pub mod bans;
 pub mod calls;
 pub mod channel;
+pub mod clocks;
 pub mod event;
+pub mod hold;
 pub mod hub;
 pub mod key;
 pub mod matches;
 pub mod message;
+mod recent;
 pub mod routes;
 pub mod session;
 pub mod settings;
@@ -65,7 +69,7 @@ pub enum Outgoing {
 /// What became of contexts: `tracer_relay_total{outcome}`. Each that was received has one of those after `received`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// Put on the way to an agent.
+    /// Sent to an agent.
     pub sent: u64,
     /// Came from an agent.
     pub received: u64,

@@ -8,11 +8,14 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::channel::{Broken, CONTENT, Channel, Reader, Secret, Writer};
+use super::hold::Hold;
 use super::message::{Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::{Agent, Received};
 
-/// How long a message may wait for others to go with it.
+/// How long a message waits for others to go with it: a frame has 18 bytes of its own and costs a wake-up at each end.
 const GATHER: Duration = Duration::from_millis(2);
+/// One summary in so many says when its request was read: clocks drift slowly.
+const TIMED: u64 = 16;
 /// A side that has nothing to say says so this often.
 const ALIVE: Duration = Duration::from_millis(400);
 /// A session is over when the other end was silent for so long.
@@ -64,6 +67,8 @@ pub struct Traffic {
     pub sent: AtomicU64,
     /// Contexts and summaries received.
     pub received: AtomicU64,
+    /// Contexts sent in all sessions.
+    pub contexts: Arc<AtomicU64>,
 }
 
 /// A session whose ends know each other.
@@ -124,10 +129,12 @@ async fn speak(
     traffic: &Traffic,
 ) -> Ended {
     let (mut messages, mut bytes) = (Vec::new(), Vec::new());
+    let (mut hold, mut summaries) = (Hold::default(), 0u64);
     loop {
         messages.clear();
-        match tokio::time::timeout(ALIVE, outbox.recv_many(&mut messages, 256)).await {
-            Err(_) => messages.push(Message::Alive),
+        let patience = hold.due().map_or(ALIVE, |due| due.saturating_duration_since(Instant::now()).min(ALIVE));
+        let idle = match tokio::time::timeout(patience, outbox.recv_many(&mut messages, 256)).await {
+            Err(_) => patience == ALIVE,
             Ok(0) => return Ended::Over,
             Ok(_) => {
                 tokio::time::sleep(GATHER).await;
@@ -136,12 +143,24 @@ async fn speak(
                 {
                     messages.push(message);
                 }
+                false
             }
+        };
+        hold.pass(Instant::now(), &mut messages);
+        if idle && messages.is_empty() {
+            messages.push(Message::Alive);
         }
-        let mut said = 0;
-        for message in &messages {
+        let (mut said, mut contexts) = (0, 0);
+        for message in &mut messages {
+            if let Message::Summary(summary) = message {
+                if summaries % TIMED != 0 {
+                    summary.start = 0;
+                }
+                summaries += 1;
+            }
             encoder.put(message, &mut bytes);
             said += u64::from(*message != Message::Alive);
+            contexts += u64::from(matches!(message, Message::Context(_)));
             // A message and the names before it are shorter than a thousand bytes.
             if bytes.len() > CONTENT - 1024 {
                 if let Err(why) = writer.send(&bytes).await {
@@ -157,6 +176,7 @@ async fn speak(
             bytes.clear();
         }
         traffic.sent.fetch_add(said, Ordering::Relaxed);
+        traffic.contexts.fetch_add(contexts, Ordering::Relaxed);
         traffic.bytes.store(writer.bytes, Ordering::Relaxed);
     }
 }

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -18,6 +17,7 @@ use crate::guard::fill::{Fill, scaled};
 use crate::guard::room::Room;
 use crate::model::{Nanos, Side, TraceId, UnitId};
 use crate::relay::calls::{self, Calls};
+use crate::relay::clocks::{Clock, Clocks, Pair};
 use crate::relay::event::{Event, Mode};
 use crate::relay::key::Key;
 use crate::relay::matches::{self, Effect, Given, KEEP, Matches};
@@ -64,7 +64,7 @@ pub struct Relayed {
     /// Client side: the transaction its other end was told, and whether for good.
     pub sent: Option<(TraceId, bool)>,
     /// Client side: what its other end said, and where that is.
-    pub summary: Option<(Summary, Arc<str>)>,
+    pub summary: Option<(Summary, Agent)>,
 }
 
 /// What a request is remembered by after its report.
@@ -94,6 +94,7 @@ pub(super) struct Relays {
     renamed: FxHashMap<TraceId, TraceId>,
     renames: VecDeque<(Nanos, TraceId)>,
     late_answers: u64,
+    clocks: Clocks,
 }
 
 impl Relays {
@@ -108,6 +109,7 @@ impl Relays {
             renamed: FxHashMap::default(),
             renames: VecDeque::new(),
             late_answers: 0,
+            clocks: Clocks::default(),
         }
     }
 
@@ -184,6 +186,11 @@ pub struct Told {
 }
 
 impl Engine {
+    /// Where the wall clock of an agent's host is, measured from this host's `CLOCK_MONOTONIC`.
+    pub fn clock_of(&self, agent: u64) -> Option<Clock> {
+        self.relays.clocks.of(agent)
+    }
+
     /// What became of other agents' contexts.
     pub fn relay_outcomes(&self) -> Outcomes {
         Outcomes { answer_late: self.relays.late_answers, ..self.relays.matches.outcomes }
@@ -276,7 +283,7 @@ impl Engine {
         };
         let Some(live) = self.units.get_mut(slot) else { return };
         if let Some(relay) = &mut live.relay {
-            relay.summary = Some((summary, Arc::clone(&from.host)));
+            relay.summary = Some((summary, from.clone()));
         }
         if let Some(connection) = self.connections.get_mut(&live.cookie) {
             connection.contact = Contact::Yes;
@@ -355,6 +362,16 @@ impl Engine {
                     relay.given.is_none() && relay.until != 0 && self.now >= relay.until
                 }
                 Side::Client => {
+                    if let Some((summary, agent)) = relay.summary.as_ref().filter(|(summary, _)| summary.start != 0) {
+                        let far = |since: u64| summary.start.saturating_add(i64::try_from(since).unwrap_or(i64::MAX));
+                        let queue = i64::try_from(summary.queue).unwrap_or(i64::MAX);
+                        let (sent, replied) = (live.start as i64, live.end as i64);
+                        let arrived = summary.start.saturating_sub(queue);
+                        let pair = Pair { sent, replied, arrived, answered: far(summary.duration) };
+                        if live.end != 0 {
+                            self.relays.clocks.hear(self.now, agent.number, pair);
+                        }
+                    }
                     let contact = self.connections.get(&cookie).map_or(Contact::No, |connection| connection.contact);
                     let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= patience(contact);
                     self.relays.calls.over(key);
