@@ -2,18 +2,23 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tracer_common::event::{Header, Kind, Op, Open, State, Tick, Wake};
+use tracer_common::event::{FAMILY_INET, Header, Kind, OP_DATAGRAM, Op, Open, State, Tick, Wake};
 use tracer_user::decode::Record;
 use tracer_user::protocols::Settings;
 use tracer_user::transactions::engine::{Engine, Limits, Output};
 
-const HEADS: [&[u8]; 5] = [
+const HEADS: [&[u8]; 8] = [
     b"GET /a HTTP/1.1\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     b"POST /b HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
     b"HTTP/1.0 200 OK\r\n\r\n",
     b"garbage",
+    b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01",
+    b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01",
+    b"\x12\x34\x81\x83\0\0\0\0\0\0\0\0",
 ];
+/// Those before are of streams.
+const DATAGRAMS: usize = 5;
 
 fuzz_target!(|data: &[u8]| {
     let limits = Limits { connections: 8, threads: 8, units: 8, ..Limits::default() };
@@ -39,12 +44,16 @@ fuzz_target!(|data: &[u8]| {
         };
         match what % 7 {
             0 | 1 | 2 => {
-                let head = HEADS[usize::from(what >> 3) % HEADS.len()];
+                let message = usize::from(what >> 3) % HEADS.len();
+                let (head, datagram) = (HEADS[message], if message < DATAGRAMS { 0 } else { OP_DATAGRAM });
                 let position = &mut pos[usize::from(which & 15)][usize::from(value & 1)];
                 let op = Op {
-                    header: Header { kind: Kind::Op as u8, ..header },
+                    header: Header { kind: Kind::Op as u8, flags: value | datagram, ..header },
                     cookie,
                     pos: *position,
+                    // Where a datagram goes.
+                    sent_pos: u64::from(who & 1),
+                    sent_at: if datagram == 0 { 0 } else { u64::from(FAMILY_INET) << 16 | u64::from(who >> 4 & 3) },
                     bytes: head.len() as u32,
                     seq: u32::from(value),
                     nth: u32::from(which >> 4),
@@ -59,6 +68,8 @@ fuzz_target!(|data: &[u8]| {
                     header,
                     cookie,
                     family: u16::from(value & 3),
+                    local_port: u16::from(who & 3),
+                    remote_port: u16::from(who >> 4 & 3),
                     peer: u64::from(who),
                     sk: cookie,
                     ..Open::default()

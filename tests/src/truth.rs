@@ -26,7 +26,7 @@ pub struct Application {
     pub program: &'static str,
     /// Arguments before its source; of Go, how it is built.
     pub arguments: &'static [&'static str],
-    /// Its source.
+    /// Its source; none where the program is the application.
     pub source: &'static str,
     /// Whether it is of Java, and compiled first.
     pub java: bool,
@@ -43,6 +43,9 @@ impl Application {
         }
         let mut command = Command::new(find(self.program));
         command.args(self.arguments);
+        if self.source.is_empty() {
+            return command;
+        }
         if !self.java {
             command.arg(source(self.source));
             return command;

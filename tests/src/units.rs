@@ -41,6 +41,8 @@ pub struct Unit {
     pub path: String,
     /// Port of the other end; 0 for UNIX sockets.
     pub peer_port: u16,
+    /// What a client of TLS said it speaks; empty when it did not.
+    pub offered: String,
     /// Name that was asked for, as far as it is shown.
     pub domain: String,
     /// Bytes of the reply's body; `u64::MAX` where the agent says that it does not know.
@@ -93,6 +95,7 @@ pub fn unit(line: &str) -> Unit {
         method: attribute_text("http.request.method"),
         path: attribute_text("url.path"),
         peer_port: attribute("network.peer.port").and_then(Value::as_u64).unwrap_or_default() as u16,
+        offered: attribute_text("tracer.tls.offered_protocols"),
         domain: attribute_text("dns.question.name"),
         body: attribute("http.response.body.size").and_then(Value::as_u64).unwrap_or(u64::MAX),
         error: attribute_text("error.type"),

@@ -15,6 +15,14 @@ pub fn prebuilt() -> Option<PathBuf> {
     std::env::var_os("TRACER_WORKLOADS").map(PathBuf::from)
 }
 
+/// Path of a program that `cargo xtask setup` built (`TRACER_BUILT`); it need not be there.
+pub fn built(name: &str) -> &'static str {
+    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/workloads");
+    let path = std::env::var_os("TRACER_BUILT").map_or_else(own, PathBuf::from).join(name);
+    // Names of programs are static everywhere else; there are a few of these in a test.
+    Box::leak(path.to_string_lossy().into_owned().into_boxed_str())
+}
+
 /// Path of a source.
 pub fn source(name: &str) -> PathBuf {
     if let Some(dir) = prebuilt() {

@@ -3,8 +3,8 @@
 
 use tracer_tests::agent::Agent;
 use tracer_tests::go::toolchain;
-use tracer_tests::truth::{Application, Mode, report, run};
-use tracer_tests::workload::Server;
+use tracer_tests::truth::{Application, Mode, full, report, run};
+use tracer_tests::workload::{Server, built};
 use tracer_tests::{begin, scratch};
 
 const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
@@ -215,4 +215,50 @@ fn go_oldest() {
         title: "Go 1.21, linked by the C compiler",
     };
     judge("transactions_go_oldest", &application, &go_modes());
+}
+
+/// What tokio's modes are called, and what must be right of them; in CI those that differ most.
+fn tokio_modes() -> Vec<Mode> {
+    let all = [
+        (true, mode("direct", "a call at once", 0.999)),
+        (true, mode("naps", "two calls after sleeps", 0.999)),
+        // A call made last on its connection is believed only when another task uses that, too.
+        (true, mode("children", "two tasks, one of them two levels deep", 0.9)),
+        (false, mode("forgotten", "a task nobody waits for", 0.0)),
+        (false, mode("worker", "tasks that wait for work", 0.0)),
+        // hyper's client sends from a task of the connection's own.
+        (false, mode("fetch", "a call at once by hyper's client", 0.0)),
+        (true, mode("fetch-naps", "two calls by it after sleeps", 0.0)),
+        (true, mode("fetch-children", "two tasks that call by it", 0.0)),
+    ];
+    all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect()
+}
+
+#[test]
+fn tokio() {
+    let application = Application {
+        name: "tokio",
+        program: built("tree-tokio"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper",
+    };
+    judge("transactions_tokio", &application, &tokio_modes());
+}
+
+#[test]
+fn tokio_stripped() {
+    let application = Application {
+        name: "tokiostripped",
+        program: built("tree-tokio-stripped"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper, stripped",
+    };
+    // Nothing tells which task it is.
+    let modes: Vec<Mode> = tokio_modes().into_iter().map(|mode| Mode { right: 0.0, ..mode }).collect();
+    let some = if full() { modes.len() } else { 3 };
+    judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
 }

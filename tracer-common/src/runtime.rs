@@ -9,6 +9,8 @@ pub const KIND_PYTHON: u32 = 1;
 pub const KIND_GO: u32 = 2;
 /// [`Runtime::kind`]: Node.js; a task is an execution or trigger id.
 pub const KIND_NODE: u32 = 3;
+/// [`Runtime::kind`]: tokio (Rust); a task is one of its own.
+pub const KIND_TOKIO: u32 = 4;
 
 /// Node.js: bits of each of the two async ids in the name of an entity that sends: execution, then trigger.
 pub const NODE_ID_BITS: u32 = 27;
@@ -59,11 +61,13 @@ pub enum UserProbe {
     NodeConnects = 7,
     /// Node.js was connected by a UNIX socket.
     NodePipes = 8,
+    /// tokio takes on a task that was just made.
+    TokioSpawned = 9,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -73,6 +77,7 @@ impl UserProbe {
         Self::NodeAccepts,
         Self::NodeConnects,
         Self::NodePipes,
+        Self::TokioSpawned,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -87,6 +92,7 @@ impl UserProbe {
             Self::NodeAccepts => "node_accepts",
             Self::NodeConnects => "node_connects",
             Self::NodePipes => "node_pipes",
+            Self::TokioSpawned => "tokio_spawned",
         }
     }
 
@@ -102,6 +108,7 @@ impl UserProbe {
             Self::NodeAccepts => "uprobe uv__server_io",
             Self::NodeConnects => "uprobe node::ConnectionWrap<TCPWrap>::AfterConnect",
             Self::NodePipes => "uprobe node::ConnectionWrap<PipeWrap>::AfterConnect",
+            Self::TokioSpawned => "uprobe tokio::runtime::task::list::OwnedTasks::bind_inner",
         }
     }
 
@@ -110,6 +117,7 @@ impl UserProbe {
         match self {
             Self::PythonContext => "calls of Python's event loops are nobody's",
             Self::GoCreated => "calls of goroutines that requests start are nobody's",
+            Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or nobody's",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",
             Self::NodeTimers
             | Self::NodeImmediates

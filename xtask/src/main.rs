@@ -28,6 +28,7 @@ mod tidy;
 mod transactions;
 mod vm;
 mod wheels;
+mod workloads;
 
 use std::process::ExitCode;
 

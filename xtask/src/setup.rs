@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::build_ebpf::{self, Way};
 use crate::packages::{self, Need};
 use crate::shell;
-use crate::wheels;
+use crate::{wheels, workloads};
 
 /// Installs what is missing; says so when nothing is.
 pub(crate) fn run(way: Option<Way>) -> Result<()> {
@@ -15,6 +15,9 @@ pub(crate) fn run(way: Option<Way>) -> Result<()> {
     build_ebpf::ready(way)?;
     components()?;
     if let Err(error) = wheels::install() {
+        shell::progress(format!("{error:#}"));
+    }
+    if let Err(error) = workloads::build() {
         shell::progress(format!("{error:#}"));
     }
     shell::progress("everything is installed");

@@ -10,7 +10,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, fuzz, programs, setup, wheels};
+use crate::{build, fuzz, programs, setup, wheels, workloads};
 
 /// Seconds each fuzz target gets.
 const FUZZ_SECONDS: u32 = 7;
@@ -85,11 +85,12 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
     for program in &programs {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let wheels = wheels::environment()?;
+        let built = workloads::environment()?;
         let command = |only: &[&str]| {
             let mut command = root.command("env");
             // sudo starts with an environment of its own.
             command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
-            command.arg("RUST_BACKTRACE=1").args(&wheels);
+            command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
             command.arg(program).args(["--test-threads=1", "--nocapture"]).args(only);
             command.current_dir(shell::root().join("tests"));

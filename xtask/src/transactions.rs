@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, build_ebpf, readme, setup, test, wheels};
+use crate::{build, build_ebpf, readme, setup, test, wheels, workloads};
 
 /// `cargo xtask transactions`.
 #[derive(Args)]
@@ -36,6 +36,7 @@ const SECONDS: u32 = 2400;
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     setup::programs()?;
     wheels::install()?;
+    workloads::build()?;
     build_ebpf::ready(way)?;
     let tracer = build::tracer(way, true)?;
     let root = Root::obtain("load eBPF programs")?;
@@ -50,7 +51,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         let mut command = root.command("env");
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
-        command.args(wheels::environment()?);
+        command.args(wheels::environment()?).arg(workloads::environment()?);
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }

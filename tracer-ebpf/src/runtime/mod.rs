@@ -5,6 +5,7 @@
 mod go;
 mod node;
 mod python;
+mod tokio;
 
 use core::arch::asm;
 
@@ -17,7 +18,7 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_GO, KIND_NODE, KIND_PYTHON, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
 };
 
 use crate::{
@@ -95,6 +96,7 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
         KIND_PYTHON => python::entity(task, runtime),
         KIND_GO => go::entity(task, runtime),
         KIND_NODE => node::entity::<TX>(task, thread, runtime),
+        KIND_TOKIO => tokio::entity(task, runtime),
         _ => 0,
     }
 }

@@ -4,9 +4,9 @@
 //! Nothing is ever hung on the end of a Go function: a return probe replaces a return address, and Go moves its stacks.
 
 #[cfg(test)]
-mod fixture;
+pub(super) mod fixture;
 mod functions;
-mod image;
+pub(super) mod image;
 
 use std::fs::File;
 use std::ops::Range;

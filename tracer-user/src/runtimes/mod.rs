@@ -8,6 +8,7 @@ pub mod go;
 pub mod maps;
 mod node;
 pub mod python;
+pub mod tokio;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -94,7 +95,10 @@ impl Found {
 /// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
 pub fn recognise(pid: u32) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    go::recognise(pid, &maps).or_else(|| python::recognise(pid, &maps)).or_else(|| node::recognise(pid, &maps))
+    go::recognise(pid, &maps)
+        .or_else(|| python::recognise(pid, &maps))
+        .or_else(|| node::recognise(pid, &maps))
+        .or_else(|| tokio::recognise(pid, &maps))
 }
 
 /// What was found, with its probes attached; with tasks that cannot be told apart where one is not.

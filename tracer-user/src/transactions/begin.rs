@@ -2,10 +2,9 @@
 
 use smallvec::SmallVec;
 use tracer_common::event::Op;
-use tracer_common::runtime::KIND_GO;
 
 use super::engine::{Engine, Output};
-use super::entities::kind;
+use super::entities::is_unique;
 use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, Slot, Vote};
@@ -92,6 +91,8 @@ impl Engine {
             samples: Vec::new(),
             calls: Vec::new(),
             cause: Cause::none("no request held"),
+            lent: None,
+            passed_on: false,
             tie: None,
             helped: SmallVec::new(),
             answered_by: 0,
@@ -163,10 +164,13 @@ impl Engine {
             Side::Client => {
                 // A task that was made by another is told of by that one, whatever thread it runs on.
                 let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
-                // A thread of Go that wakes another does so for whatever goroutines are there to run.
+                if let Some(During { op, .. }) = op {
+                    self.passed_on(cookie, slot, op.entity);
+                }
+                // A thread that wakes another does so for whatever goroutines or tasks are there to run.
                 if let Some(During { op, .. }) = op
                     && !made
-                    && kind(op.entity) != KIND_GO
+                    && !is_unique(op.entity)
                     && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
                     self.errand(slot, op);
@@ -353,7 +357,7 @@ impl Engine {
         if let Some(During { group: Some(Entity::Call(call)), .. }) = op
             && let Some(call) = self.units.get_mut(call)
             && !call.cause.alone
-            && !call.cause.tasked
+            && (!call.cause.tasked || (call.cause.grouped && !call.cause.told))
         {
             call.cause.vote = match call.cause.vote {
                 Vote::None => Vote::For(slot),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tracer_common::event::{
     FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
 };
@@ -12,6 +13,9 @@ use super::live::{Cause, Slot};
 use super::relayed::Contact;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Talk;
+
+/// Calls of one task in a row that are remembered with a connection.
+const SENT: usize = 32;
 
 /// One socket.
 #[derive(Debug)]
@@ -78,6 +82,9 @@ struct Busy {
     turn: Option<Box<Cause>>,
     /// Positions the kernel was told to skip to.
     skips: (u64, u64),
+    /// The task that sent by it last, 0 none that is known, and its calls since another did, the first few.
+    sender: u64,
+    sent: SmallVec<[Slot; 2]>,
 }
 
 impl Connection {
@@ -187,6 +194,17 @@ impl Connection {
         if skips != (0, 0) || self.busy.is_some() {
             self.busy().skips = skips;
         }
+    }
+
+    /// The task `sender` sends a call by it. Gives the calls of the task that did so before, if that was another.
+    pub fn sends(&mut self, sender: u64, call: Slot) -> SmallVec<[Slot; 2]> {
+        let busy = self.busy();
+        let before = std::mem::replace(&mut busy.sender, sender);
+        let sent = if before == sender { SmallVec::new() } else { std::mem::take(&mut busy.sent) };
+        if busy.sent.len() < SENT {
+            busy.sent.push(call);
+        }
+        sent
     }
 
     /// Where its other end is, when that may be another host.

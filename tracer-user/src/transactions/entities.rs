@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
-use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
+use tracer_common::runtime::{KIND_GO, KIND_PYTHON, KIND_TOKIO};
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -31,6 +31,10 @@ const WAITING: usize = 1024;
 
 /// Why a task says nothing.
 const SEVERAL: &str = "its task runs several requests at once";
+/// Why the maker of a task says nothing any more.
+const LATE: &str = "the request of its task's maker was answered before";
+/// Why the maker of a task says nothing yet: clients spawn a task for each connection, that sends for all who use it.
+pub const LENT: &str = "its task may send for all that use its connection";
 
 /// Which interval; none is 0.
 pub type Id = u64;
@@ -72,6 +76,8 @@ struct Interval {
     maker: Id,
     losses: u32,
     tgid: u32,
+    /// Its task may be one that its maker made for a connection, not for itself.
+    lent: bool,
     answer: Option<Answer>,
     doubt: Option<&'static str>,
     calls: SmallVec<[Slot; 2]>,
@@ -129,8 +135,8 @@ pub fn kind(entity: u64) -> u32 {
 }
 
 /// Whether the name is nobody else's as long as its process lives.
-fn is_unique(entity: u64) -> bool {
-    kind(entity) == KIND_GO
+pub fn is_unique(entity: u64) -> bool {
+    matches!(kind(entity), KIND_GO | KIND_TOKIO)
 }
 
 impl Entities {
@@ -245,7 +251,8 @@ impl Entities {
         }
         let id = self.forgotten + self.intervals.len() as u64 + 1;
         let (calls, made) = (SmallVec::new(), SmallVec::new());
-        self.intervals.push_back(Interval { began: now, maker, losses, tgid, answer: None, doubt: None, calls, made });
+        let (lent, answer, doubt) = (kind(entity) == KIND_TOKIO && maker != 0, None, None);
+        self.intervals.push_back(Interval { began: now, maker, losses, tgid, lent, answer, doubt, calls, made });
         if let Some(interval) = self.interval_mut(maker)
             && interval.made.len() < WAITING
         {
@@ -284,8 +291,13 @@ impl Entities {
                 break;
             };
             if let Some(answer) = interval.answer {
-                let doubt = over(answer.request).then_some("the request of its task's maker was answered before");
-                return Works::For(answer, interval.doubt.or(doubt));
+                let doubt = over(answer.request).then_some(LATE);
+                let lent = (id != own && kind(entity) == KIND_TOKIO).then_some(LENT);
+                if let (Some(late), Some(_)) = (doubt, lent) {
+                    // Most such tasks were made for a connection, and send for others now.
+                    return Works::Unknown(late);
+                }
+                return Works::For(answer, interval.doubt.or(doubt).or(lent));
             }
             id = interval.maker;
         }
@@ -414,7 +426,8 @@ impl Entities {
             if interval.losses != losses || depth > DEPTH || (next != id && interval.answer.is_some()) {
                 continue;
             }
-            let doubt = doubt.or(interval.doubt);
+            let lent = (next != id && interval.lent).then_some(LENT);
+            let doubt = doubt.or(interval.doubt).or(lent);
             decided.extend(interval.calls.iter().map(|call| (*call, doubt)));
             todo.extend(interval.made.iter().map(|made| (*made, depth + 1)));
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
 use crate::model::{ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
@@ -60,6 +61,8 @@ pub struct Cause {
     pub waits: bool,
     /// Its task told.
     pub told: bool,
+    /// Of tasks that mostly do at once what they were woken for: what its callback group says counts until its task tells.
+    pub grouped: bool,
 }
 
 impl Cause {
@@ -77,6 +80,7 @@ impl Cause {
             tasked: false,
             waits: false,
             told: false,
+            grouped: false,
         }
     }
 }
@@ -179,6 +183,10 @@ pub struct Live {
     pub calls: Vec<(Nanos, Nanos)>,
     /// Client side: who caused it.
     pub cause: Cause,
+    /// Client side: the request that the maker of its task answered, not believed yet.
+    pub lent: Option<Box<Answer>>,
+    /// Client side: another task sent by its connection since, so its own serves no connection.
+    pub passed_on: bool,
     /// What it is tied to, where an event loop whose callbacks are told apart did it.
     pub tie: Option<Tie>,
     /// Server side: calls of other threads that may be its.

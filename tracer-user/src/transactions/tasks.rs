@@ -1,18 +1,20 @@
 //! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
 
 use tracer_common::event::{Kin, Op};
-use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
+use tracer_common::runtime::{KIND_PYTHON, KIND_TOKIO};
 
 use super::begin::During;
 use super::charge::UNIT_SAMPLES;
 use super::engine::Engine;
-use super::entities::{Answer, Works, kind};
+use super::entities::{Answer, LENT, Works, is_named, is_unique, kind};
 use super::live::{Cause, Handed, Live, Slot, Vote};
 use super::thread::{Target, Thread};
 use crate::model::{Nanos, Side};
 
 /// Times the report of a call is put off for what its task turns out to work for.
 const PATIENCE: u8 = 40;
+/// The same where only this is not seen yet, that its task serves no connection.
+const LENT_PATIENCE: u8 = 8;
 /// How long after its first request what runs in a process may not be known yet, nanoseconds: its file is looked at for
 /// that.
 const LOOKED_AT: Nanos = 250_000_000;
@@ -50,8 +52,17 @@ impl Engine {
 
     /// Of a program that runs requests in tasks of its own that is known by the first operation of one.
     pub(super) fn note_task(&mut self, op: &Op) {
-        if kind(op.entity) == KIND_GO && !self.loops.contains(&op.header.tgid) {
+        if !is_unique(op.entity) {
+            return;
+        }
+        if !self.loops.contains(&op.header.tgid) {
             self.has_loops(op.header.tgid);
+        }
+        if kind(op.entity) == KIND_TOKIO
+            && let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos)
+        {
+            // What it polls next may be anybody's.
+            thread.multiplexer = true;
         }
     }
 
@@ -75,15 +86,22 @@ impl Engine {
 
     /// Whether only its task says for whom an operation is.
     fn is_tasked(&self, op: &Op) -> bool {
-        matches!(kind(op.entity), KIND_GO | KIND_PYTHON) || (op.entity == 0 && self.loops.contains(&op.header.tgid))
+        is_unique(op.entity)
+            || kind(op.entity) == KIND_PYTHON
+            || (op.entity == 0 && self.loops.contains(&op.header.tgid))
     }
 
     /// Who caused a call that is being sent.
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };
+        if kind(during.op.entity) == KIND_TOKIO {
+            let cause = self.cause(opener, op);
+            let evidence = if cause.candidate.is_none() && !cause.alone { UNKNOWN } else { cause.evidence };
+            return Cause { tasked: true, grouped: true, evidence, ..cause };
+        }
         // A goroutine goes on on any thread.
         let several =
-            kind(during.op.entity) == KIND_GO || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+            is_unique(during.op.entity) || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // What its thread did before says nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))
@@ -147,7 +165,7 @@ impl Engine {
     /// A request is being answered by the task of an operation.
     pub(super) fn answered_by_task(&mut self, slot: Slot, op: &Op) {
         let Some(live) = self.units.get_mut(slot) else { return };
-        if kind(op.entity) == KIND_GO {
+        if is_unique(op.entity) {
             live.alone = false;
             if live.multiplexed {
                 // Streams of a connection are answered by one goroutine for all that work on them.
@@ -166,6 +184,15 @@ impl Engine {
     /// The call was made for the request of `answer`, its task says.
     fn tell(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
         let Some(live) = self.units.get_mut(call).filter(|live| live.side == Side::Client) else { return };
+        let mut doubt = doubt;
+        if doubt == Some(LENT) && !live.cause.told && !live.cause.alone {
+            if !live.passed_on {
+                live.lent = Some(Box::new(*answer));
+                (live.cause.waits, live.cause.open) = (true, true);
+                return;
+            }
+            doubt = None;
+        }
         if live.cause.told {
             // A doubt can come later; nothing else does.
             if let Some(doubt) = doubt {
@@ -207,12 +234,31 @@ impl Engine {
         }
     }
 
+    /// A call is sent by a task on a connection: the task that sent by it before serves no connection, if it was another,
+    /// since then nobody else would have sent.
+    pub(super) fn passed_on(&mut self, cookie: u64, call: Slot, entity: u64) {
+        if kind(entity) != KIND_TOKIO || !is_named(entity) {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        for before in connection.sends(entity, call) {
+            let Some(live) = self.units.get_mut(before) else { continue };
+            live.passed_on = true;
+            if let Some(answer) = live.lent.take() {
+                self.tell(before, &answer, Some(LENT));
+            }
+        }
+    }
+
     /// Whether it may yet be seen what the task of a call works for; if not, it does not wait any more.
     pub(super) fn still_waits(&mut self, slot: Slot, now: Nanos) -> bool {
         // Where there are very many, those that no request is answered for must not crowd out others.
         let crowded = self.units.len() > self.limits.units / 2;
         let Some(live) = self.units.get_mut(slot).filter(|live| live.cause.waits) else { return false };
-        if now != Nanos::MAX && !crowded && live.deferred < PATIENCE {
+        let patience = if live.lent.is_some() { LENT_PATIENCE } else { PATIENCE };
+        let seen =
+            live.cause.grouped && matches!(live.cause.vote, Vote::For(slot) if live.cause.candidate == Some(slot));
+        if now != Nanos::MAX && !crowded && live.deferred < patience && !seen {
             return true;
         }
         live.cause.waits = false;

@@ -542,6 +542,8 @@ mod goroutines;
 mod handover;
 #[path = "loops_tests.rs"]
 mod loops_tests;
+#[path = "spawned_tests.rs"]
+mod spawned;
 #[path = "streams_tests.rs"]
 mod streams;
 

@@ -2,6 +2,7 @@
 
 mod local;
 mod nginx;
+mod pairs;
 mod postgres;
 mod redis;
 mod sleeper;
@@ -15,6 +16,7 @@ use super::results::Sample;
 use super::sched::{self, Urgency};
 use crate::leash::Leash;
 
+use pairs::Pair;
 pub(crate) use sleeper::serve as sleeper;
 
 /// A case, and what may be said about it.
@@ -40,6 +42,7 @@ enum Kind {
     Idle,
     Calls,
     Switches,
+    Pair(Pair),
 }
 
 const NGINX: Case = Case {
@@ -95,6 +98,9 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "e", title: "idle host", operation: "second", kind: Kind::Idle, ..ALL },
     Case { name: "f", title: "system calls without a network", operation: "call", kind: Kind::Calls, ..ALL },
     Case { name: "g", title: "context switches (pipe ping-pong)", operation: "round", kind: Kind::Switches, ..ALL },
+    Case { name: "h", title: "Redis, one client, PING", operation: "round", kind: Kind::Pair(Pair::Requests), ..ALL },
+    Case { name: "i", title: "SMTP, timed by turns, NOOP", operation: "round", kind: Kind::Pair(Pair::Turns), ..ALL },
+    Case { name: "j", title: "UDP that is no DNS", operation: "round", kind: Kind::Pair(Pair::Datagrams), ..ALL },
 ];
 
 const fn nginx(connections: usize, one_core: bool) -> Kind {
@@ -150,6 +156,7 @@ impl Case {
             Kind::Idle => Box::new(Idle),
             Kind::Calls => Box::new(local::Calls::new(&dir)?),
             Kind::Switches => Box::new(local::Switches),
+            Kind::Pair(pair) => Box::new(pair),
         })
     }
 }

@@ -1,9 +1,9 @@
 //! The smallest file that reads as a Go program: what the tests and the fuzz target begin with.
 
 /// Where it is mapped.
-pub(super) const BASE: u64 = 0x40_0000;
+pub(in crate::runtimes) const BASE: u64 = 0x40_0000;
 /// Where in it its code begins; as long as what C may put in front of it.
-pub(super) const TEXT: u64 = 0x1000;
+pub(in crate::runtimes) const TEXT: u64 = 0x1000;
 
 /// A function: its name, and its code.
 type Function<'a> = (&'a str, &'a [u8]);
@@ -52,15 +52,23 @@ pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
         code.extend(function);
         code.resize(code.len().next_multiple_of(64), 0xcc);
     }
-    let names = b"\0.go.buildinfo\0.gopclntab\0.text\0.shstrtab\0".to_vec();
-    let parts = [(1u32, information), (15, table(text)), (26, code), (32, names)];
+    file(&[(".text", &code), (".go.buildinfo", &information), (".gopclntab", &table(text))])
+}
+
+/// A file of these sections, all of it mapped at [`BASE`]; the first stands at [`TEXT`].
+pub(in crate::runtimes) fn file(parts: &[(&str, &[u8])]) -> Vec<u8> {
     let mut file = vec![0; TEXT as usize];
     let mut sections = vec![0; 64];
-    let at = |file: &[u8]| file.len().next_multiple_of(64);
-    // The code first: it stands where its address says.
-    for n in [2, 0, 1, 3] {
-        let Some((name, bytes)) = parts.get(n) else { continue };
-        let offset = at(&file);
+    let mut names = vec![0];
+    let own = [".shstrtab"];
+    for name in parts.iter().map(|(name, _)| *name).chain(own) {
+        names.extend(name.as_bytes());
+        names.push(0);
+    }
+    let mut name = 1u32;
+    let last = (own[0], names.as_slice());
+    for (title, bytes) in parts.iter().copied().chain([last]) {
+        let offset = file.len().next_multiple_of(64);
         file.resize(offset, 0);
         file.extend(bytes);
         let mut section = [name.to_le_bytes(), 1u32.to_le_bytes()].concat();
@@ -69,8 +77,9 @@ pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
         }
         section.resize(64, 0);
         sections.extend(section);
+        name += title.len() as u32 + 1;
     }
-    let table = at(&file);
+    let table = file.len().next_multiple_of(64);
     file.resize(table, 0);
     file.extend(sections);
     let size = file.len() as u64;
@@ -83,10 +92,11 @@ pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
     put(18, &62u16.to_le_bytes());
     put(32, &64u64.to_le_bytes());
     put(40, &(table as u64).to_le_bytes());
-    for (at, number) in [(52, 64u16), (54, 56), (56, 1), (58, 64), (60, 5), (62, 4)] {
+    let count = parts.len() as u16 + 2;
+    for (at, number) in [(52, 64u16), (54, 56), (56, 1), (58, 64), (60, count), (62, count - 1)] {
         put(at, &number.to_le_bytes());
     }
-    // One segment: all of the file.
+    // One segment.
     put(64, &1u32.to_le_bytes());
     for (at, word) in [(72, 0), (80, BASE), (88, BASE), (96, size), (104, size)] {
         put(at, &u64::to_le_bytes(word));

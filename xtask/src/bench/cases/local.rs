@@ -71,7 +71,7 @@ impl Workload for Switches {
 }
 
 /// Runs on a thread of its own, urgent and pinned: both end with it.
-fn pinned(urgency: Urgency, run: impl FnOnce() -> Result<Sample> + Send) -> Result<Sample> {
+pub(super) fn pinned(urgency: Urgency, run: impl FnOnce() -> Result<Sample> + Send) -> Result<Sample> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             sched::place(0, urgency, Some(sched::SERVER))?;
@@ -82,7 +82,7 @@ fn pinned(urgency: Urgency, run: impl FnOnce() -> Result<Sample> + Send) -> Resu
 }
 
 /// Does it again and again; `each` operations a round. Latencies are of whole rounds.
-fn timed(time: Duration, each: u64, mut round: impl FnMut() -> Result<()>) -> Result<Sample> {
+pub(super) fn timed(time: Duration, each: u64, mut round: impl FnMut() -> Result<()>) -> Result<Sample> {
     let mut latencies = Vec::with_capacity(1 << 20);
     let cpu = sched::thread_cpu();
     let begin = Instant::now();

@@ -1,0 +1,66 @@
+//! tokio: a task's number is in a thread-local value while the task is polled; numbers are never used again.
+//!
+//! `Runtime::at`: where that value is, from the thread's own data on.
+
+use aya_ebpf::{macros::uprobe, programs::ProbeContext};
+use tracer_common::{
+    event::KIN_CREATED,
+    lost::Lost,
+    runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, UserProbe},
+};
+
+use super::{hit, kin, named, of};
+use crate::{emit, kernel::task::Task, socket::user};
+
+/// Of a task's own data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and what
+/// schedules it.
+const NUMBER: u64 = 0x28;
+/// They are counted from 1: none gets there, and addresses are beyond.
+const NUMBERS_END: u64 = 1 << 40;
+
+/// The task the current thread polls; 0: none.
+#[inline(always)]
+fn polled(task: Task, runtime: &Runtime) -> u64 {
+    let own = task.fsbase();
+    if own == 0 { 0 } else { user(own.wrapping_add(runtime.at[0])) }
+}
+
+/// The same as an entity; 0: a thread that runs no tasks.
+#[inline(always)]
+pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
+    let number = polled(task, runtime);
+    if number == 0 {
+        return 0;
+    }
+    if number >= NUMBERS_END {
+        emit::count(Lost::Runtime);
+        return named(runtime, 0);
+    }
+    named(runtime, number)
+}
+
+/// hook: uprobe `tokio::runtime::task::list::OwnedTasks::bind_inner`. Emits [`tracer_common::event::Kin`].
+#[uprobe]
+pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
+    hit(UserProbe::TokioSpawned);
+    let task = Task::current();
+    let tgid = task.tgid();
+    let Some(runtime) = of(tgid) else { return 0 };
+    if runtime.kind != KIND_TOKIO || runtime.at[0] == AT_UNKNOWN {
+        return 0;
+    }
+    let parent = polled(task, runtime);
+    if parent == 0 {
+        // Nobody's.
+        return 0;
+    }
+    let made: u64 = ctx.arg(1).unwrap_or(0);
+    let child: u64 = user(made.wrapping_add(NUMBER));
+    // Whoever makes a task is older than it.
+    if child >= NUMBERS_END || child <= parent {
+        emit::count(Lost::Runtime);
+        return 0;
+    }
+    kin(task, tgid, KIN_CREATED, named(runtime, child), named(runtime, parent));
+    0
+}

@@ -1,0 +1,446 @@
+//! tokio (Rust): which task a thread polls is in a thread-local value of the program, and where new tasks are taken on is
+//! one function for each kind of scheduler.
+//!
+//! Where the value is, the code says that sets it (`context::set_current_task_id`, no generic function): it takes the old
+//! number from where it puts the new one. Where that was merged into its callers (link-time optimisation), the end of
+//! `TaskIdGuard` says it, which puts the old one back. So no version's layout needs to be known. Without the
+//! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
+//! panics tell of.
+
+use std::fs::File;
+
+use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
+
+use super::go::Source;
+use super::go::image::{Image, Section, X86_64, number};
+use super::maps::Maps;
+use super::{Found, Place, State};
+
+/// The runtime's name.
+const NAME: &str = "tokio";
+/// What stands in a program that has tokio in it, before its version and behind it.
+const PATH: &[u8] = b"/tokio-1.";
+const BEHIND: &[u8] = b"/src/";
+/// Parts of mangled names, as both ways of mangling have them.
+const SETS: &[u8] = b"5tokio7runtime7context19set_current_task_id";
+const GUARD: &[u8] = b"TaskIdGuard";
+const DROP: &[u8] = b"Drop";
+const TASKS: &[u8] = b"7runtime4task4list";
+const BINDS: &[u8] = b"10bind_inner";
+/// Most bytes of constants, of symbols and of their names that are looked at.
+const CONSTANTS: usize = 32 << 20;
+const SYMBOLS: usize = 32 << 20;
+const NAMES: usize = 128 << 20;
+/// Bytes of constants that are looked at at once.
+const PIECE: usize = 1 << 20;
+/// Size of a symbol (ELF-64); `STT_FUNC`.
+const SYMBOL: usize = 24;
+const FUNCTION: u8 = 2;
+/// Bytes of the function that sets the number that are looked at: it has some 90.
+const CODE: u64 = 512;
+/// How far below a thread's own data its values may be, bytes.
+const VALUES: i64 = 1 << 20;
+/// Copies of the function that takes tasks on: one for each kind of scheduler, of each version of tokio.
+const COPIES: usize = 8;
+
+/// A program with tokio in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// tokio's version, empty where nothing says.
+    pub version: Box<str>,
+    /// How well its tasks can be told apart.
+    pub state: State,
+    /// Where the task's number is, from the thread's own data on.
+    pub current: i64,
+    /// Where in its file tasks are taken on.
+    pub binds: Vec<u64>,
+}
+
+/// Looks at a program's file; `None`: no tokio, as far as can be told.
+pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
+    let image = Image::read(file)?;
+    let version = version(&image);
+    let mut program = match functions(&image) {
+        Some(functions) if !functions.sets.is_empty() || version.is_some() => known(&image, &functions),
+        _ if version.is_some() => {
+            Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() }
+        }
+        _ => return None,
+    };
+    program.version = version.unwrap_or_default();
+    if image.machine != X86_64 {
+        program.state = State::Unsupported;
+    }
+    Some(program)
+}
+
+/// What of tokio runs in a process; `None`: none.
+pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+    let path = maps.open_by(&maps.exe);
+    let program = inspect(&File::open(&path).ok()?)?;
+    log::debug!("process {pid} runs tokio: {program:x?}");
+    let mut at = [0; NUMBERS];
+    at[0] = program.current as u64;
+    let place = |offset| Place { probe: UserProbe::TokioSpawned, file: path.clone(), offset };
+    let found = Found {
+        name: NAME,
+        version: program.version.into(),
+        state: program.state,
+        runtime: Runtime { kind: KIND_TOKIO, at, ..Runtime::default() },
+        places: program.binds.into_iter().map(place).collect(),
+    };
+    Some(if program.state == State::Known { found } else { found.without(program.state) })
+}
+
+/// The version in the path of a source.
+fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
+    let constants = image.section(".rodata")?;
+    let mut from = 0;
+    let end = (constants.size as usize).min(CONSTANTS);
+    while from < end {
+        // What a piece ends in the middle of, the next begins with.
+        let piece = Section { offset: constants.offset.checked_add(from as u64)?, ..constants.clone() };
+        let bytes = image.bytes(&piece, PIECE.min(end - from))?;
+        for found in memchr::memmem::find_iter(&bytes, PATH) {
+            let rest = bytes.get(found + PATH.len()..).unwrap_or_default();
+            let rest = rest.get(..rest.len().min(16)).unwrap_or_default();
+            let len = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+            if len > 0 && rest.get(len..).is_some_and(|rest| rest.starts_with(BEHIND)) {
+                let digits = rest.get(..len).unwrap_or_default();
+                return Some(format!("1.{}", String::from_utf8_lossy(digits)).into());
+            }
+        }
+        from += PIECE - 64;
+    }
+    None
+}
+
+/// Functions of tokio: addresses and sizes.
+#[derive(Debug, Default)]
+struct Functions {
+    sets: Vec<(u64, u64)>,
+    /// Where the others were merged into what calls them.
+    puts_back: Vec<(u64, u64)>,
+    binds: Vec<u64>,
+}
+
+/// `None`: the program has no table of symbols, or none that can be read.
+fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
+    let whole = |end: &str, most: usize| {
+        let section = image.section(end).filter(|section| section.size <= most as u64)?;
+        image.bytes(section, most)
+    };
+    let (symbols, names) = (whole(".symtab", SYMBOLS)?, whole(".strtab", NAMES)?);
+    let [sets, guard, drop, tasks, binds] = [SETS, GUARD, DROP, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let mut found = Functions::default();
+    for symbol in symbols.chunks_exact(SYMBOL) {
+        let (Some(name), Some(address), Some(size)) =
+            (number::<4>(symbol, 0), number::<8>(symbol, 8), number::<8>(symbol, 16))
+        else {
+            continue;
+        };
+        if symbol.get(4).is_none_or(|info| info & 0xf != FUNCTION) || address == 0 {
+            continue;
+        }
+        let name = names.get(name as usize..).unwrap_or_default();
+        let name = name.get(..memchr::memchr(0, name).unwrap_or(name.len()).min(512)).unwrap_or_default();
+        let has = |part: &memchr::memmem::Finder<'_>| part.find(name).is_some();
+        if has(&sets) {
+            found.sets.push((address, size));
+        } else if has(&guard) && has(&drop) {
+            found.puts_back.push((address, size));
+        } else if has(&tasks) && has(&binds) && !found.binds.contains(&address) {
+            found.binds.push(address);
+        }
+    }
+    Some(found)
+}
+
+/// What can be told of its tasks.
+fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
+    let mut program = Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() };
+    let setters = if functions.sets.is_empty() { &functions.puts_back } else { &functions.sets };
+    let mut places = setters.iter().map(|(address, size)| {
+        let code = image.code(*address, (*size).min(CODE) as usize)?;
+        if functions.sets.is_empty() { put_back(&code) } else { swapped(&code) }
+    });
+    let Some(first) = places.next() else { return program };
+    // Two versions of tokio in one program: which of them runs a thread is not known.
+    let Some(at) = first.filter(|first| places.all(|other| other == Some(*first))) else {
+        program.state = State::UnknownVersion;
+        return program;
+    };
+    (program.state, program.current) = (State::Known, at);
+    let binds: Option<Vec<u64>> = functions.binds.iter().take(COPIES).map(|address| image.place(*address)).collect();
+    match binds {
+        Some(binds) => program.binds = binds,
+        None => program.state = State::Unreadable,
+    }
+    program
+}
+
+/// A way of an instruction (x86-64) to name memory: the register that is added to, and what is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    base: u8,
+    add: i64,
+}
+
+/// [`Memory::base`]: the thread's own data (`%fs`).
+const OWN: u8 = 16;
+/// Second byte of what [`moves`] knows: `mov` into memory, `mov` out of it, `lea`.
+const STORE: u8 = 0x89;
+const LOAD: u8 = 0x8b;
+const ADDRESS: u8 = 0x8d;
+/// `%rdi`, the first argument.
+const ARGUMENT: u8 = 7;
+
+/// `mov` of eight bytes between a register and memory, or `lea`: what it does, the register, the memory, how long it is.
+fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
+    if let [0x64, rest @ ..] = code {
+        // `%fs:ADD`, without a register.
+        let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest else { return None };
+        let add = i64::from(number::<4>(rest, 4)? as u32 as i32);
+        return (modes & 0xc7 == 4).then_some((what, (modes >> 3 & 7) | (rex << 1 & 8), Memory { base: OWN, add }, 9));
+    }
+    let [rex @ 0x48..=0x4f, what @ (STORE | LOAD | ADDRESS), modes, ..] = *code else { return None };
+    let register = (modes >> 3 & 7) | (rex << 1 & 8);
+    let base = (modes & 7) | (rex << 3 & 8);
+    // An index, or what is only there with one.
+    if modes & 7 == 4 || rex & 2 != 0 {
+        return None;
+    }
+    let (add, len) = match modes >> 6 {
+        // Elsewhere that is the next instruction's address.
+        0 if modes & 7 != 5 => (0, 3),
+        1 => (i64::from(*code.get(3)? as i8), 4),
+        2 => (i64::from(number::<4>(code, 3)? as u32 as i32), 7),
+        _ => return None,
+    };
+    Some((what, register, Memory { base, add }, len))
+}
+
+/// The only one there is, however often.
+fn only(mut all: impl Iterator<Item = i64>) -> Option<i64> {
+    let first = all.next()?;
+    all.all(|other| other == first).then_some(first)
+}
+
+/// Where a thread's values begin that the code looks for, from its own data on: `mov %fs:0, REGISTER`, then `lea ADD(REGISTER), …`.
+fn values(code: &[u8]) -> Option<i64> {
+    only((0..code.len()).filter_map(|at| {
+        let (LOAD, register, Memory { base: OWN, add: 0 }, len) = moves(code.get(at..)?)? else { return None };
+        let (ADDRESS, _, memory, _) = moves(code.get(at + len..)?)? else { return None };
+        (memory.base == register).then_some(memory.add)
+    }))
+}
+
+/// Where the value is among those.
+fn place(code: &[u8], memory: Memory) -> Option<i64> {
+    let place = if memory.base == OWN { memory.add } else { values(code)?.checked_add(memory.add)? };
+    (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
+}
+
+/// Where the value is that a function puts its argument in place of, from the thread's own data on; `None`: it does
+/// something else, or what it does could be taken for two things.
+fn swapped(code: &[u8]) -> Option<i64> {
+    // The old one is taken, and at once the new one put there.
+    let pairs = (0..code.len()).filter_map(|at| {
+        let (LOAD, taken, memory, len) = moves(code.get(at..)?)? else { return None };
+        let (STORE, put, same, _) = moves(code.get(at + len..)?)? else { return None };
+        (memory == same && taken != put).then_some(memory)
+    });
+    only_place(code, pairs)
+}
+
+/// The same of a function that puts a value back, its argument or what that points to.
+fn put_back(code: &[u8]) -> Option<i64> {
+    let taken = |register: u8| {
+        (0..code.len()).any(|at| {
+            let taken = code.get(at..).and_then(moves);
+            taken.is_some_and(|(what, into, memory, _)| {
+                what == LOAD && into == register && memory == Memory { base: ARGUMENT, add: 0 }
+            })
+        })
+    };
+    let stores = (0..code.len()).filter_map(|at| {
+        let (STORE, register, memory, _) = moves(code.get(at..)?)? else { return None };
+        (memory.base == OWN || taken(register)).then_some(memory)
+    });
+    only_place(code, stores)
+}
+
+fn only_place(code: &[u8], all: impl Iterator<Item = Memory>) -> Option<i64> {
+    let all: Vec<Option<i64>> = all.map(|memory| place(code, memory)).collect();
+    let all: Option<Vec<i64>> = all.into_iter().collect();
+    only(all?.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtimes::go::fixture;
+
+    /// `context::set_current_task_id` of tokio 1.54 as rustc 1.95 compiled it for a program; the call is cut out.
+    const SETTER: &[u8] = &[
+        0x48, 0x89, 0xfb, // mov %rdi,%rbx
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0xe0, 0xfe, 0xff, 0xff, // lea -0x120(%rax),%rax
+        0x0f, 0xb6, 0x48, 0x48, // movzbl 0x48(%rax),%ecx
+        0x83, 0xf9, 0x01, 0x74, 0x24, // cmp $1,%ecx; je
+        0x41, 0xc6, 0x46, 0x48, 0x01, // movb $1,0x48(%r14)
+        0x48, 0x8b, 0x48, 0x30, // mov 0x30(%rax),%rcx
+        0x48, 0x89, 0x58, 0x30, // mov %rbx,0x30(%rax)
+        0x48, 0x89, 0xc8, 0xc3, // mov %rcx,%rax; ret
+    ];
+
+    #[test]
+    fn the_value_is_where_the_code_swaps_it() {
+        assert_eq!(swapped(SETTER), Some(-0x120 + 0x30));
+        let changed = |at: usize, byte: u8| {
+            let mut code = SETTER.to_vec();
+            code[at] = byte;
+            swapped(&code)
+        };
+        // Another register, another place of the new one, no `lea`, a place that is no value of a thread.
+        let (lea, store) = (12, SETTER.len() - 8);
+        assert_eq!(changed(lea + 2, 0x81), None);
+        assert_eq!(changed(store + 3, 0x38), None);
+        assert_eq!(changed(store + 2, 0x4b), None);
+        assert_eq!(changed(lea + 1, 0x8b), None);
+        assert_eq!(changed(lea + 6, 0x00), None);
+        for cut in 0..SETTER.len() - 4 {
+            assert_eq!(swapped(&SETTER[..cut]), None, "{cut}");
+        }
+    }
+
+    /// `TaskIdGuard::drop`, in a program that was optimised as a whole.
+    const PUTS_BACK: &[u8] = &[
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0x10, 0xff, 0xff, 0xff, // lea -0xf0(%rax),%rax
+        0x48, 0x89, 0xfb, 0x48, 0x89, 0xc7, // mov %rdi,%rbx; mov %rax,%rdi
+        0x64, 0xc6, 0x04, 0x25, 0x58, 0xff, 0xff, 0xff, 0x01, // movb $1,%fs:-0xa8
+        0x64, 0x48, 0x89, 0x3c, 0x25, 0x40, 0xff, 0xff, 0xff, // mov %rdi,%fs:-0xc0
+        0xc3,
+    ];
+    /// The same where it was not.
+    const PUTS_BACK_WHAT: &[u8] = &[
+        0x48, 0x8b, 0x1f, // mov (%rdi),%rbx
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
+        0x48, 0x8d, 0x80, 0xe0, 0xfe, 0xff, 0xff, // lea -0x120(%rax),%rax
+        0x49, 0x89, 0xc6, 0x41, 0xc6, 0x46, 0x48, 0x01, // mov %rax,%r14; movb $1,0x48(%r14)
+        0x48, 0x89, 0x58, 0x30, // mov %rbx,0x30(%rax)
+        0xc3,
+    ];
+
+    #[test]
+    fn the_value_is_where_the_old_one_is_put_back() {
+        assert_eq!(put_back(PUTS_BACK), Some(-0xc0));
+        assert_eq!(put_back(PUTS_BACK_WHAT), Some(-0x120 + 0x30));
+        for code in [PUTS_BACK, PUTS_BACK_WHAT] {
+            assert_eq!(swapped(code), None);
+            for cut in 0..code.len() - 1 {
+                assert_eq!(put_back(&code[..cut]), None, "{cut}");
+            }
+        }
+        let both = [PUTS_BACK, PUTS_BACK_WHAT].concat();
+        assert_eq!(put_back(&both), None);
+    }
+
+    #[test]
+    fn an_old_number_of_two_words_is_not_taken_for_one() {
+        // tokio 1.38: whether there is one stands before it.
+        let code = [
+            &SETTER[..19],
+            &[0x48, 0x8b, 0x48, 0x20, 0x48, 0x8b, 0x50, 0x28, 0x4c, 0x89, 0x70, 0x20, 0x48, 0x89, 0x58, 0x28, 0xc3],
+        ];
+        assert_eq!(swapped(&code.concat()), None);
+    }
+
+    const GUARD_DROPS: &str =
+        "_ZN81_$LT$tokio..runtime..task..core..TaskIdGuard$u20$as$u20$core..ops..drop..Drop$GT$4drop17h6fb9E";
+    const SET: &str = "_ZN5tokio7runtime7context19set_current_task_id17h406c4bb9331c84afE";
+    /// The other way of mangling.
+    const SET_OTHER: &str = "_RNvNtNtCs3NkKWAmpbAk_5tokio7runtime7context19set_current_task_id";
+    const BIND: &str = "_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner17h9f32dbd2d9816a23E";
+    const SOURCE: &str = "/home/a/.cargo/registry/src/b/tokio-1.54.1/src/runtime/task/core.rs";
+
+    /// A program with `constants`, and functions of these names and codes, 128 bytes each.
+    fn program(constants: &str, functions: &[(&str, &[u8])]) -> Vec<u8> {
+        let (mut code, mut symbols, mut names) = (Vec::new(), vec![0; SYMBOL], vec![0]);
+        for (name, bytes) in functions {
+            let address = fixture::BASE + fixture::TEXT + code.len() as u64;
+            symbols.extend((names.len() as u32).to_le_bytes());
+            symbols.extend([FUNCTION, 0, 1, 0]);
+            symbols.extend(address.to_le_bytes());
+            symbols.extend((bytes.len() as u64).to_le_bytes());
+            names.extend(name.as_bytes());
+            names.push(0);
+            code.extend(*bytes);
+            code.resize(code.len().next_multiple_of(128), 0xcc);
+        }
+        let text: (&str, &[u8]) = (".text", &code);
+        let constants: (&str, &[u8]) = (".rodata", constants.as_bytes());
+        if functions.is_empty() {
+            return fixture::file(&[text, constants]);
+        }
+        fixture::file(&[text, constants, (".symtab", &symbols), (".strtab", &names)])
+    }
+
+    fn found(constants: &str, functions: &[(&str, &[u8])]) -> Option<(State, i64, Vec<u64>)> {
+        let found = inspect(program(constants, functions).as_slice())?;
+        assert_eq!(&*found.version, if constants.is_empty() { "" } else { "1.54.1" });
+        Some((found.state, found.current, found.binds))
+    }
+
+    #[test]
+    fn programs_with_and_without_names() {
+        let whole: &[(&str, &[u8])] = &[(SET, SETTER), (BIND, &[0x55]), ("main", &[0xc3])];
+        let known = Some((State::Known, -0xf0, vec![fixture::TEXT + 128]));
+        assert_eq!(found(SOURCE, whole), known);
+        assert_eq!(found("", whole), known);
+        assert_eq!(found(SOURCE, &[(SET_OTHER, SETTER)]), Some((State::Known, -0xf0, vec![])));
+        assert_eq!(found(SOURCE, &[]), Some((State::NoSymbols, 0, vec![])));
+        assert_eq!(found(SOURCE, &[("main", &[0xc3])]), Some((State::NoSymbols, 0, vec![])));
+        assert_eq!(found("", &[("main", &[0xc3])]), None);
+        assert_eq!(found("", &[]), None);
+        assert_eq!(found(SOURCE, &[(GUARD_DROPS, PUTS_BACK)]), Some((State::Known, -0xc0, vec![])));
+        // What puts it in place is better known.
+        let merged = [(GUARD_DROPS, PUTS_BACK), (SET, SETTER)];
+        assert_eq!(found(SOURCE, &merged), Some((State::Known, -0xf0, vec![])));
+        // One that does something else; two that differ.
+        assert_eq!(found("", &[(SET, &[0xc3])]), Some((State::UnknownVersion, 0, vec![])));
+        let mut other = SETTER.to_vec();
+        other[15] = 0xd0;
+        let both = [(SET, SETTER), (SET_OTHER, other.as_slice())];
+        assert_eq!(found(SOURCE, &both), Some((State::UnknownVersion, 0, vec![])));
+    }
+
+    #[test]
+    fn bytes_that_were_changed_or_cut_harm_nobody() {
+        let whole = program(SOURCE, &[(SET, SETTER), (BIND, &[0x55])]);
+        if let Some(path) = std::env::var_os("TRACER_WRITE_SEED") {
+            std::fs::write(path, &whole).expect("writable");
+        }
+        for at in (0..whole.len()).filter(|at| *at < 128 || *at > fixture::TEXT as usize) {
+            inspect(&whole[..at]);
+            for byte in [0, 1, 0x40, 0x7f, 0x80, 0xff] {
+                let mut other = whole.clone();
+                other[at] = byte;
+                inspect(other.as_slice());
+            }
+        }
+    }
+
+    #[test]
+    fn this_program_has_tokio_and_no_other_has() {
+        let own = std::fs::File::open("/proc/self/exe").expect("this program");
+        let found = inspect(&own).expect("tokio");
+        assert!(found.version.starts_with("1."), "{found:?}");
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+            assert_eq!(inspect(bytes), None);
+        }
+        let shell = std::fs::File::open("/bin/sh").expect("a shell");
+        assert_eq!(inspect(&shell), None);
+    }
+}

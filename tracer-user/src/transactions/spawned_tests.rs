@@ -1,0 +1,155 @@
+//! Tasks of tokio: what they ask for themselves, what those do that they spawn, and those that serve a connection.
+
+use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin};
+use tracer_common::runtime::KIND_TOKIO;
+
+use super::*;
+
+/// Tasks that serve clients, on connections of the same numbers.
+const FIRST: u64 = 1;
+const SECOND: u64 = 2;
+/// Those that they spawn.
+const CHILD: u64 = 10;
+const OTHER: u64 = 11;
+/// Connections to the upstream.
+const POOLED: u64 = 70;
+const FRESH: u64 = 71;
+
+const fn named(task: u64) -> u64 {
+    (KIND_TOKIO as u64) << ENTITY_BITS | task
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\n\r\n")
+}
+
+/// A runtime with one worker, or with two that take turns.
+struct Tokio {
+    host: Host,
+}
+
+impl Tokio {
+    fn new() -> Self {
+        let mut host = Host::new(Limits::default());
+        for (cookie, new) in [(POOLED, tcp_state::SYN_SENT), (FRESH, tcp_state::SYN_SENT)] {
+            host.state(cookie, new);
+        }
+        Self { host }
+    }
+
+    /// `task` goes on, after its worker waited.
+    fn polls(&mut self, task: u64) -> &mut Host {
+        self.host.entity = named(task);
+        self.host.waits(7, true)
+    }
+
+    fn reads(&mut self, task: u64, path: &str) -> &mut Self {
+        self.polls(task).reads(7, task, get(path));
+        self
+    }
+
+    fn answers(&mut self, task: u64) -> &mut Self {
+        self.polls(task).works(7, 5).sends(7, task, OK);
+        self
+    }
+
+    fn asks(&mut self, task: u64, connection: u64, path: &str) -> &mut Self {
+        self.polls(task).works(7, 3).sends(7, connection, get(path));
+        self
+    }
+
+    fn hears(&mut self, task: u64, connection: u64) -> &mut Self {
+        self.polls(task).reads(7, connection, OK);
+        self
+    }
+
+    fn spawns(&mut self, maker: u64, task: u64) -> &mut Self {
+        self.host.kins += 1;
+        self.host.nanos += 10;
+        let header = Header { kind: Kind::Kin as u8, nanos: self.host.nanos, tgid: 1, tid: 7, ..Header::default() };
+        let (child, parent, nth) = (named(task), named(maker), self.host.kins);
+        let kin = Kin { header, child, parent, nth, relation: KIN_CREATED, ..Kin::default() };
+        self.host.engine.record(&Record::Kin(kin), &mut self.host.out);
+        self
+    }
+
+    /// Of each call: its path, its grade, the path of its request.
+    fn verdicts(&mut self) -> Vec<(String, Grade, Option<String>)> {
+        let units = self.host.finish();
+        let path = |live: &Live| live.request.path.to_string();
+        let ids: HashMap<_, _> = units.iter().map(|(live, _)| (live.id, path(live))).collect();
+        let calls = units.iter().filter(|(live, _)| live.side == crate::model::Side::Client);
+        let parent = |verdicts: &Verdicts| verdicts.parent.and_then(|id| ids.get(&id).cloned());
+        let mut all: Vec<_> = calls.map(|(live, told)| (path(live), told.grade, parent(told))).collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all
+    }
+}
+
+fn told(path: &str, grade: Grade, parent: &str) -> (String, Grade, Option<String>) {
+    (path.into(), grade, Some(parent.into()))
+}
+
+fn unknown(path: &str) -> (String, Grade, Option<String>) {
+    (path.into(), Grade::Orphan, None)
+}
+
+#[test]
+fn a_task_asks_for_the_request_it_answers() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.asks(FIRST, POOLED, "/1/a").hears(FIRST, POOLED).asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_spawned_task_is_believed_when_another_uses_its_connection() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
+    tokio.answers(FIRST).answers(SECOND);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+    // It shows only when the first request is answered.
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).spawns(CHILD, OTHER);
+    tokio.asks(OTHER, POOLED, "/1/a").hears(OTHER, POOLED).answers(FIRST);
+    tokio.reads(SECOND, "/2").asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED).answers(SECOND);
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_task_that_serves_a_connection_is_not_its_makers() {
+    let mut tokio = Tokio::new();
+    // The client of the first request makes it, and others use it, too, while that is open.
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.asks(CHILD, POOLED, "/2/a").hears(CHILD, POOLED);
+    // Whoever connects may send first.
+    tokio.asks(FIRST, FRESH, "/1/b").hears(FIRST, FRESH).spawns(FIRST, OTHER);
+    tokio.asks(OTHER, FRESH, "/2/b").hears(OTHER, FRESH);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [unknown("/1/a"), told("/1/b", Grade::Confirmed, "/1"), unknown("/2/a"), unknown("/2/b")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn of_a_request_that_is_over_a_task_says_nothing() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).answers(FIRST);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.reads(SECOND, "/2").asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED).answers(SECOND);
+    assert_eq!(tokio.verdicts(), [unknown("/1/a"), told("/2/a", Grade::Confirmed, "/2")]);
+}
+
+#[test]
+fn without_names_only_callbacks_count() {
+    let mut tokio = Tokio::new();
+    // The same worker, one request after the other: which task it was is not known.
+    tokio.reads(0, "/1").asks(0, POOLED, "/1/a").hears(0, POOLED).answers(0);
+    let verdicts = tokio.verdicts();
+    assert!(verdicts.iter().all(|(_, grade, _)| matches!(grade, Grade::Ambiguous | Grade::Orphan)), "{verdicts:?}");
+}

@@ -1,0 +1,39 @@
+//! Programs that tests trace and that are built as their authors build them: released, by this toolchain, once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// The only one so far: a server of tokio and hyper.
+const TOKIO: &str = "tree-tokio";
+
+/// Builds what is not built yet, with the names of its functions and without.
+pub(crate) fn build() -> Result<()> {
+    let target = all()?;
+    let mut command = shell::cargo();
+    command.args(["build", "--locked", "--release", "--quiet", "--manifest-path"]);
+    command.arg(shell::root().join("tests/workloads/tokio/Cargo.toml")).arg("--target-dir").arg(&target);
+    shell::run(&mut command, "cargo's own words are above; tests that need it say that they were skipped")?;
+    let built = target.join("release").join(TOKIO);
+    let mut command = Command::new("strip");
+    command.arg("-o").arg(target.join(format!("{TOKIO}-stripped"))).arg(&built);
+    shell::run(&mut command, "install binutils")?;
+    // Where tests look for both.
+    std::fs::copy(&built, target.join(TOKIO)).with_context(|| format!("cannot copy {}", built.display()))?;
+    Ok(())
+}
+
+/// What is set for tests that use them, as an argument of `env`.
+pub(crate) fn environment() -> Result<OsString> {
+    let mut set = OsString::from("TRACER_BUILT=");
+    set.push(all()?);
+    Ok(set)
+}
+
+fn all() -> Result<PathBuf> {
+    Ok(shell::target_dir()?.join("workloads"))
+}
