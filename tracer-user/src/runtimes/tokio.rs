@@ -7,6 +7,7 @@
 //! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
 //! panics tell of.
 
+use std::collections::HashMap;
 use std::fs::File;
 
 use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
@@ -29,10 +30,14 @@ const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
 /// Most bytes of constants, of symbols and of their names that are looked at.
 const CONSTANTS: usize = 32 << 20;
-const SYMBOLS: usize = 32 << 20;
-const NAMES: usize = 128 << 20;
-/// Bytes of constants that are looked at at once.
+const SYMBOLS: u64 = 64 << 20;
+const NAMES: u64 = 256 << 20;
+/// Bytes of them that are looked at at once: programs have hundreds of megabytes of names, and the agent a ceiling.
 const PIECE: usize = 1 << 20;
+/// A name that is looked for is not longer.
+const NAME_MOST: usize = 4096;
+/// Most of those names.
+const FOUND: usize = 4096;
 /// Size of a symbol (ELF-64); `STT_FUNC`.
 const SYMBOL: usize = 24;
 const FUNCTION: u8 = 2;
@@ -124,33 +129,80 @@ struct Functions {
     binds: Vec<u64>,
 }
 
+/// What a function of tokio is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Sets,
+    PutsBack,
+    Binds,
+}
+
+/// The parts of a section of at most `most` bytes, [`PIECE`] at a time, each with where it begins; what one ends with, as many
+/// bytes as `again`, the next begins with. `None`: there is no such section, or it is larger.
+fn pieces<'a, S: Source + ?Sized>(
+    image: &'a Image<'_, S>,
+    end: &str,
+    most: u64,
+    (size, again): (usize, usize),
+) -> Option<impl Iterator<Item = (u64, Vec<u8>)> + 'a> {
+    let section = image.section(end).filter(|section| section.size <= most)?.clone();
+    let mut from = 0;
+    Some(std::iter::from_fn(move || {
+        let left = usize::try_from(section.size.checked_sub(from)?).ok().filter(|left| *left > 0)?;
+        let piece = Section { offset: section.offset.checked_add(from)?, ..section.clone() };
+        let bytes = image.bytes(&piece, left.min(size))?;
+        let begin = from;
+        from = if left <= size { section.size } else { from + (size - again) as u64 };
+        Some((begin, bytes))
+    }))
+}
+
+/// Names of functions that are looked for, by where they begin in the section of names.
+fn names<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<HashMap<u64, Role>> {
+    let [sets, guard, drop, tasks, binds] = [SETS, GUARD, DROP, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let mut found = HashMap::new();
+    for (from, bytes) in pieces(image, ".strtab", NAMES, (PIECE, NAME_MOST))? {
+        for (part, other, role) in
+            [(&sets, None, Role::Sets), (&guard, Some(&drop), Role::PutsBack), (&binds, Some(&tasks), Role::Binds)]
+        {
+            for at in part.find_iter(&bytes) {
+                let (before, rest) = bytes.split_at_checked(at).unwrap_or_default();
+                let begin = memchr::memrchr(0, before).map_or(0, |end| end + 1);
+                let end = at + memchr::memchr(0, rest).unwrap_or(rest.len());
+                let name = bytes.get(begin..end).unwrap_or_default();
+                if found.len() < FOUND && other.is_none_or(|other| other.find(name).is_some()) {
+                    found.entry(from + begin as u64).or_insert(role);
+                }
+            }
+        }
+    }
+    Some(found)
+}
+
 /// `None`: the program has no table of symbols, or none that can be read.
 fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
-    let whole = |end: &str, most: usize| {
-        let section = image.section(end).filter(|section| section.size <= most as u64)?;
-        image.bytes(section, most)
-    };
-    let (symbols, names) = (whole(".symtab", SYMBOLS)?, whole(".strtab", NAMES)?);
-    let [sets, guard, drop, tasks, binds] = [SETS, GUARD, DROP, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let symbols = pieces(image, ".symtab", SYMBOLS, (PIECE / SYMBOL * SYMBOL, 0))?;
+    let names = names(image)?;
     let mut found = Functions::default();
-    for symbol in symbols.chunks_exact(SYMBOL) {
-        let (Some(name), Some(address), Some(size)) =
-            (number::<4>(symbol, 0), number::<8>(symbol, 8), number::<8>(symbol, 16))
-        else {
-            continue;
-        };
-        if symbol.get(4).is_none_or(|info| info & 0xf != FUNCTION) || address == 0 {
-            continue;
-        }
-        let name = names.get(name as usize..).unwrap_or_default();
-        let name = name.get(..memchr::memchr(0, name).unwrap_or(name.len()).min(512)).unwrap_or_default();
-        let has = |part: &memchr::memmem::Finder<'_>| part.find(name).is_some();
-        if has(&sets) {
-            found.sets.push((address, size));
-        } else if has(&guard) && has(&drop) {
-            found.puts_back.push((address, size));
-        } else if has(&tasks) && has(&binds) && !found.binds.contains(&address) {
-            found.binds.push(address);
+    if names.is_empty() {
+        return Some(found);
+    }
+    for (_, bytes) in symbols {
+        for symbol in bytes.chunks_exact(SYMBOL) {
+            let (Some(name), Some(address), Some(size)) =
+                (number::<4>(symbol, 0), number::<8>(symbol, 8), number::<8>(symbol, 16))
+            else {
+                continue;
+            };
+            if symbol.get(4).is_none_or(|info| info & 0xf != FUNCTION) || address == 0 {
+                continue;
+            }
+            match names.get(&name) {
+                Some(Role::Sets) => found.sets.push((address, size)),
+                Some(Role::PutsBack) => found.puts_back.push((address, size)),
+                Some(Role::Binds) if !found.binds.contains(&address) => found.binds.push(address),
+                _ => {}
+            }
         }
     }
     Some(found)
