@@ -156,7 +156,14 @@ impl Datagrams {
 impl Conversation {
     /// Takes one operation: of a stream, or a datagram.
     pub fn moved(&mut self, is_datagram: bool, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
-        if is_datagram { self.datagram(chunk, out) } else { self.bytes(chunk, settings, out) }
+        // A socket is one or the other as long as it lives.
+        let begun = self.requests.is_some() || self.last_dir.is_some();
+        match (is_datagram, self.datagrams.is_some()) {
+            (true, false) if begun => Touched::default(),
+            (true, _) => self.datagram(chunk, out),
+            (false, true) => Touched::default(),
+            (false, false) => self.bytes(chunk, settings, out),
+        }
     }
 
     /// Takes a datagram of a socket that resolves names.

@@ -43,6 +43,12 @@ impl Socket {
         self.conversation.datagram(&chunk, &mut self.said);
     }
 
+    fn stream(&mut self, dir: Direction, bytes: &[u8]) {
+        let chunk =
+            Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], at: Stamp::default(), arrived: 0 };
+        self.conversation.moved(false, &chunk, &Settings::default(), &mut self.said);
+    }
+
     /// One line an exchange.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
@@ -290,4 +296,29 @@ fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
         client.datagram(dir, 1, &bytes);
     }
     assert_eq!(told(&client), [(0, tx, true), (0, tx, true), (0, rx, true)]);
+}
+
+#[test]
+fn a_socket_is_of_datagrams_or_a_stream() {
+    let ask = message(7, ASK, "example.org", 1);
+    let mut socket = Socket::new();
+    socket.datagram(Direction::Tx, 1, &ask);
+    let said = socket.said.len();
+    socket.stream(Direction::Rx, b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(socket.said.len(), said);
+
+    let mut socket = Socket::new();
+    socket.stream(Direction::Rx, b"GET / HTTP/1.1\r\n\r\n");
+    let said = socket.said.len();
+    let chunk = Chunk {
+        dir: Direction::Tx,
+        pos: 0,
+        len: ask.len() as u64,
+        head: &ask,
+        tail: &[],
+        at: Stamp::default(),
+        arrived: 0,
+    };
+    socket.conversation.moved(true, &chunk, &Settings::default(), &mut socket.said);
+    assert!(said > 0 && socket.said.len() == said);
 }
