@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     packages::install(&[Need::Fuzz])?;
     let mut tally = Tally::default();
     let seconds = options.minutes.map_or(options.seconds, |minutes| minutes * 60);
-    some(&options.target, seconds, &mut tally)?;
+    some(&options.target, Time { seconds, same: false }, &mut tally)?;
     tally.print();
     if !tally.failed().is_empty() {
         bail!("fuzz targets failed: {}", tally.failed().join(", "));
@@ -44,13 +44,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test.
+/// How long a target runs.
+#[derive(Clone, Copy)]
+struct Time {
+    seconds: u32,
+    /// Whether every run tries the same inputs, so that what it finds is a change's and not luck's.
+    same: bool,
+}
+
+/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test. Every run begins alike: new inputs are tried by
+/// `cargo xtask fuzz`.
 pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
-    some(&[], seconds, tally)
+    some(&[], Time { seconds, same: true }, tally)
 }
 
 /// The same with these targets only, where any are given.
-fn some(wanted: &[String], seconds: u32, tally: &mut Tally) -> Result<()> {
+fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     let dir = shell::root().join("fuzz");
     let mut targets = targets(&dir.join("Cargo.toml"))?;
     if let Some(unknown) = wanted.iter().find(|name| !targets.contains(name)) {
@@ -71,14 +80,14 @@ fn some(wanted: &[String], seconds: u32, tally: &mut Tally) -> Result<()> {
     command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
     shell::run(&mut command, "the compiler's own words are above")?;
     for target in &targets {
-        shell::progress(format!("fuzz target {target}, {seconds} s"));
+        shell::progress(format!("fuzz target {target}, {} s", time.seconds));
         let program = built.join(&host).join("release").join(target);
-        tally.add(&format!("fuzz target {target}"), one(&dir, target, &program, seconds));
+        tally.add(&format!("fuzz target {target}"), one(&dir, target, &program, time));
     }
     Ok(())
 }
 
-fn one(dir: &Path, target: &str, program: &Path, seconds: u32) -> Result<()> {
+fn one(dir: &Path, target: &str, program: &Path, time: Time) -> Result<()> {
     let (corpus, artifacts) = (dir.join("corpus").join(target), dir.join("artifacts").join(target));
     for made in [&corpus, &artifacts] {
         fs::create_dir_all(made).with_context(|| format!("cannot create {}", made.display()))?;
@@ -86,7 +95,10 @@ fn one(dir: &Path, target: &str, program: &Path, seconds: u32) -> Result<()> {
     let log = artifacts.join("log");
     let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut command = Command::new(program);
-    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-max_total_time={}", time.seconds));
+    if time.same {
+        command.arg("-seed=1");
+    }
     // One input may take 10 s and 2 GB; more is a finding too.
     command.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&corpus);
