@@ -32,6 +32,8 @@ impl Hooks {
         for (program, hook) in hooks {
             if hook.starts_with("perf_event") {
                 found.samples = true;
+            } else if hook.starts_with("uprobe ") || hook.starts_with("uretprobe ") {
+                // In processes of some runtimes only, none of which is measured here.
             } else if let Some(id) = ids.get(&(true, hook.as_bytes())) {
                 found.programs.push((Place::Tracepoint, *id));
             } else if let Some(id) = ids.get(&(false, hook.as_bytes())) {
