@@ -103,3 +103,19 @@ pub(in crate::runtimes) fn file(parts: &[(&str, &[u8])]) -> Vec<u8> {
     }
     file
 }
+
+/// Looks at a program with each byte of its headers and tables changed, and cut anywhere: it must not panic. Writes the
+/// program where `TRACER_WRITE_SEED` says, for a fuzz target to begin with.
+pub(crate) fn survives(whole: &[u8], look: impl Fn(&[u8])) {
+    if let Some(path) = std::env::var_os("TRACER_WRITE_SEED") {
+        std::fs::write(path, whole).expect("writable");
+    }
+    for at in (0..whole.len()).filter(|at| *at < 128 || *at > TEXT as usize) {
+        look(&whole[..at]);
+        for byte in [0, 1, 0x40, 0x7f, 0x80, 0xff] {
+            let mut other = whole.to_vec();
+            other[at] = byte;
+            look(&other);
+        }
+    }
+}
