@@ -319,7 +319,7 @@ impl Multiplexed {
                 if self.framed.is_padding(left) {
                     break;
                 }
-                if self.reckon(dir) {
+                if self.goes_on(dir, chunk.at, out) || self.reckon(dir) {
                     continue;
                 }
                 self.lane(dir).head_wanted = HEAD_MAX;
@@ -513,7 +513,7 @@ impl Multiplexed {
             if rest == 0 {
                 return;
             }
-            if self.lane(dir).lost.is_some() || !self.reckon(dir) {
+            if self.lane(dir).lost.is_some() || !self.goes_on(dir, before, out) && !self.reckon(dir) {
                 return self.lose(dir, rest, out);
             }
         }
