@@ -177,6 +177,8 @@ impl Conversation {
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
+        // What begins with a gap is joined in its middle.
+        self.midstream |= self.requests.is_none() && chunk.pos > self.stream(chunk.dir).pos;
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
         if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
             self.last_dir = Some(chunk.dir);

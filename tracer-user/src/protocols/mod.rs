@@ -607,5 +607,9 @@ pub struct Want {
 mod fixtures;
 
 #[cfg(test)]
+#[path = "gaps_tests.rs"]
+mod gaps;
+
+#[cfg(test)]
 #[path = "detect_tests.rs"]
 mod detect;
