@@ -208,7 +208,13 @@ impl Conversation {
             // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
             let other = held.first().is_some_and(|held| held.at.tid == chunk.at.tid);
             if other || chunk.pos > self.stream(requests).pos {
+                let some = !held.is_empty();
                 self.feed_held(std::mem::take(&mut held), settings, out);
+                // They came before it: what they left open this ends.
+                if some {
+                    self.turn(chunk.dir, settings, out);
+                    (self.turned, self.last_dir) = (true, Some(chunk.dir));
+                }
             }
         }
         let touched = self.feed(chunk, settings, out);
@@ -510,6 +516,11 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
+            // What answers the only one that waits may still show by its end.
+            if !is_request && self.pair.len() == 1 && self.protocol.is_some_and(Protocol::trails) {
+                stream.state = State::Trailing;
+                return 0;
+            }
             out.push(Said::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::Lost;
             if self.pipelines() {
