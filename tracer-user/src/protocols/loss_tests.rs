@@ -44,8 +44,16 @@ fn play(side: Side, threads: Threads, lost: &[bool]) -> Played {
             reads: if tid == 1 && threads == Threads::Two { 0 } else { reads },
         };
         let which = usize::from(dir == Direction::Tx);
-        let chunk =
-            Chunk { dir, pos: pos[which], len: bytes.len() as u64, head: bytes.as_bytes(), tail: &[], at, arrived: 0 };
+        let chunk = Chunk {
+            dir,
+            pos: pos[which],
+            len: bytes.len() as u64,
+            head: bytes.as_bytes(),
+            tail: &[],
+            pieces: &[],
+            at,
+            arrived: 0,
+        };
         pos[which] += bytes.len() as u64;
         if !lost {
             conversation.bytes(&chunk, &settings, &mut said);
@@ -126,7 +134,8 @@ fn what_came_unasked_and_was_not_captured_ends_with_the_next_request() {
             let at = Stamp { nanos: n as u64 + 1, pid: 1, tid: tids[which], reads };
             let head = &bytes[..bytes.len().min(*captured)];
             let tail = &bytes[bytes.len().saturating_sub(8).max(head.len())..];
-            let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, at, arrived: 0 };
+            let chunk =
+                Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, pieces: &[], at, arrived: 0 };
             pos[which] += bytes.len() as u64;
             conversation.bytes(&chunk, &Settings::default(), &mut said);
         }
