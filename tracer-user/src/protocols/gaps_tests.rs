@@ -37,7 +37,8 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
         reads += u32::from(op.dir == Direction::Rx);
         let at = Stamp { nanos: (n as u64 + 1) * STEP, pid: 1, tid: 1, reads };
         let len = op.bytes.len() as u64;
-        let chunk = Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], at, arrived: 0 };
+        let chunk =
+            Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], pieces: &[], at, arrived: 0 };
         pos[which] += len;
         if lost != Some(n) {
             conversation.bytes(&chunk, &settings, &mut said);

@@ -14,6 +14,7 @@ pub mod closing;
 pub mod context;
 mod conversation;
 pub mod dns;
+mod early;
 mod elements;
 pub mod fastcgi;
 pub mod framed;
