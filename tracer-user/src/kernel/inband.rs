@@ -130,7 +130,8 @@ pub(super) fn load(
         if program == PROGRAM {
             let group = File::open(root()?).map_err(|error| format!("the control groups' root: {error}"))?;
             let found: &mut SockOps = found.try_into().map_err(|_| wrong())?;
-            let link = found.attach(group, CgroupAttachMode::AllowMultiple).and_then(|id| found.take_link(id));
+            // By a link, which never keeps others out; flags are for those without.
+            let link = found.attach(group, CgroupAttachMode::Single).and_then(|id| found.take_link(id));
             attachments.link(link.map_err(words)?);
         } else if tracepoints {
             let found: &mut BtfTracePoint = found.try_into().map_err(|_| wrong())?;
