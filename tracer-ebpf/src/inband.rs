@@ -193,6 +193,11 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
     if next != acknowledged || tcp.write_seq() != next || (carrier.begun != 0 && carrier.other == read) {
         return false;
     }
+    let sock = SOCKS.get(sk, false);
+    // SAFETY: not null.
+    if !sock.is_null() && unsafe { (*sock).flags } & SOCK_IGNORED != 0 {
+        return false;
+    }
     let first = carrier.begun == 0;
     carrier.begun = 1;
     carrier.other = read;
