@@ -116,7 +116,9 @@ impl Star {
 
     /// The router loses so many percent of all packets.
     pub fn lose(&self, percent: u8) -> io::Result<()> {
-        self.nft(&format!("flush chain ip t f\ntable ip t {{\nchain f {{\nnumgen random mod 100 < {percent} drop\n}}\n}}\n"))
+        self.nft(&format!(
+            "flush chain ip t f\ntable ip t {{\nchain f {{\nnumgen random mod 100 < {percent} drop\n}}\n}}\n"
+        ))
     }
 
     fn nft(&self, rules: &str) -> io::Result<()> {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tracer_tests::agent::{Agent, binary};
 use tracer_tests::chain::{Chain, EDGES, PROGRAMS, connected, edges, load, units_of};
 use tracer_tests::hosts::{Hosts, Nat};
+use tracer_tests::http::Connection;
 use tracer_tests::units::Unit;
 use tracer_tests::wire::{Capture, Passed};
-use tracer_tests::http::Connection;
 use tracer_tests::{begin, bpf, figure, find, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
@@ -41,7 +41,8 @@ fn everywhere(hosts: &Hosts, dir: &Path) -> Vec<Agent> {
 
 /// What became of contexts, over all agents.
 fn outcome(hosts: &Hosts, agents: &[Agent], name: &str) -> u64 {
-    let of = |host, agent: &Agent| hosts.inside(host, || agent.metrics().sum("tracer_inband_total", &[("outcome", name)]));
+    let of =
+        |host, agent: &Agent| hosts.inside(host, || agent.metrics().sum("tracer_inband_total", &[("outcome", name)]));
     (1..).zip(agents).map(|(host, agent)| of(host, agent) as u64).sum()
 }
 
@@ -56,22 +57,25 @@ fn said(hosts: &Hosts, agents: &[Agent]) -> String {
 fn compare(passed: &Passed, units: &[Unit], sent: u64) {
     let calls: HashMap<(&str, &str), &Unit> =
         units.iter().filter(|unit| !unit.server).map(|unit| ((unit.id.as_str(), unit.path.as_str()), unit)).collect();
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (mut right, mut same, mut seen) = (0u64, 0u64, HashSet::new());
     for marked in &passed.marked {
         let text = String::from_utf8_lossy(&marked.payload);
         let path = text.split(' ').nth(1).unwrap_or_default();
         assert!(text.starts_with("GET /hop/"), "an option with a segment that begins no request: {marked:?}");
         assert_eq!(marked.option.get(..2), Some(&[25, 26][..]), "{marked:?}");
-        let (trace, span) = marked.option.get(2..).unwrap_or_default().split_at(16);
+        let (trace, span): ([u8; 16], [u8; 8]) = match (marked.option.get(2..18), marked.option.get(18..26)) {
+            (Some(trace), Some(span)) => (trace.try_into().expect("16 bytes"), span.try_into().expect("8 bytes")),
+            _ => panic!("a short option: {marked:?}"),
+        };
+        let (trace, span) = (u128::from_be_bytes(trace), u64::from_be_bytes(span));
         if !path.starts_with("/hop/truth-") {
             continue;
         }
-        assert!(seen.insert(span.to_vec()), "one context, two requests: {marked:?}");
-        let id = hex(span);
+        assert!(seen.insert(span), "one context, two requests: {marked:?}");
+        let id = format!("{span:016x}");
         let call = calls.get(&(id.as_str(), path));
         right += u64::from(call.is_some());
-        same += u64::from(call.is_some_and(|call| call.trace == hex(trace)));
+        same += u64::from(call.is_some_and(|call| call.trace == format!("{trace:032x}")));
     }
     figure("inband_wire", &format!("{right} of {sent} requests carry their call's id, {same} its transaction's"));
     assert_eq!(right, seen.len() as u64, "contexts of no call");
@@ -101,7 +105,8 @@ fn options_alone_link_hosts() {
     assert_eq!(outcome(&hosts, &agents, "contradicted"), 0);
     let origin = &agents[3].transactions;
     let lines = std::fs::read_to_string(origin).unwrap_or_else(|error| panic!("{}: {error}", origin.display()));
-    let told = lines.lines().filter(|line| line.contains("/hop/truth-") && line.contains("\"parent_from\":\"tcp_option\""));
+    let told =
+        lines.lines().filter(|line| line.contains("/hop/truth-") && line.contains("\"parent_from\":\"tcp_option\""));
     assert!(told.count() as f64 >= 0.999 * sent as f64, "the carrier is on the edge");
     for agent in agents {
         agent.stop();
@@ -242,7 +247,12 @@ fn no_room_breaks_nothing() {
     assert!(passed.selective > 0, "nothing was lost, so nothing was tried");
     // Those without loss all carry one, whatever their length.
     assert!(passed.marked.len() >= 304, "{} contexts", passed.marked.len());
-    assert!(passed.marked.iter().all(|marked| marked.payload.starts_with(b"POST /") || marked.payload.starts_with(b"GET /")));
+    assert!(
+        passed
+            .marked
+            .iter()
+            .all(|marked| marked.payload.starts_with(b"POST /") || marked.payload.starts_with(b"GET /"))
+    );
     for agent in agents {
         agent.stop();
     }
@@ -256,7 +266,8 @@ fn nothing_stays_attached_and_traffic_goes_on() {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let mut agents = vec![alone(&hosts, 1, "client", dir.path()), alone(&hosts, 2, "server", dir.path())];
         let address = if signal == libc::SIGTERM { echo(&hosts) } else { SocketAddr::from((hosts.own(2), 18_490)) };
-        let open = || hosts.inside(1, || Connection::open(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let open =
+            || hosts.inside(1, || Connection::open(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
         let mut connection = open().keeping(1 << 20);
         let matched = || outcome(&hosts, &agents, "matched");
         wait("a context to come", Duration::from_secs(30), || {

@@ -9,10 +9,9 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     bindings::{
-        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_HDR_OPT_LEN_CB,
-        BPF_SOCK_OPS_PARSE_HDR_OPT_CB, BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG,
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_WRITE_HDR_OPT_CB,
-        BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, bpf_sock_ops,
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_HDR_OPT_LEN_CB, BPF_SOCK_OPS_PARSE_HDR_OPT_CB,
+        BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
+        BPF_SOCK_OPS_WRITE_HDR_OPT_CB, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, bpf_sock_ops,
     },
     helpers::generated::{
         bpf_get_netns_cookie, bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_get_socket_cookie, bpf_ktime_get_ns,
@@ -330,7 +329,8 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
         )
     };
     // A long request's first segments, or one that was sent again.
-    if carrier.has_come != 0 && carrier.came_span == span && carrier.came[0] == trace[0] && carrier.came[1] == trace[1] {
+    if carrier.has_come != 0 && carrier.came_span == span && carrier.came[0] == trace[0] && carrier.came[1] == trace[1]
+    {
         return;
     }
     // SAFETY: members of the context.

@@ -267,7 +267,15 @@ const PEERS: usize = 64;
 impl Default for Relay {
     fn default() -> Self {
         let (listen, peers, key_file) = (None, Vec::new(), None);
-        Self { listen, peers, discover: true, port: relay::settings::PORT, key_file, insecure: false, tcp_option: false }
+        Self {
+            listen,
+            peers,
+            discover: true,
+            port: relay::settings::PORT,
+            key_file,
+            insecure: false,
+            tcp_option: false,
+        }
     }
 }
 

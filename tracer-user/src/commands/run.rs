@@ -99,10 +99,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     prioritize_pipeline(&config);
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let relaying = Relaying::start(&config.relay, seed, &host)?;
-    let inband = match config.relay.tcp_option {
-        true => InBand::On { own_netns: config.own_netns },
-        false => InBand::Off,
-    };
+    let inband = InBand::wanted(config.relay.tcp_option, config.own_netns);
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
     let at_start = kernel.since;

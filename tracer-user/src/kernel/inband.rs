@@ -27,6 +27,11 @@ pub enum InBand {
 }
 
 impl InBand {
+    /// What the configuration asks for.
+    pub fn wanted(on: bool, own_netns: bool) -> Self {
+        if on { Self::On { own_netns } } else { Self::Off }
+    }
+
     /// Threads whose request's transaction the kernel side remembers.
     pub(super) fn threads(self) -> u32 {
         if self == Self::Off { 1 } else { THREADS_MAX }
@@ -65,13 +70,7 @@ fn netns_cookie() -> Result<u64, String> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the kernel writes at most as many bytes as it is told there are.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
     };
     if result == 0 && cookie != 0 { Ok(cookie) } else { Err(what(std::io::Error::last_os_error())) }
 }
