@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tracer_tests::agent::{Agent, binary};
+use tracer_tests::agent::{self, Agent, binary};
 use tracer_tests::chain::{Chain, EDGES, PROGRAMS, connected, edges, load, units_of};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::http::Connection;
@@ -29,7 +29,8 @@ fn sizes() -> (u64, u64) {
 /// An agent that speaks to no other.
 fn alone(hosts: &Hosts, host: u8, name: &str, dir: &Path) -> Agent {
     let file = dir.join(format!("{name}.ndjson"));
-    let arguments = ["--own-netns", "--hertz", "0", OPTION];
+    let recording = dir.join(format!("{name}.recording")).display().to_string();
+    let arguments = ["--own-netns", "--hertz", "0", OPTION, "--record", &recording];
     let agent = Agent::launch_by(hosts.command(host, &binary()), name, dir, &file, &arguments);
     hosts.inside(host, || agent.ready())
 }
@@ -108,9 +109,28 @@ fn options_alone_link_hosts() {
     let told =
         lines.lines().filter(|line| line.contains("/hop/truth-") && line.contains("\"parent_from\":\"tcp_option\""));
     assert!(told.count() as f64 >= 0.999 * sent as f64, "the carrier is on the edge");
+    let middle = agents[2].transactions.clone();
     for agent in agents {
         agent.stop();
     }
+    replayed(&middle);
+}
+
+/// What was recorded gives the same units again, with the ids that were on the wire.
+fn replayed(live: &Path) {
+    let (recording, again) = (live.with_extension("recording"), live.with_extension("again"));
+    let (from, to) = (recording.display().to_string(), again.display().to_string());
+    let outcome = agent::command(&["replay", &from, "--transactions", &to]);
+    assert_eq!(outcome.code, Some(0), "replay: {}", outcome.err);
+    let lines = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| line.contains("/hop/truth-")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let (live, again) = (lines(live), lines(&again));
+    assert!(!live.is_empty() && live == again, "{} units live, {} again, or others", live.len(), again.len());
 }
 
 #[test]
@@ -261,9 +281,9 @@ fn no_room_breaks_nothing() {
 #[test]
 fn nothing_stays_attached_and_traffic_goes_on() {
     let Some(_turn) = begin("nothing_stays_attached_and_traffic_goes_on", &PROGRAMS) else { return };
-    let dir = scratch();
     let hosts = Hosts::new(2, PLAIN);
     for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let dir = scratch();
         let mut agents = vec![alone(&hosts, 1, "client", dir.path()), alone(&hosts, 2, "server", dir.path())];
         let address = if signal == libc::SIGTERM { echo(&hosts) } else { SocketAddr::from((hosts.own(2), 18_490)) };
         let open =

@@ -123,6 +123,8 @@ pub const TAG_TX: u8 = 1 << 0;
 pub const TAG_NAMED: u8 = 1 << 1;
 /// [`Tag`]: it was to be sent, and the kernel did not take it.
 pub const TAG_REFUSED: u8 = 1 << 2;
+/// [`Tag`]: sent with the transaction of the request its thread held, as far as the kernel side knows; else with one of its own.
+pub const TAG_HELD: u8 = 1 << 3;
 /// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const KIN_CREATED: u8 = 1;
 /// [`Kin::relation`]: `parent` handed to `child` what it waited for.

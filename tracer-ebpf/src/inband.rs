@@ -22,7 +22,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, SockOpsContext},
 };
 use tracer_common::{
-    event::{FAMILY_INET, FAMILY_INET6, Header, Kind, TAG_NAMED, TAG_REFUSED, TAG_TX, Tag},
+    event::{FAMILY_INET, FAMILY_INET6, Header, Kind, TAG_HELD, TAG_NAMED, TAG_REFUSED, TAG_TX, Tag},
     lost::Lost,
     tag::{KIND, LEN, LEN_FLAGS, ROOM, SAMPLED, THREADS_MAX},
 };
@@ -198,6 +198,7 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
         return false;
     }
     let first = carrier.begun == 0;
+    carrier.held = 1;
     carrier.begun = 1;
     carrier.other = read;
     carrier.start = next;
@@ -210,6 +211,7 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
         carrier.trace = held.trace;
         carrier.flags = held.flags as u32;
     } else {
+        carrier.held = 0;
         carrier.trace = [random(), random()];
         carrier.flags = SAMPLED as u32;
     }
@@ -295,7 +297,8 @@ fn write(ops: *mut bpf_sock_ops) {
     }
     // SAFETY: the context is the helper's; the buffer has the bytes.
     let refused = unsafe { bpf_store_hdr_opt(ops, option.cast(), len, 0) } != 0;
-    let flags = if refused { TAG_TX | TAG_REFUSED } else { TAG_TX };
+    let held = if carrier.held != 0 { TAG_HELD } else { 0 };
+    let flags = if refused { TAG_TX | TAG_REFUSED } else { TAG_TX | held };
     put(slot, flags, carrier.cookie, carrier.trace, carrier.span, carrier.start, carrier.flags);
 }
 

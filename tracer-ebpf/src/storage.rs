@@ -214,6 +214,8 @@ pub(crate) struct Carrier {
     /// [`Carrier::opener`] says something, and these are its flags.
     pub(crate) opened: u32,
     pub(crate) opener_flags: u32,
+    /// Sending: the transaction is that of a request.
+    pub(crate) held: u32,
     /// A context came.
     pub(crate) has_come: u32,
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
-use tracer_common::event::{TAG_NAMED, TAG_REFUSED, TAG_TX, Tag};
+use tracer_common::event::{TAG_HELD, TAG_NAMED, TAG_REFUSED, TAG_TX, Tag};
 
 use super::engine::Engine;
 use super::live::Live;
@@ -30,6 +30,9 @@ pub struct Tagged {
     pub trace: TraceId,
     /// Server side: the call. `None` = nothing came, and `trace` is what the calls it causes are sent with.
     pub parent: Option<UnitId>,
+    /// Client side: that is the name of a request's transaction, as the kernel side saw it. Whether it is the call's will be
+    /// seen.
+    pub held: bool,
     /// Trace flags.
     pub flags: u8,
 }
@@ -53,7 +56,7 @@ pub struct Outcomes {
     pub renamed: u64,
     /// Not taken by the kernel, or without ids.
     pub refused: u64,
-    /// Found no room among those that wait.
+    /// Went for others while it waited, the oldest.
     pub dropped: u64,
 }
 
@@ -92,7 +95,7 @@ impl Tags {
     }
 
     pub(super) fn fill(&self) -> Fill {
-        Fill::new(self.due.len(), self.limit, self.outcomes.dropped)
+        Fill::new(self.waiting.len(), self.limit, self.outcomes.dropped)
     }
 
     fn take(&mut self, place: Place) -> Option<Tagged> {
@@ -136,14 +139,18 @@ impl Engine {
             (false, true) => {}
             (false, false) => outcomes.received += 1,
         }
-        if self.tags.due.len() >= self.tags.limit {
+        if self.tags.due.len() >= self.tags.limit
+            && let Some((_, oldest)) = self.tags.due.pop_front()
+            && self.tags.waiting.remove(&oldest).is_some()
+        {
             outcomes.dropped += 1;
-            return;
         }
         let place = (tag.cookie, tx, tag.seq);
         let parent = (!named).then_some(span);
         self.tags.due.push_back((self.now + KEEP, place));
-        self.tags.waiting.insert(place, Tagged { trace, parent, flags: tag.flags });
+        self.tags
+            .waiting
+            .insert(place, Tagged { trace, parent, held: tag.header.flags & TAG_HELD != 0, flags: tag.flags });
     }
 
     /// A request begins: the context it was sent or came with.
@@ -153,7 +160,9 @@ impl Engine {
         match (live.side, tagged.parent) {
             (Side::Client, Some(id)) => {
                 live.id = id;
-                live.trace = tagged.trace;
+                if !tagged.held {
+                    live.trace = tagged.trace;
+                }
             }
             (Side::Server, parent) if live.remote_parent.is_none() => {
                 live.trace = tagged.trace;

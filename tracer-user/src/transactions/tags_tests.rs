@@ -1,6 +1,6 @@
 //! Contexts in band: whose they are, and which carrier counts.
 
-use tracer_common::event::{TAG_NAMED, TAG_REFUSED, TAG_TX, Tag};
+use tracer_common::event::{TAG_HELD, TAG_NAMED, TAG_REFUSED, TAG_TX, Tag};
 
 use super::*;
 use crate::model::{TraceId, UnitId};
@@ -59,7 +59,7 @@ fn what_a_request_causes_is_sent_under_its_name() {
     for (named, renamed) in [(TRACE, 0), (TRACE + 1, 1)] {
         let mut host = Host::new(Limits::default());
         host.opens(1, (600, 700)).opens(2, (800, 900)).tags(1, TAG_NAMED, 601, (named, 0));
-        host.moves(1, 5, 1, false, 601, GET).works(5, 10).tags(2, TAG_TX, 801, (TRACE, SPAN));
+        host.moves(1, 5, 1, false, 601, GET).works(5, 10).tags(2, TAG_TX | TAG_HELD, 801, (TRACE, SPAN));
         host.moves(1, 5, 2, true, 801, GET).moves(1, 5, 2, false, 901, OK).moves(1, 5, 1, true, 701, OK);
         let units = host.finish();
         let [(request, above), (call, below)] = &units[..] else { panic!("{} units", units.len()) };
@@ -67,6 +67,18 @@ fn what_a_request_causes_is_sent_under_its_name() {
         assert_eq!((call.id, below.parent, below.trace), (UnitId(SPAN), Some(request.id), TraceId(named)));
         assert_eq!(host.tagged().renamed, renamed, "the other end was told another name");
     }
+}
+
+#[test]
+fn a_call_that_is_nobodys_joins_nobodys_transaction() {
+    let mut host = Host::new(Limits::default());
+    // Its thread answered the request by another one, and asks for its own sake.
+    host.opens(2, (800, 900)).tags(2, TAG_TX | TAG_HELD, 801, (TRACE, SPAN)).moves(3, 5, 2, true, 801, GET);
+    host.moves(3, 5, 2, false, 901, OK);
+    let units = host.finish();
+    assert_eq!((units[0].0.id, units[0].1.parent), (UnitId(SPAN), None));
+    assert_ne!(units[0].1.trace, TraceId(TRACE));
+    assert_eq!(host.tagged().renamed, 1);
 }
 
 #[test]
@@ -110,6 +122,9 @@ fn those_that_wait_are_bounded() {
     for seq in 0..10_000 {
         host.tags(1, 0, seq, (TRACE, SPAN));
     }
+    // The oldest went.
+    host.opens(1, (600, 700)).moves(1, 5, 1, false, 9_999, GET);
     let fill = host.engine.fills().tags;
-    assert!(fill.entries == fill.limit && fill.entries < 10_000 && fill.entries + fill.reached == 10_000, "{fill:?}");
+    assert!(fill.entries + 1 == fill.limit && fill.limit < 10_000 && fill.limit + fill.reached == 10_000, "{fill:?}");
+    assert_eq!(host.tagged().matched, 1);
 }
