@@ -502,6 +502,7 @@ impl Pipeline {
             peer: live.peer,
             peer_port: live.peer_port,
             arrived: live.arrived,
+            accepted: live.accepted,
             start: live.start,
             first_reply: live.first_reply,
             end: live.end,

@@ -72,8 +72,12 @@ pub struct UnitView {
     pub start_ns: i64,
     /// Seconds.
     pub duration_s: f64,
-    /// Seconds.
+    /// Seconds from the arrival of the first byte until it was read.
     pub queue_s: f64,
+    /// Seconds of these before the connection was accepted; `null` when not known.
+    pub accept_queue_s: Option<f64>,
+    /// Seconds of these after that; `null` when not known.
+    pub socket_queue_s: Option<f64>,
     /// Seconds.
     pub cpu_s: f64,
     /// Seconds.
@@ -142,6 +146,8 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         start_ns: (unit.start as i64).saturating_add(wall_offset),
         duration_s: seconds(unit.duration()),
         queue_s: seconds(unit.queue()),
+        accept_queue_s: unit.queues().map(|queues| seconds(queues.accept)),
+        socket_queue_s: unit.queues().map(|queues| seconds(queues.socket)),
         cpu_s: seconds(unit.cost.cpu),
         runqueue_s: seconds(unit.cost.runq),
         blocked_s: seconds(unit.cost.blocked),

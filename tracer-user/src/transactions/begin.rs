@@ -76,6 +76,7 @@ impl Engine {
             peer: connection.peer(&self.empty),
             peer_port: connection.peer_port,
             arrived,
+            accepted: connection.accepted(arrived),
             start: first.nanos,
             first_reply: 0,
             end: 0,

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
-use crate::model::{ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
+use crate::model::{
+    Accepted, ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId,
+};
 use crate::protocols::Request;
 
 /// Names a live unit; goes stale, detectably, when the unit is reported.
@@ -153,6 +155,8 @@ pub struct Live {
     pub peer_port: u16,
     /// First byte in the socket, 0 unknown.
     pub arrived: Nanos,
+    /// Whether its connection was accepted by then.
+    pub accepted: Accepted,
     /// First byte read or sent.
     pub start: Nanos,
     /// First byte of the reply, 0 none.
