@@ -303,13 +303,13 @@ impl Pipeline {
                 return;
             }
             Record::Tick(tick) => {
-                let dead = header.flags & tracer_common::event::TICK_DEAD != 0;
-                if dead && header.tid == tgid {
+                let gone = header.flags & tracer_common::event::TICK_DEAD != 0 && header.tid == tgid;
+                if gone {
                     self.leaving.push_back((header.nanos + FORGET, tgid));
                 }
                 if !self.engine.knows(tgid) {
-                    if dead {
-                        // Gone already: a short life has a name, and that is enough to book it.
+                    if gone {
+                        // A short life has a name, and that is enough to book it.
                         self.stand_in(tgid, Some(&decode::comm(&tick.comm)));
                     } else {
                         self.introduce(tgid, Some(&decode::comm(&tick.comm)), who);
