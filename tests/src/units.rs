@@ -35,6 +35,8 @@ pub struct Unit {
     pub accept_queue_s: Option<f64>,
     /// Seconds of these after that, where that is known.
     pub socket_queue_s: Option<f64>,
+    /// Seconds its jobs waited for threads of pools, where that is known.
+    pub pool_queue_s: Option<f64>,
     /// Seconds.
     pub cpu_s: f64,
     /// Status code.
@@ -98,6 +100,7 @@ pub fn unit(line: &str) -> Unit {
         queue_s: number("queue_s"),
         accept_queue_s: value.get("accept_queue_s").and_then(Value::as_f64),
         socket_queue_s: value.get("socket_queue_s").and_then(Value::as_f64),
+        pool_queue_s: value.get("pool_queue_s").and_then(Value::as_f64),
         cpu_s: number("cpu_s"),
         status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
         grade: text("grade"),

@@ -338,6 +338,9 @@ pub struct Unit {
     pub arrived: Nanos,
     /// Whether its connection was accepted by then.
     pub accepted: Accepted,
+    /// Time its jobs waited for threads of pools while its own thread slept; `None` without such jobs, and where it is not
+    /// certain. Nanoseconds.
+    pub pool_queue: Option<u64>,
     /// First byte read (server) or sent (client).
     pub start: Nanos,
     /// First byte of the reply sent (server) or read (client); 0 when there was none.

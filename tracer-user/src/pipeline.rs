@@ -503,6 +503,7 @@ impl Pipeline {
             peer_port: live.peer_port,
             arrived: live.arrived,
             accepted: live.accepted,
+            pool_queue: live.pool_queue.sum(),
             start: live.start,
             first_reply: live.first_reply,
             end: live.end,

@@ -138,11 +138,15 @@ impl Display for Lane<'_> {
         }
         write!(
             f,
-            "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}</title></rect>",
+            "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}",
             unit.side,
             Time((unit.start_ns - begin_ns) as f64 / 1e9),
             Time(unit.duration_s)
         )?;
+        if let Some(waited) = unit.pool_queue_s {
+            write!(f, "; its jobs waited {} for threads", Time(waited))?;
+        }
+        f.write_str("</title></rect>")?;
         // A call waits for its answer: what it does meanwhile is its request's.
         if unit.side == "server" {
             let parts = parts([unit.cpu_s, unit.runqueue_s, unit.downstream_s, unit.blocked_s]);

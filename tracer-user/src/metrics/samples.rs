@@ -28,6 +28,7 @@ pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         peer_port: 5,
         arrived: 0,
         accepted: Accepted::Before,
+        pool_queue: None,
         start,
         first_reply: start,
         end: start + duration,

@@ -98,6 +98,9 @@ fn span(finished: &Finished) -> Span {
         all.push(KeyValue::of("tracer.accept_queue.time", seconds(accept)));
         all.push(KeyValue::of("tracer.socket_queue.time", seconds(socket)));
     }
+    if let Some(waited) = unit.pool_queue {
+        all.push(KeyValue::of("tracer.pool_queue.time", seconds(waited)));
+    }
     Span {
         trace_id: unit.trace.0.to_be_bytes().to_vec(),
         span_id: unit.id.0.to_be_bytes().to_vec(),
@@ -188,6 +191,7 @@ pub(super) mod tests {
             peer_port: 4321,
             arrived: 900,
             accepted: Accepted::At(960),
+            pool_queue: Some(70),
             start: 1_000,
             first_reply: 2_000,
             end: 5_000,
@@ -258,6 +262,7 @@ pub(super) mod tests {
             ("tracer.queue.time", "Double(1e-7)"),
             ("tracer.accept_queue.time", "Double(6e-8)"),
             ("tracer.socket_queue.time", "Double(4e-8)"),
+            ("tracer.pool_queue.time", "Double(7e-8)"),
         ] {
             assert_eq!(text(span, key), expected, "{key}");
         }

@@ -78,6 +78,9 @@ pub struct UnitView {
     pub accept_queue_s: Option<f64>,
     /// Seconds of these after that; `null` when not known.
     pub socket_queue_s: Option<f64>,
+    /// Seconds its jobs waited for threads of pools, within its duration; absent when it had none or it is not certain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool_queue_s: Option<f64>,
     /// Seconds.
     pub cpu_s: f64,
     /// Seconds.
@@ -147,6 +150,7 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         duration_s: seconds(unit.duration()),
         queue_s: seconds(unit.queue()),
         accept_queue_s: unit.queues().map(|queues| seconds(queues.accept)),
+        pool_queue_s: unit.pool_queue.map(seconds),
         socket_queue_s: unit.queues().map(|queues| seconds(queues.socket)),
         cpu_s: seconds(unit.cost.cpu),
         runqueue_s: seconds(unit.cost.runq),
