@@ -86,7 +86,8 @@ fn java() {
         command.args(["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(dir).arg("Pool");
         command
     };
-    judge("javapool", command, 0.5);
+    // When its own locks have looked like jobs nobody waits for, nothing of it is certain for a while.
+    judge("javapool", command, 0.05);
 }
 
 #[test]
@@ -97,5 +98,5 @@ fn python() {
         command.arg("-u").arg(source("pool.py"));
         command
     };
-    judge("pythonpool", command, 0.5);
+    judge("pythonpool", command, 0.3);
 }

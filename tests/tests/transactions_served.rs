@@ -4,7 +4,7 @@
 use tracer_tests::agent::Agent;
 use tracer_tests::truth::{Application, Mode, report, run};
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, scratch};
+use tracer_tests::{begin, php, scratch};
 
 /// A kind of `tree_served.py`, which needs `program`.
 struct Served {
@@ -148,11 +148,13 @@ fn puma() {
 
 #[test]
 fn php_fpm() {
-    // It writes its title over its environment.
+    // It writes its title over its environment: it is known by its program, whose name has the version in it.
+    let program = php::program().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let program: &'static str = program.map_or("php-fpm", |name| Box::leak(name.into_boxed_str()));
     judge(&Served {
-        name: "php-fpm8.2",
+        name: program,
         arguments: &["-u", "-X", "served=php"],
-        program: "php-fpm8.2",
+        program,
         title: "PHP-FPM behind nginx",
         right: [0.999, 0.999],
     });
