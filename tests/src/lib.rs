@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod chain;
 pub mod faults;
 pub mod go;
+pub mod haproxy;
 pub mod hosts;
 pub mod http;
 pub mod http2;

@@ -148,13 +148,12 @@ fn puma() {
 
 #[test]
 fn php_fpm() {
-    // It writes its title over its environment: it is known by its program, whose name has the version in it.
+    // It writes its title over its environment: it is known by that. Its program's name has the version in it.
     let program = php::program().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let program: &'static str = program.map_or("php-fpm", |name| Box::leak(name.into_boxed_str()));
     judge(&Served {
-        name: program,
+        name: "php-fpm",
         arguments: &["-u", "-X", "served=php"],
-        program,
+        program: program.map_or("php-fpm", |name| Box::leak(name.into_boxed_str())),
         title: "PHP-FPM behind nginx",
         right: [0.999, 0.999],
     });

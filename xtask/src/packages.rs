@@ -70,7 +70,6 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("python3-gevent", "", Need::Programs, "requests as greenlets"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("apache2-bin", "apache2", Need::Programs, "a web server in three kinds: processes, threads, an event loop"),
-    package("haproxy", "haproxy", Need::Programs, "a proxy whose threads share connections"),
     package("puma", "puma", Need::Programs, "an application server in Ruby"),
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
     package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi and SCGI, with a log"),
@@ -81,6 +80,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
     package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
     package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
+    package("haproxy", "haproxy", Need::Programs, "a proxy that says whom it speaks for (PROXY protocol)"),
     package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
     package(
         "openjdk-17-jdk-headless",

@@ -33,6 +33,7 @@ pub(super) struct Held {
     pub(super) len: u64,
     pub(super) head: Vec<u8>,
     pub(super) tail: Vec<u8>,
+    pub(super) pieces: Vec<u8>,
     pub(super) at: Stamp,
     pub(super) arrived: Nanos,
 }
@@ -151,6 +152,7 @@ impl Conversation {
             head_tx: self.tx.head_wanted,
             rx_skip: self.rx.skip(),
             tx_skip: self.tx.skip(),
+            frames: false,
         }
     }
 
@@ -206,7 +208,13 @@ impl Conversation {
             // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
             let other = held.first().is_some_and(|held| held.at.tid == chunk.at.tid);
             if other || chunk.pos > self.stream(requests).pos {
+                let some = !held.is_empty();
                 self.feed_held(std::mem::take(&mut held), settings, out);
+                // They came before it: what they left open this ends.
+                if some {
+                    self.turn(chunk.dir, settings, out);
+                    (self.turned, self.last_dir) = (true, Some(chunk.dir));
+                }
             }
         }
         let touched = self.feed(chunk, settings, out);
@@ -217,9 +225,9 @@ impl Conversation {
     /// Takes the replies that were put aside.
     fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
         let Some(requests) = self.requests else { return };
-        for Held { dir, pos, len, head, tail, at, arrived } in held {
+        for Held { dir, pos, len, head, tail, pieces, at, arrived } in held {
             debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
-            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, at, arrived };
+            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, pieces: &pieces, at, arrived };
             self.turn(chunk.dir, settings, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);
@@ -246,6 +254,7 @@ impl Conversation {
             len: chunk.len,
             head: chunk.head.to_vec(),
             tail: chunk.tail.to_vec(),
+            pieces: chunk.pieces.to_vec(),
             at: chunk.at,
             arrived: chunk.arrived,
         });
@@ -361,7 +370,11 @@ impl Conversation {
         self.parser = Some(protocol.open());
         self.requests = Some(dir);
         self.verdict = Verdict::Trace;
-        self.feed(&Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], at, arrived }, settings, out);
+        self.feed(
+            &Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], pieces: &[], at, arrived },
+            settings,
+            out,
+        );
         true
     }
 
@@ -503,6 +516,11 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
+            // What answers the only one that waits may still show by its end.
+            if !is_request && self.pair.len() == 1 && self.protocol.is_some_and(Protocol::trails) {
+                stream.state = State::Trailing;
+                return 0;
+            }
             out.push(Said::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::Lost;
             if self.pipelines() {

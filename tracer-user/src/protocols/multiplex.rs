@@ -198,7 +198,8 @@ impl Multiplexed {
     pub(super) fn want(&self) -> Want {
         let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
-        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx) }
+        let frames = self.framed.is_walked();
+        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
     }
 
     /// Whether a server works on several requests at a time.
@@ -319,7 +320,7 @@ impl Multiplexed {
                 if self.framed.is_padding(left) {
                     break;
                 }
-                if self.reckon(dir) {
+                if self.goes_on(dir, chunk.at, out) || self.reckon(dir) {
                     continue;
                 }
                 self.lane(dir).head_wanted = HEAD_MAX;
@@ -513,7 +514,7 @@ impl Multiplexed {
             if rest == 0 {
                 return;
             }
-            if self.lane(dir).lost.is_some() || !self.reckon(dir) {
+            if self.lane(dir).lost.is_some() || !self.goes_on(dir, before, out) && !self.reckon(dir) {
                 return self.lose(dir, rest, out);
             }
         }
