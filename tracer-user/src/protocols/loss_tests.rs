@@ -134,7 +134,8 @@ fn what_came_unasked_and_was_not_captured_ends_with_the_next_request() {
             let at = Stamp { nanos: n as u64 + 1, pid: 1, tid: tids[which], reads };
             let head = &bytes[..bytes.len().min(*captured)];
             let tail = &bytes[bytes.len().saturating_sub(8).max(head.len())..];
-            let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, at, arrived: 0 };
+            let chunk =
+                Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, pieces: &[], at, arrived: 0 };
             pos[which] += bytes.len() as u64;
             conversation.bytes(&chunk, &Settings::default(), &mut said);
         }
