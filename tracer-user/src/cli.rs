@@ -100,6 +100,17 @@ pub struct Live {
     /// File with the key all agents share: 64 hexadecimal digits (openssl rand -hex 32), mode 0600.
     #[arg(long, value_name = "FILE")]
     pub relay_key: Option<PathBuf>,
+    /// This agent's certificate (PEM), in the place of a key: agents speak mutual TLS 1.3. Issue it for TLS servers and
+    /// clients, and for the names and addresses other agents dial this one by. Read again when it has changed.
+    #[arg(long, value_name = "FILE", conflicts_with = "relay_key")]
+    pub relay_cert: Option<PathBuf>,
+    /// The certificate's key (PEM), mode 0600.
+    #[arg(long, value_name = "FILE")]
+    pub relay_cert_key: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities whose agents are spoken to. Use one that issues to agents only: whoever has a
+    /// certificate of it is believed.
+    #[arg(long, value_name = "FILE")]
+    pub relay_ca: Option<PathBuf>,
     /// Trace only sockets of the network namespace the agent runs in.
     #[arg(long)]
     pub own_netns: bool,

@@ -15,8 +15,8 @@ use crate::relay;
 use crate::relay::event::{Event, Mode};
 use crate::relay::hub::Hub;
 
-/// Most batches taken before records get their turn.
-const BATCHES: usize = 64;
+/// Messages after which records get their turn.
+const MESSAGES: usize = 4096;
 /// The pipeline learns that time passed at least this often while agents may wait for word; nanoseconds.
 const TIME: Nanos = 10_000_000;
 
@@ -89,8 +89,10 @@ impl Agent {
             relaying.mode = mode;
             hear(Event::Mode(mode));
         }
-        for _ in 0..BATCHES {
+        let mut heard = 0;
+        while heard < MESSAGES {
             let Some(received) = relaying.hub.receive() else { break };
+            heard += received.messages.len();
             for message in received.messages {
                 relaying.told = hear(Event::Said(received.from.clone(), message));
             }
