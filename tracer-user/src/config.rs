@@ -519,6 +519,7 @@ mod tests {
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
             ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
             ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
+            ("[relay]\nnats = \"bus\"\n", "t.toml:2:8: expected a NATS server"),
             ("[relay]\nport = 0\n", "t.toml:2:8: 0 is out of range"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),

@@ -44,10 +44,12 @@ impl Relaying {
             .build()
             .map_err(|error| Failure::Running(format!("no thread for other agents: {error}")))?;
         let hub = runtime.block_on(Hub::start(settings, own)).map_err(|error| {
-            let listen = config.listen.map(|listen| listen.to_string()).unwrap_or_default();
-            Failure::Running(format!(
-                "cannot listen for other agents on {listen}: {error}; choose another with --relay"
-            ))
+            Failure::Running(match config.listen {
+                Some(listen) if config.nats.is_none() => {
+                    format!("cannot listen for other agents on {listen}: {error}; choose another with --relay")
+                }
+                _ => format!("cannot speak to other agents: {error}"),
+            })
         })?;
         Ok(Some(Self { hub, mode: Mode::Off, told: 0, _runtime: Background(Some(runtime)) }))
     }

@@ -263,6 +263,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
         config.relay.peers.clone_from(&options.relay_peer);
     }
     let relay = &mut config.relay;
+    if options.relay_nats.is_some() {
+        relay.nats.clone_from(&options.relay_nats);
+    }
     for (given, file) in [
         (&options.relay_key, &mut relay.key_file),
         (&options.relay_cert, &mut relay.cert_file),

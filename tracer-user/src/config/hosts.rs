@@ -20,6 +20,7 @@ pub(super) struct RelayFile {
     peers: Vec<Spanned<String>>,
     discover: Option<bool>,
     port: Option<Spanned<i64>>,
+    nats: Option<Spanned<String>>,
     key_file: Option<Spanned<String>>,
     cert_file: Option<Spanned<String>>,
     cert_key_file: Option<Spanned<String>>,
@@ -38,6 +39,8 @@ pub struct Relay {
     pub discover: bool,
     /// Port of those.
     pub port: u16,
+    /// The NATS server agents meet at, in the place of dialling each other.
+    pub nats: Option<String>,
     /// File of the key all share.
     pub key_file: Option<PathBuf>,
     /// This agent's certificate: in the place of a key.
@@ -55,10 +58,11 @@ const PEERS: usize = 64;
 
 impl Default for Relay {
     fn default() -> Self {
-        let (listen, peers) = (None, Vec::new());
+        let (listen, peers, nats) = (None, Vec::new(), None);
         let (key_file, cert_file, cert_key_file, ca_file) = (None, None, None, None);
         let port = relay::settings::PORT;
-        Self { listen, peers, discover: true, port, key_file, cert_file, cert_key_file, ca_file, insecure: false }
+        let (discover, insecure) = (true, false);
+        Self { listen, peers, discover, port, nats, key_file, cert_file, cert_key_file, ca_file, insecure }
     }
 }
 
@@ -83,6 +87,12 @@ impl Relay {
             }
             found.peers.push(peer.into_inner());
         }
+        if let Some(nats) = file.nats.filter(|nats| !nats.get_ref().is_empty()) {
+            if !is_server(nats.get_ref()) {
+                return Err(source.wrong(&nats.span(), "expected a NATS server, such as \"nats://bus.internal:4222\""));
+            }
+            found.nats = Some(nats.into_inner());
+        }
         found.key_file = source.absolute(file.key_file)?;
         found.cert_file = source.absolute(file.cert_file)?;
         found.cert_key_file = source.absolute(file.cert_key_file)?;
@@ -92,7 +102,7 @@ impl Relay {
 
     /// Whether agents of other hosts are spoken to at all.
     pub fn is_on(&self) -> bool {
-        self.listen.is_some() || !self.peers.is_empty()
+        self.listen.is_some() || !self.peers.is_empty() || self.nats.is_some()
     }
 
     /// Reads key or certificates; says what is wrong with these settings.
@@ -102,11 +112,15 @@ impl Relay {
                 "'{peer}' is no agent's address: expected a host and a port, such as db1.internal:9465"
             ));
         }
+        if let Some(nats) = self.nats.as_deref().filter(|nats| !is_server(nats)) {
+            return Err(format!("'{nats}' is no NATS server: expected nats://HOST:4222 or tls://HOST:4222"));
+        }
         let settings = Settings {
             listen: self.listen,
             peers: self.peers.clone(),
             discover: self.discover,
             port: self.port,
+            nats: self.nats.clone(),
             trust: self.trust()?,
             insecure: self.insecure,
         };
@@ -138,4 +152,9 @@ impl Relay {
 fn is_place(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
+}
+
+/// Whether it is the address of a NATS server.
+fn is_server(text: &str) -> bool {
+    ["nats://", "tls://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
 }

@@ -45,9 +45,16 @@ impl Bans {
         self.until.iter().any(|(until, known)| *known == address && *until > now)
     }
 
-    /// Whether `address` may come in. Each that may has to [`Self::leave`].
-    pub fn enter(&mut self, now: Instant, address: IpAddr) -> bool {
-        if self.is_banned(now, address) || self.count >= SESSIONS {
+    /// Whether `address` may come in; `None` where a NATS server does not tell it. Each that may has to [`Self::leave`].
+    pub fn enter(&mut self, now: Instant, address: Option<IpAddr>) -> bool {
+        if self.count >= SESSIONS {
+            return false;
+        }
+        let Some(address) = address else {
+            self.count += 1;
+            return true;
+        };
+        if self.is_banned(now, address) {
             return false;
         }
         let inside = self.inside.entry(place(address)).or_default();
@@ -60,8 +67,11 @@ impl Bans {
     }
 
     /// One from `address` has gone.
-    pub fn leave(&mut self, address: IpAddr) {
-        let address = place(address);
+    pub fn leave(&mut self, address: Option<IpAddr>) {
+        let Some(address) = address.map(place) else {
+            self.count = self.count.saturating_sub(1);
+            return;
+        };
         if let Some(inside) = self.inside.get_mut(&address) {
             *inside -= 1;
             self.count -= 1;
@@ -92,13 +102,14 @@ mod tests {
     #[test]
     fn nobody_gets_all_the_room() {
         let (now, mut bans) = (Instant::now(), Bans::default());
-        let address = |host: u8, n: u8| IpAddr::from([0x2001, 0xdb8, 0, host.into(), 0, 0, 0, n.into()]);
+        let place = |host: u8, n: u8| IpAddr::from([0x2001, 0xdb8, 0, host.into(), 0, 0, 0, n.into()]);
+        let address = |host: u8, n: u8| Some(place(host, n));
         let entered = (0..100).filter(|n| bans.enter(now, address(1, *n))).count();
         assert_eq!(entered, SESSIONS_EACH, "addresses of one host's network");
         assert!(bans.enter(now, address(2, 1)));
         bans.leave(address(1, 99));
         assert!(bans.enter(now, address(1, 100)) && !bans.enter(now, address(1, 101)));
-        bans.ban(now, address(3, 7));
+        bans.ban(now, place(3, 7));
         assert!(!bans.enter(now, address(3, 8)) && bans.enter(now + BAN, address(3, 8)));
         let entered = (10..200).flat_map(|host| (0..2).map(move |n| (host, n)));
         let entered = entered.filter(|(host, n)| bans.enter(now, address(*host, *n))).count();
@@ -107,6 +118,8 @@ mod tests {
         (0..SESSIONS_EACH).for_each(|_| bans.leave(address(1, 0)));
         bans.leave(address(2, 0));
         bans.leave(address(3, 0));
+        assert_eq!((0..2 * SESSIONS).filter(|_| bans.enter(now, None)).count(), SESSIONS);
+        (0..SESSIONS).for_each(|_| bans.leave(None));
         assert!(bans.inside.is_empty() && bans.count == 0);
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         bans.ban(now, mapped);

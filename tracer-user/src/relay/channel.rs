@@ -1,4 +1,4 @@
-//! A session's bytes: frames over TCP, encrypted and authenticated by a key both agents share or by certificates
+//! A session's bytes: frames over TCP, or what is like it, encrypted and authenticated by a key both agents share or by certificates
 //! (`tls.rs`), or plain.
 //!
 //! With a key every frame is a message of Noise (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, revision 34): who does not
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use snow::{Builder, TransportState};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 use super::settings::Trust;
 use super::tls;
@@ -84,6 +83,10 @@ pub struct Channel {
 
 type Shared = std::sync::Arc<std::sync::Mutex<TransportState>>;
 
+/// What carries bytes both ways, in order and whole.
+pub trait Link: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static {}
+impl<T: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static> Link for T {}
+
 trait Reads: AsyncRead + std::fmt::Debug + Send + Unpin {}
 impl<T: AsyncRead + std::fmt::Debug + Send + Unpin> Reads for T {}
 trait Writes: AsyncWrite + std::fmt::Debug + Send + Unpin {}
@@ -112,12 +115,11 @@ pub struct Reader {
 
 impl Channel {
     /// Agrees on a session with the other end of `stream`.
-    pub async fn agree(stream: TcpStream, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
+    pub async fn agree(stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
         tokio::time::timeout(HANDSHAKE, Self::handshake(stream, trust, end)).await.map_err(|_| Broken::Slow)?
     }
 
-    async fn handshake(mut stream: TcpStream, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
-        stream.set_nodelay(true)?;
+    async fn handshake(mut stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
         let noise = match trust {
             Trust::Anybody => None,
             Trust::Key(secret) => Some(agree_on_keys(&mut stream, secret, matches!(end, End::Dialled(_))).await?),
@@ -130,7 +132,7 @@ impl Channel {
                 return Ok(Self::of(Box::new(read), Box::new(write), None, tls::RECORD));
             }
         };
-        let (read, write) = stream.into_split();
+        let (read, write) = tokio::io::split(stream);
         Ok(Self::of(Box::new(BufReader::new(read)), Box::new(write), noise, 0))
     }
 
@@ -143,7 +145,7 @@ impl Channel {
 }
 
 /// The handshake of Noise.
-async fn agree_on_keys(stream: &mut TcpStream, secret: &Secret, dialled: bool) -> Result<Shared, Broken> {
+async fn agree_on_keys(stream: &mut impl Link, secret: &Secret, dialled: bool) -> Result<Shared, Broken> {
     let pattern = PATTERN.parse().map_err(|_| Broken::Key)?;
     let builder = Builder::new(pattern).prologue(PROLOGUE).and_then(|builder| builder.psk(0, &secret.0));
     let builder = builder.map_err(|_| Broken::Key)?;

@@ -18,9 +18,10 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
-use super::channel::{Broken, End};
+use super::channel::{Broken, End, Link};
 use super::event::Mode;
 use super::message::Message;
+use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
 use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
@@ -138,7 +139,14 @@ impl Hub {
         let (queue, waiting) = mpsc::channel(BATCHES);
         let (sender, inbox) = mpsc::channel(BATCHES);
         let state = Arc::new(State::default());
-        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), inbox: sender };
+        let nats = match &settings.nats {
+            Some(url) => Some(Nats::connect(url).await?),
+            None => None,
+        };
+        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), nats, inbox: sender };
+        if let Some(nats) = common.nats.clone() {
+            tokio::spawn(meet(nats, common.clone()));
+        }
         if let Some(listener) = listener {
             tokio::spawn(accept(listener, common.clone()));
         }
@@ -199,6 +207,8 @@ struct Common {
     settings: Arc<Settings>,
     own: Agent,
     state: Arc<State>,
+    /// Where agents meet, in the place of dialling each other.
+    nats: Option<Nats>,
     inbox: mpsc::Sender<Received>,
 }
 
@@ -249,26 +259,38 @@ impl Common {
     }
 
     /// Someone said what no agent says.
-    fn refuse(&self, address: IpAddr, why: &Ended) {
+    fn refuse(&self, place: &str, address: Option<IpAddr>, why: &Ended) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
-        if why.is_hostile() {
+        if let Some(address) = address.filter(|_| why.is_hostile()) {
             lock(&self.state.bans).ban(Instant::now(), address);
         }
         let level = if why.is_hostile() { log::Level::Warn } else { log::Level::Info };
-        log::log!(level, "relay: {address} refused: {why}");
+        log::log!(level, "relay: {place} refused: {why}");
     }
 
-    /// A session somebody opened, to its end.
-    async fn serve(&self, stream: TcpStream, from: SocketAddr) {
+    /// Lets somebody in, where there is room.
+    fn admit(self, stream: impl Link, place: String, address: Option<IpAddr>) {
+        if !lock(&self.state.bans).enter(Instant::now(), address) {
+            self.state.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        tokio::spawn(async move {
+            self.serve(stream, place, address).await;
+            lock(&self.state.bans).leave(address);
+        });
+    }
+
+    /// A session somebody opened, to its end; whoever came from a NATS server has no address.
+    async fn serve(&self, stream: impl Link, place: String, address: Option<IpAddr>) {
         let mut session = match Session::begin(stream, &self.settings.trust, End::Accepted, &self.own).await {
             Ok(session) => session,
             Err(Ended::Broken(Broken::Io(_)) | Ended::Itself) => return,
-            Err(why) => return self.refuse(from.ip(), &why),
+            Err(why) => return self.refuse(&place, address, &why),
         };
-        let id = self.enter(from.to_string(), "in");
+        let id = self.enter(place.clone(), "in");
         let traffic = self.up(id, &session.agent);
         // Numbers are known to all that were ever spoken to: whoever says another's from elsewhere is not that one.
-        let number = self.state.hasher.hash_one((session.agent.number, from.ip()));
+        let number = self.state.hasher.hash_one((session.agent.number, address));
         let agent = Agent { number, host: Arc::clone(&session.agent.host) };
         session.agent = agent.clone();
         let (sender, mut outbox) = mpsc::channel(QUEUE);
@@ -284,7 +306,7 @@ impl Common {
         self.down(id, true, &ended);
         lock(&self.state.peers).remove(&id);
         if ended.is_hostile() {
-            self.refuse(from.ip(), &ended);
+            self.refuse(&place, address, &ended);
         }
     }
 
@@ -334,9 +356,14 @@ impl Common {
     }
 
     async fn reach(&self, place: &str) -> Result<Session, Ended> {
+        let (trust, end) = (&self.settings.trust, End::Dialled(place));
+        if let Some(nats) = &self.nats {
+            let stream = tokio::time::timeout(DIAL, nats.dial(place)).await.map_err(|_| Broken::Slow)?;
+            return Session::begin(stream.map_err(Broken::Io)?, trust, end, &self.own).await;
+        }
         let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
         let stream = stream.map_err(Broken::Io)?;
-        if self.settings.trust.is_blind() && !self.settings.insecure {
+        if trust.is_blind() && !self.settings.insecure {
             let far = stream.peer_addr().map_err(Broken::Io)?;
             if !far.ip().is_loopback() {
                 return Err(Broken::Io(io::Error::other(
@@ -345,7 +372,8 @@ impl Common {
                 .into());
             }
         }
-        Session::begin(stream, &self.settings.trust, End::Dialled(place), &self.own).await
+        stream.set_nodelay(true).map_err(Broken::Io)?;
+        Session::begin(stream, trust, end, &self.own).await
     }
 
     /// Whoever answers for a request has its connection's other end: it is this way.
@@ -375,15 +403,29 @@ async fn accept(listener: TcpListener, common: Common) {
                 continue;
             }
         };
-        if !lock(&common.state.bans).enter(Instant::now(), from.ip()) {
-            common.state.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
+        // Frames are whole messages: none waits for another.
+        let _ = stream.set_nodelay(true);
+        common.clone().admit(stream, from.to_string(), Some(from.ip()));
+    }
+}
+
+/// Takes those that come by way of a NATS server.
+async fn meet(nats: Nats, common: Common) {
+    let (sender, mut found) = mpsc::channel(16);
+    let server = nats.server().to_owned();
+    let host = Arc::clone(&common.own.host);
+    let admit = async {
+        while let Some(stream) = found.recv().await {
+            common.clone().admit(stream, server.clone(), None);
         }
-        let common = common.clone();
-        tokio::spawn(async move {
-            common.serve(stream, from).await;
-            lock(&common.state.bans).leave(from.ip());
-        });
+    };
+    tokio::select! {
+        ended = nats.listen(&host, sender) => {
+            let why = ended.err().map(|error| error.to_string()).unwrap_or_default();
+            log::error!("relay: agents cannot reach this one by way of {server} any more: {why}");
+        }
+        () = admit => {}
+        () = common.inbox.closed() => {}
     }
 }
 

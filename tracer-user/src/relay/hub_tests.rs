@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn settings(secret: Option<u8>, peers: Vec<String>) -> Settings {
     let trust = secret.map_or(Trust::Anybody, |byte| Trust::Key(Secret([byte; 32])));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    Settings { listen, peers, discover: false, port: 1, trust, insecure: false }
+    Settings { listen, peers, discover: false, port: 1, nats: None, trust, insecure: false }
 }
 
 async fn hub(number: u64, secret: Option<u8>, peers: &[SocketAddr]) -> Hub {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::channel::{Broken, CONTENT, Channel, End, Reader, Writer};
+use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
 use super::hold::Hold;
 use super::message::{Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Trust;
@@ -154,7 +153,7 @@ pub struct Session {
 
 impl Session {
     /// Agrees on a session over `stream`, of which this is that `end`.
-    pub async fn begin(stream: TcpStream, trust: &Trust, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
+    pub async fn begin(stream: impl Link, trust: &Trust, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
         let Channel { mut writer, mut reader } = Channel::agree(stream, trust, end).await?;
         let mut encoder = Encoder::default();
         let mut bytes = Vec::new();

@@ -41,6 +41,8 @@ pub struct Settings {
     pub discover: bool,
     /// Port of agents that are looked for.
     pub port: u16,
+    /// The NATS server agents meet at, in the place of dialling each other; with user and password.
+    pub nats: Option<String>,
     /// What agents know each other by.
     pub trust: Trust,
     /// Speak to agents beyond loopback without a key or certificates.
@@ -52,6 +54,12 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         if !self.trust.is_blind() || self.insecure {
             return Ok(());
+        }
+        if self.nats.is_some() {
+            return Err("agents that meet at a NATS server need a key (relay.key_file, --relay-key) or certificates \
+                        (relay.cert_file, --relay-cert), which the server does not have; or say relay.insecure = true \
+                        where whoever may publish there may be believed"
+                .into());
         }
         match self.listen {
             Some(address) if !address.ip().is_loopback() => Err(format!(
@@ -120,11 +128,14 @@ mod tests {
             peers: Vec::new(),
             discover: false,
             port: PORT,
+            nats: None,
             trust: Trust::Anybody,
             insecure,
         };
         assert!(settings("127.0.0.1:1", false).check().is_ok());
         assert!(settings("0.0.0.0:1", false).check().unwrap_err().contains("without a key"));
+        let met = |insecure| Settings { nats: Some("nats://a:1".into()), ..settings("127.0.0.1:1", insecure) }.check();
+        assert!(met(false).unwrap_err().contains("--relay-key") && met(true).is_ok());
         assert!(settings("0.0.0.0:1", true).check().is_ok());
         assert!(Settings { trust: Trust::Key(Secret([0; 32])), ..settings("0.0.0.0:1", false) }.check().is_ok());
     }

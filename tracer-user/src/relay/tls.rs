@@ -16,8 +16,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
-use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use super::channel::Link;
 
 /// What both ends must mean by their bytes.
 const ALPN: &[u8] = b"tracer-relay/1";
@@ -81,7 +82,7 @@ impl Identity {
     }
 
     /// Agrees with whoever was dialled at `place` (`HOST:PORT`), whose certificate must be for that host.
-    pub(super) async fn dialled(&self, stream: TcpStream, place: &str) -> Result<TlsStream<TcpStream>, io::Error> {
+    pub(super) async fn dialled<S: Link>(&self, stream: S, place: &str) -> io::Result<TlsStream<S>> {
         let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
@@ -91,7 +92,7 @@ impl Identity {
     }
 
     /// Agrees with whoever dialled.
-    pub(super) async fn accepted(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, io::Error> {
+    pub(super) async fn accepted<S: Link>(&self, stream: S) -> io::Result<TlsStream<S>> {
         Ok(TlsStream::Server(self.ends().acceptor.accept(stream).await?))
     }
 }

@@ -198,7 +198,7 @@ async fn hub(number: u64, known: &Known, peers: &[SocketAddr]) -> Hub {
     let trust = Trust::Certificates(Arc::clone(&known.identity));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let peers = peers.iter().map(ToString::to_string).collect();
-    let settings = Settings { listen, peers, discover: false, port: 1, trust, insecure: false };
+    let settings = Settings { listen, peers, discover: false, port: 1, nats: None, trust, insecure: false };
     Hub::start(settings, Agent { number, host: format!("host{number}").into() }).await.unwrap()
 }
 
