@@ -137,7 +137,9 @@ impl Liar {
 
     async fn say(&mut self, messages: &[Message]) -> Result<(), Broken> {
         let mut bytes = Vec::new();
-        messages.iter().for_each(|message| self.encoder.put(message, &mut bytes));
+        for message in messages {
+            self.encoder.put(message, &mut bytes);
+        }
         self.writer.send(&bytes).await
     }
 
@@ -277,7 +279,7 @@ fn lies() {
             for number in 1..=3 {
                 let mut liar = Liar::dial(own(2), place, number, VERSION).await.expect("let in");
                 for batch in 0..150u64 {
-                    let lies: Vec<Message> = (0..200).map(|n| lie(number << 32 | (batch * 200 + n) / 2)).collect();
+                    let lies: Vec<Message> = (0..200).map(|n| lie((number << 32) + batch * 100 + n / 2)).collect();
                     liar.say(&lies).await.expect("it is an agent so far as is known");
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
