@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     for kind in Kind::ALL {
         fixed[0] = kind as u8;
         match decode::record(&fixed) {
-            Ok(Record::Op { op, head, tail }) => assert!(head.len() + tail.len() <= op.bytes as usize),
+            Ok(Record::Op { op, head, tail, .. }) => assert!(head.len() + tail.len() <= op.bytes as usize),
             Ok(Record::Sample { sample, user, kernel }) => {
                 assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
             }

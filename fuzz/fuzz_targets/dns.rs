@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         rest = next;
         let dir = if flags & 1 == 0 { Rx } else { Tx };
         let len = bytes.len() as u64;
-        let chunk = Chunk { dir, pos: 0, len, head: bytes, tail: &[], at: Stamp::default(), arrived: 0 };
+        let chunk = Chunk { dir, pos: 0, len, head: bytes, tail: &[], pieces: &[], at: Stamp::default(), arrived: 0 };
         conversation.moved(true, &chunk, &Settings::default(), &mut out);
     }
     conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut out);

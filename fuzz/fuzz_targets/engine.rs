@@ -61,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
                     ..Op::default()
                 };
                 *position += head.len() as u64;
-                engine.record(&Record::Op { op, head, tail: &[] }, &mut out);
+                engine.record(&Record::Op { op, head, tail: &[], pieces: &[] }, &mut out);
             }
             3 => engine.record(
                 &Record::Open(Open {

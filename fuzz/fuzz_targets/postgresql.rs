@@ -22,7 +22,11 @@ fuzz_target!(|data: &[u8]| {
         let tail = if head.len() < bytes.len() { &bytes[bytes.len().saturating_sub(8).max(head.len())..] } else { &[] };
         let at = Stamp { nanos, pid: 1, tid: 1, reads: nanos as u32 / 2 };
         let len = bytes.len() as u64;
-        conversation.bytes(&Chunk { dir, pos: pos[which], len, head, tail, at, arrived: 0 }, &settings, out);
+        conversation.bytes(
+            &Chunk { dir, pos: pos[which], len, head, tail, pieces: &[], at, arrived: 0 },
+            &settings,
+            out,
+        );
         pos[which] = pos[which].saturating_add(len);
     };
     play(0, STARTUP, usize::MAX, 0, &mut out);

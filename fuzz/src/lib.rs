@@ -19,7 +19,7 @@ pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
         let which = usize::from(*dir == Direction::Tx);
         let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
         let len = bytes.len() as u64;
-        let chunk = Chunk { dir: *dir, pos: pos[which], len, head: bytes, tail: &[], at, arrived: 0 };
+        let chunk = Chunk { dir: *dir, pos: pos[which], len, head: bytes, tail: &[], pieces: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
         pos[which] += len;
         nanos += 1;
@@ -44,7 +44,11 @@ pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
         let unseen = if flags & 0x40 != 0 { u64::from(*captured) << 20 } else { 0 };
         let len = bytes.len() as u64 + unseen;
         let tail = &bytes[bytes.len().saturating_sub(8).max(head.len())..];
-        conversation.bytes(&Chunk { dir, pos: pos[which], len, head, tail, at, arrived: 0 }, &settings, &mut out);
+        conversation.bytes(
+            &Chunk { dir, pos: pos[which], len, head, tail, pieces: between(*flags, bytes), at, arrived: 0 },
+            &settings,
+            &mut out,
+        );
         pos[which] = pos[which].saturating_add(len);
         let _ = conversation.want();
     }
@@ -53,6 +57,11 @@ pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
     let begun = out.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
     let done = out.iter().filter(|word| matches!(word, Said::Done { .. })).count();
     assert_eq!(begun, done, "{out:?}");
+}
+
+/// What was captured between an operation's front and its end: anything.
+fn between(flags: u8, bytes: &[u8]) -> &[u8] {
+    if flags & 0x60 == 0x60 { bytes } else { &[] }
 }
 
 /// One connection whose messages carry the number of their exchange, at either end, from its beginning or from its
@@ -69,7 +78,7 @@ pub fn framed(opening: &[u8], frame: fn(Way, &[u8]) -> Vec<u8>, data: &[u8]) {
     if first & 4 == 0 {
         let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
         let len = opening.len() as u64;
-        let chunk = Chunk { dir: requests, pos: 0, len, head: opening, tail: &[], at, arrived: 0 };
+        let chunk = Chunk { dir: requests, pos: 0, len, head: opening, tail: &[], pieces: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
         assert!(conversation.protocol().is_some(), "the connection is recognised");
         pos[usize::from(requests == Direction::Tx)] = len;
@@ -100,7 +109,8 @@ pub fn framed(opening: &[u8], frame: fn(Way, &[u8]) -> Vec<u8>, data: &[u8]) {
         let unseen = if flags & 0x40 != 0 { u64::from(flags & 0x30) << 12 } else { 0 };
         let len = bytes.len() as u64 + unseen;
         let tail = &bytes[bytes.len().saturating_sub(8).max(captured)..];
-        let chunk = Chunk { dir, pos: pos[which], len, head: &bytes[..captured], tail, at, arrived: 0 };
+        let (head, pieces) = (&bytes[..captured], between(*flags, &bytes));
+        let chunk = Chunk { dir, pos: pos[which], len, head, tail, pieces, at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
         pos[which] = pos[which].saturating_add(len);
         let _ = conversation.want();

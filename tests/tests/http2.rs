@@ -285,8 +285,8 @@ fn grpc_calls_and_what_came_of_them() {
     no_secret(agent);
 }
 
-/// Calls of long messages: one at a time they are whole at both ends, whatever frames they come in; many at once, whose frames begin
-/// beyond what is captured, have no wrong name and no wrong outcome, and what is missing is counted.
+/// Calls of long messages, one at a time and several at once, are whole at both ends, whatever frames they come in; no name and no
+/// outcome is wrong, and what is missing is counted.
 #[test]
 fn grpc_messages_longer_than_what_is_captured() {
     let Some(_turn) = begin("grpc large", &["python3"]) else { return };
@@ -339,6 +339,8 @@ fn grpc_messages_longer_than_what_is_captured() {
             let whole = tail.units.iter().filter(|unit| known(unit) && unit.outcome == "complete").count();
             let missed = agent.metrics().sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
             assert!(whole == 4 * wanted || missed > 0.0, "{title}: {whole} of {}", 4 * wanted);
+            // Where the kernel side lost the thread, that is seen above; it is an exception.
+            assert!(whole * 100 >= 4 * wanted * 95, "{title}: {whole} of {}", 4 * wanted);
             figure(&title, &format!("{whole} of {} ends whole, {missed} bytes not read", 4 * wanted));
         }
         agent.stop();

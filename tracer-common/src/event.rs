@@ -191,7 +191,8 @@ wire! {
 }
 
 wire! {
-    /// One send or receive on a stream socket. Followed by `head` bytes from its front and `tail` from its end.
+    /// One send or receive on a stream socket. Followed by `head` bytes from its front, `tail` from its end and `frames` of
+    /// pieces in between.
     pub struct Op {
         /// Common part.
         pub header: Header,
@@ -229,8 +230,10 @@ wire! {
         pub entity: u64,
         /// Records of kind [`Kin`] of its process so far: one that is missing shows. Wraps.
         pub kins: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Bytes of pieces that follow the bytes from the end: what frames begin with that lie behind the front. Each has a
+        /// `u64` before it, whose low half says at which byte of the operation it begins and whose high half how long it
+        /// is, and is filled up to a multiple of 8 bytes.
+        pub frames: u32,
         /// The thread's books at this moment.
         pub books: Books,
     }

@@ -6,6 +6,11 @@ pub const HEAD_MAX: usize = 8 * 1024;
 /// Bytes of payload carried from the end of an operation whose front did not fit: enough for what follows a long body in
 /// HTTP/2, trailers as gRPC has them once they are indexed, or a PING and a WINDOW_UPDATE.
 pub const TAIL_MAX: usize = 64;
+/// Most bytes of a frame's payload that are carried from behind the front of an operation: headers of requests that
+/// follow others in it, in HTTP/2.
+pub const FRAME_MAX: usize = 503;
+/// Most bytes behind a record that tell of frames which begin behind the operation's front, see [`crate::event::Op::frames`].
+pub const FRAMES_BYTES: usize = 1536;
 /// Payload carried by default where requests are expected.
 pub const HEAD_REQUEST: u16 = 4096;
 /// Payload carried by default where replies are expected.

@@ -42,8 +42,10 @@ wire! {
         pub verdict: u8,
         /// Which end connected, where the kernel side did not see it: `event::ROLE_…`.
         pub role: u8,
+        /// 1: it is HTTP/2, of which headers of frames are wanted wherever they lie.
+        pub frames: u8,
         /// Zero.
-        pub reserved: [u8; 2],
+        pub reserved: u8,
     }
 }
 

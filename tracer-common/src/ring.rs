@@ -13,7 +13,7 @@
 //!   ring then stays unused, so that every record is in one piece.
 
 use crate::event::Op;
-use crate::limits::{HEAD_MAX, TAIL_MAX};
+use crate::limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX};
 
 /// Offset of the bytes reserved.
 pub const RESERVED: usize = 0;
@@ -24,9 +24,12 @@ pub const CONSUMED: usize = 64;
 pub const DATA: usize = 128;
 /// Bytes of a slot before its record.
 pub const WORD: usize = 8;
-/// Bytes behind the ring's end. Twice the head, because the verifier takes offset and length each at their own maximum
-/// when pieces are gathered.
-pub const SLACK: usize = (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + 8).next_multiple_of(8);
+/// Bytes a record takes at most for what frames begin with: one more piece may be begun behind what is kept.
+pub const FRAMES_ROOM: usize = (FRAMES_BYTES + FRAME_MAX + 2 * 17).next_multiple_of(8);
+/// Bytes behind the ring's end. What is gathered from pieces counts twice, because the verifier takes offset and length each
+/// at their own maximum.
+pub const SLACK: usize =
+    (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + FRAMES_ROOM + FRAME_MAX + 2 * 17).next_multiple_of(8);
 /// Most rings; a power of two.
 pub const RINGS_MAX: u32 = 64;
 /// Bytes of one ring at most. Where bodies are read at 2 GB/s, 1 KiB of each operation, it holds some 30 ms of a CPU.

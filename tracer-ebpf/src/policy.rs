@@ -16,7 +16,7 @@ use tracer_common::{
 use crate::{
     offsets::AGENT_TGID,
     runtime,
-    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_IGNORED, SOCK_PASSIVE, SOCK_TURNS, Sock, Thread},
+    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_FRAMES, SOCK_IGNORED, SOCK_PASSIVE, SOCK_TURNS, Sock, Thread},
 };
 
 #[map]
@@ -105,6 +105,9 @@ pub(crate) fn refresh(sock: &mut Sock) {
     }
     if ask.verdict != VERDICT_NONE {
         sock.flags |= SOCK_DECIDED;
+    }
+    if ask.frames != 0 {
+        sock.flags |= SOCK_FRAMES;
     }
     if ask.verdict == VERDICT_TURNS {
         sock.flags |= SOCK_TURNS;

@@ -29,8 +29,20 @@ static RING_LAST: Global<u32> = Global::new(0);
 /// Times space is taken anew because an interrupt took some in between, before the record is given up.
 const TRIES: u32 = 4;
 
+/// A slot that another program completes.
+#[repr(C)]
+pub(crate) struct Parked {
+    /// Which ring, and where in it.
+    ring: u64,
+    at: u64,
+    bytes: u64,
+}
+
 /// Reserved space.
 pub(crate) struct Slot {
+    /// Which ring, and where in it.
+    ring: u32,
+    at: u64,
     /// Where the record goes.
     pub(crate) record: *mut u8,
     /// Bytes, as they count.
@@ -68,13 +80,28 @@ pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
         }
         // SAFETY: the position is within the ring, and what is behind its end has room for the largest record.
         let record = unsafe { ring.add(DATA).add((at & mask) as usize).add(WORD) };
-        return Some(Slot { record, bytes });
+        return Some(Slot { ring: cpu & RING_LAST.load(), at, record, bytes });
     }
     emit::count(lost);
     None
 }
 
 impl Slot {
+    /// What [`Slot::unpark`] needs.
+    #[inline(always)]
+    pub(crate) fn park(&self) -> Parked {
+        Parked { ring: self.ring as u64, at: self.at, bytes: self.bytes }
+    }
+
+    /// The slot that was parked.
+    #[inline(always)]
+    pub(crate) fn unpark(parked: &Parked) -> Option<Self> {
+        let ring = RINGS.get_ptr_mut(parked.ring as u32 & RING_LAST.load())?.cast::<u8>();
+        // SAFETY: the position is within the ring, and what is behind its end has room for the largest record.
+        let record = unsafe { ring.add(DATA).add((parked.at & RING_MASK.load()) as usize).add(WORD) };
+        Some(Self { ring: parked.ring as u32, at: parked.at, record, bytes: parked.bytes })
+    }
+
     /// The record, of `len` bytes, is complete: the reader may have it.
     #[inline(always)]
     pub(crate) fn complete(self, len: u64) {

@@ -7,6 +7,8 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{helpers::generated, macros::btf_map};
 
+use crate::ring::Parked;
+
 macro_rules! local_storage {
     ($(#[$meta:meta])* $name:ident, $kind:literal, $helper:ident, $object:ty) => {
         $(#[$meta])*
@@ -127,6 +129,34 @@ pub(crate) struct Thread {
     pub(crate) received: u32,
     /// Relations between its process's tasks reported when `entity` was read.
     pub(crate) kins: u32,
+    /// The operation of which frames are looked for.
+    pub(crate) walk: FrameWalk,
+}
+
+/// An operation whose record is written but not complete, and progress of the walk over its frames. Each field is read from
+/// memory where it is used, so that the verifier finds every step alike.
+#[repr(C)]
+pub(crate) struct FrameWalk {
+    /// Its record's slot, and the bytes of it that are for what frames begin with.
+    pub(crate) slot: Parked,
+    pub(crate) room: u64,
+    pub(crate) first: [u64; 3],
+    /// Where its bytes are: an array of I/O vectors and its length; or a buffer, and 0.
+    pub(crate) source: [u64; 2],
+    /// The element looked at: address and length, and with which byte of the operation it begins.
+    pub(crate) vector: [u64; 2],
+    pub(crate) element: u64,
+    /// Byte of the operation that comes next.
+    pub(crate) cur: u64,
+    /// Bytes still to be copied of what is being copied.
+    pub(crate) left: u64,
+    /// Where the next bytes go, and where the piece they are of begins, from the first piece on.
+    pub(crate) out: u64,
+    pub(crate) piece: u64,
+    /// Byte of the operation with which the piece begins.
+    pub(crate) place: u64,
+    /// Where the next frame begins, once this one's header was read.
+    pub(crate) next: u64,
 }
 
 /// What is kept per socket. Positions count bytes since the socket was first seen.
@@ -157,6 +187,23 @@ pub(crate) struct Sock {
     /// `write_seq` after the last send, and the thread that sent.
     pub(crate) tx_next: u32,
     pub(crate) tx_tid: u32,
+    /// Where frames begin, of what is received and of what is sent.
+    pub(crate) frames: [Frames; 2],
+}
+
+/// Where frames begin in one direction of a socket.
+#[repr(C)]
+pub(crate) struct Frames {
+    /// Position of the next one, while `known`; if `have`, of its first byte that has not moved yet.
+    pub(crate) next: u64,
+    /// The first bytes of its header, when those have moved.
+    pub(crate) carry: u64,
+    /// How many.
+    pub(crate) have: u8,
+    pub(crate) known: u8,
+    /// Short operations of whole frames in a row.
+    pub(crate) calm: u8,
+    pub(crate) reserved: [u8; 5],
 }
 
 /// [`Sock::flags`]: its opening was reported.

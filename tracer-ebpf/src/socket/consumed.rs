@@ -93,7 +93,7 @@ fn spliced(sk: SockPtr) {
         sent_at: thread.sent_at,
         entity: 0,
         kins: 0,
-        reserved: 0,
+        frames: 0,
         books: books(task, thread, now),
     };
     if emit::event(&op, Lost::RingOp) {

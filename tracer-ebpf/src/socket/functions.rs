@@ -4,44 +4,46 @@
 //! operation passes exactly one. `…_sendpage` carries sendfile and splice, page by page, until 6.5; since then those are
 //! `…_sendmsg` too.
 
-use core::ffi::c_void;
-
 use aya_ebpf::{
     macros::{fentry, fexit},
     programs::{FEntryContext, FExitContext},
 };
 
-use super::{ALONE, MSG_PEEK, connection, moved};
+use super::{ALONE, ALONE_PAGES, ALONE_UNIX, MSG_PEEK, connection, frames, moved};
 use crate::kernel::sock::SockPtr;
 
-/// `socket` moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
+/// The socket that is the first argument moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
 #[inline(always)]
-fn exit<const TX: bool>(socket: *mut c_void, moved_bytes: i64) {
+fn exit<const TX: bool, const WHICH: u8>(ctx: &FExitContext, moved_bytes: i64) {
     if moved_bytes < 0 || (TX && moved_bytes == 0) {
         return;
     }
-    let Some(sk) = SockPtr::of_socket(socket) else { return };
-    moved::<TX, ALONE>(sk, moved_bytes as u32);
+    let Some(sk) = SockPtr::of_socket(ctx.arg(0)) else { return };
+    moved::<TX, WHICH>(ctx, sk, moved_bytes as u32);
 }
 
 macro_rules! sends {
-    ($($name:ident $function:literal),+) => { $(
+    ($($name:ident $function:literal $which:ident),+) => { $(
         /// hook: fexit (socket, msg, size) → int. Emits [`tracer_common::event::Op`].
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
-            exit::<true>(ctx.arg(0), ctx.arg::<i32>(3) as i64);
+            exit::<true, $which>(&ctx, ctx.arg::<i32>(3) as i64);
             0
         }
     )+ };
 }
-sends!(inet_sendmsg "inet_sendmsg", inet6_sendmsg "inet6_sendmsg", unix_sendmsg "unix_stream_sendmsg");
+sends!(
+    inet_sendmsg "inet_sendmsg" ALONE,
+    inet6_sendmsg "inet6_sendmsg" ALONE,
+    unix_sendmsg "unix_stream_sendmsg" ALONE_UNIX
+);
 
 macro_rules! pages {
     ($($name:ident $function:literal),+) => { $(
         /// hook: fexit (socket, page, offset, size, flags) → ssize_t, until 6.5. Emits [`tracer_common::event::Op`].
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
-            exit::<true>(ctx.arg(0), ctx.arg(5));
+            exit::<true, ALONE_PAGES>(&ctx, ctx.arg(5));
             0
         }
     )+ };
@@ -49,18 +51,22 @@ macro_rules! pages {
 pages!(inet_sendpage "inet_sendpage", unix_sendpage "unix_stream_sendpage");
 
 macro_rules! receives {
-    ($($name:ident $function:literal),+) => { $(
+    ($($name:ident $function:literal $which:ident),+) => { $(
         /// hook: fexit (socket, msg, size, flags) → int. Emits [`tracer_common::event::Op`].
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
             if ctx.arg::<i32>(3) & MSG_PEEK == 0 {
-                exit::<false>(ctx.arg(0), ctx.arg::<i32>(4) as i64);
+                exit::<false, $which>(&ctx, ctx.arg::<i32>(4) as i64);
             }
             0
         }
     )+ };
 }
-receives!(inet_recvmsg "inet_recvmsg", inet6_recvmsg "inet6_recvmsg", unix_recvmsg "unix_stream_recvmsg");
+receives!(
+    inet_recvmsg "inet_recvmsg" ALONE,
+    inet6_recvmsg "inet6_recvmsg" ALONE,
+    unix_recvmsg "unix_stream_recvmsg" ALONE_UNIX
+);
 
 /// hook: fentry sock_def_readable(sk), which `sk_data_ready` traces where it exists.
 #[fentry(function = "sock_def_readable")]
@@ -68,3 +74,22 @@ pub(crate) fn arrived_entry(ctx: FEntryContext) -> i32 {
     connection::readable(SockPtr(ctx.arg(0)));
     0
 }
+
+macro_rules! follows {
+    ($($name:ident $function:literal $tx:literal),+) => { $(
+        /// Called by those above.
+        #[fexit(function = $function)]
+        pub(crate) fn $name(ctx: FExitContext) -> i32 {
+            if let Some(sk) = SockPtr::of_socket(ctx.arg(0)) {
+                frames::follow::<$tx>(sk);
+            }
+            0
+        }
+    )+ };
+}
+follows!(
+    frames_sent "inet_sendmsg" true,
+    frames_received "inet_recvmsg" false,
+    frames_unix_sent "unix_stream_sendmsg" true,
+    frames_unix_received "unix_stream_recvmsg" false
+);

@@ -2,6 +2,7 @@
 
 mod connection;
 mod consumed;
+mod frames;
 mod functions;
 mod names;
 mod payload;
@@ -10,6 +11,7 @@ pub(crate) mod sent;
 mod uring;
 
 use aya_ebpf::{
+    EbpfContext,
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
@@ -20,6 +22,7 @@ use tracer_common::{
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
     policy::Control,
+    ring::FRAMES_ROOM,
 };
 
 use crate::{
@@ -44,7 +47,7 @@ const MSG_PEEK: i32 = 2;
 pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        moved::<true, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<true, FIRST>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -55,7 +58,7 @@ pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn tx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        moved::<true, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<true, SECOND>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -66,7 +69,7 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        moved::<false, FIRST>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<false, FIRST>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -77,13 +80,17 @@ pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        moved::<false, SECOND>(SockPtr(ctx.arg(0)), ret as u32);
+        moved::<false, SECOND>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
 
 /// Which program on its hook this is: the only one.
 const ALONE: u8 = 0;
+/// The only one, of UNIX sockets: what it goes on with hangs on another function.
+const ALONE_UNIX: u8 = 3;
+/// The only one, of pages, which have no bytes in user memory.
+const ALONE_PAGES: u8 = 4;
 /// The first, and there can be a second.
 const FIRST: u8 = 1;
 /// The second: it does what the first was kept from.
@@ -147,7 +154,7 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 
 /// One operation moved `bytes` bytes.
 #[inline(always)]
-fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
+fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX, WHICH>(sk) else { return };
     if bytes == 0 {
         // The end of what the peer sends: once, and only of a socket that was heard of.
@@ -221,7 +228,21 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
     let least = if asked < control.head_max { asked } else { control.head_max };
     // What is not in user memory has no bytes here.
     let carried = if shape == Shape::Pages { 0 } else { bytes.min(least + TAIL_MAX as u32) };
-    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + carried as u64, Lost::RingOp) else { return };
+    // What begins a connection may be followed by long bodies at once.
+    // SAFETY: the current thread's own record.
+    let room = unsafe {
+        let room = &raw mut thread.walk.room;
+        // Copies, of which nothing is left to tell one way from the other.
+        let first = &raw mut thread.walk.first;
+        first.write_volatile([pos, bytes as u64, least as u64]);
+        let [pos, bytes, least] = first.read_volatile();
+        room.write_volatile(0);
+        if (&raw const sock.flags).read_volatile() & SOCK_FRAMES != 0 || pos == 0 && bytes > least {
+            room.write_volatile(FRAMES_ROOM as u64);
+        }
+        carried as u64 + bound::at_most::<{ FRAMES_ROOM as u64 }>(room.read_volatile())
+    };
+    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingOp) else { return };
     let op = slot.record.cast::<Op>();
     // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.
     // SAFETY: the record is written last; until then its place is free.
@@ -303,9 +324,16 @@ fn moved<const TX: bool, const WHICH: u8>(sk: SockPtr, bytes: u32) {
             sent_at,
             entity: thread.entity,
             kins: thread.kins,
-            reserved: 0,
+            frames: 0,
             books: books(task, thread, now),
         };
+    }
+    // SAFETY: the current thread's own record.
+    if WHICH != ALONE_PAGES
+        && unsafe { (&raw const thread.walk.room).read_volatile() } != 0
+        && sock.flags & SOCK_FRAMES != 0
+    {
+        frames::go_on::<TX, WHICH>(ctx, thread, &sock.frames[TX as usize], &slot);
     }
     slot.complete(len);
 }

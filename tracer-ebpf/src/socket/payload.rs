@@ -69,30 +69,29 @@ pub(super) unsafe fn copy(
     if bytes == 0 {
         return Found::default();
     }
-    // SAFETY: behind the record.
-    let payload = unsafe { op.add(1).cast::<u8>() };
+    let source = &raw mut thread.walk.source;
     match shape {
-        // SAFETY: `payload` has room for a head and a tail.
-        Shape::Buffer => unsafe { one(payload, regs.arg1(), bytes, cap) },
+        // SAFETY: behind `op` there is room for a head and a tail.
+        Shape::Buffer => unsafe { one(op, source, regs.arg1(), bytes, cap) },
         // SAFETY: as above.
-        Shape::Vectors => unsafe { vectors(op, regs.arg1(), regs.arg2(), bytes, cap, tx) },
+        Shape::Vectors => unsafe { vectors(op, source, regs.arg1(), regs.arg2(), bytes, cap, tx) },
         Shape::Message => {
             let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(op, vec, count, bytes, cap, tx) }
+            unsafe { vectors(op, source, vec, count, bytes, cap, tx) }
         }
         Shape::Messages => {
             let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
             let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
             // SAFETY: as above.
-            unsafe { vectors(op, vec, count, bytes, cap, tx) }
+            unsafe { vectors(op, source, vec, count, bytes, cap, tx) }
         }
         Shape::Pages => Found { missing: true, ..Found::default() },
         Shape::Other => match uring::take(sk, tx) {
             // SAFETY: as above.
-            Some((buffer, 0)) => unsafe { one(payload, buffer, bytes, cap) },
+            Some((buffer, 0)) => unsafe { one(op, source, buffer, bytes, cap) },
             // SAFETY: as above.
-            Some((vec, count)) => unsafe { vectors(op, vec, count, bytes, cap, tx) },
+            Some((vec, count)) => unsafe { vectors(op, source, vec, count, bytes, cap, tx) },
             None => Found { missing: true, ..Found::default() },
         },
     }
@@ -121,12 +120,17 @@ fn message_index(regs: Regs, thread: &mut Thread, bytes: u32) -> u64 {
 /// One buffer.
 ///
 /// # Safety
-/// `payload` has room for [`HEAD_MAX`] and [`TAIL_MAX`] bytes.
+/// As for [`copy`].
 #[inline(always)]
-unsafe fn one(payload: *mut u8, buffer: u64, bytes: u32, cap: u32) -> Found {
+unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes: u32, cap: u32) -> Found {
     if buffer == 0 {
         return Found { missing: true, ..Found::default() };
     }
+    // SAFETY: the thread's record; behind the record of the operation is the payload.
+    let payload = unsafe {
+        source.write_volatile([buffer, 0]);
+        op.add(1).cast::<u8>()
+    };
     let want = if bytes < cap { bytes } else { cap };
     let head = bound::at_most::<{ HEAD_MAX as u64 }>(want as u64) as u32;
     // SAFETY: `head` is at most HEAD_MAX, which fits.
@@ -160,7 +164,7 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
-unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
+unsafe fn vectors(op: *mut Op, source: *mut [u64; 2], vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
     if vec == 0 {
         return Found { missing: true, ..Found::default() };
     }
@@ -187,6 +191,8 @@ unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: b
             &raw mut (*walk).vector[1],
         )
     };
+    // SAFETY: the thread's record.
+    unsafe { source.write_volatile([vec, count]) };
     set(head_at, 0);
     set(left_at, bytes as u64);
     let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);

@@ -70,7 +70,7 @@ pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
         // Whoever runs now may be another than who sent.
         entity: 0,
         kins: 0,
-        reserved: 0,
+        frames: 0,
         books,
     };
     thread.sent_cookie = 0;

@@ -250,6 +250,7 @@ impl Moved {
             len: self.len as u64,
             head: &self.head,
             tail: &self.tail,
+            pieces: &[],
             at,
             arrived: at.nanos,
         }

@@ -13,6 +13,8 @@ pub enum Record<'a> {
         head: &'a [u8],
         /// Payload from the end; empty when `head` is all.
         tail: &'a [u8],
+        /// What frames begin with that lies between, see [`Op::frames`].
+        pieces: &'a [u8],
     },
     /// A socket seen for the first time.
     Open(Open),
@@ -79,11 +81,15 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     match kind {
         Kind::Op => {
             let op = Op::decode(bytes).ok_or(Malformed::Short)?;
-            let (head, tail) = rest.split_at_checked(op.head as usize).ok_or(Malformed::Length)?;
-            if tail.len() != op.tail as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
+            let (head, rest) = rest.split_at_checked(op.head as usize).ok_or(Malformed::Length)?;
+            let (tail, rest) = rest.split_at_checked(op.tail as usize).ok_or(Malformed::Length)?;
+            // Pieces begin at a multiple of eight.
+            let gap = if op.frames == 0 { 0 } else { (head.len() + tail.len()).wrapping_neg() & 7 };
+            let pieces = rest.get(gap..).ok_or(Malformed::Length)?;
+            if pieces.len() != op.frames as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
                 return Err(Malformed::Length);
             }
-            Ok(Record::Op { op, head, tail })
+            Ok(Record::Op { op, head, tail, pieces })
         }
         Kind::Open => fixed(Record::Open(Open::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::State => fixed(Record::State(State::decode(bytes).ok_or(Malformed::Short)?)),

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
-use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, ProgramFd};
+use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, RingBuf};
+use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, Program, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
@@ -16,7 +16,7 @@ use super::btf::{Btf, BtfError};
 use super::object::{OBJECT, with_value_size};
 use super::offsets;
 use super::policy::Policy;
-use super::probes::{Hook, Plan, SAMPLER, Until, plan};
+use super::probes::{CALLED, Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
@@ -114,6 +114,7 @@ pub struct Kernel {
     pub policy: Policy,
     /// What was attached.
     pub attached: Vec<Attached>,
+    _calls: Calls,
     /// Programs that are loaded and wait until they are needed; tracepoints by BTF, all of them.
     deferred: Vec<(Until, &'static str)>,
     /// Stack sampler.
@@ -225,6 +226,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "RUNTIMES")?,
     )?;
 
+    let mut calls = Calls::take(&mut ebpf)?;
     let mut attached = Vec::new();
     let mut deferred = Vec::new();
     let mut since = None;
@@ -250,11 +252,15 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
-        let wait = probe.until.filter(|_| !options.all);
+        let wait = probe.until.filter(|until| !options.all || *until == Until::Called);
         match attach(&mut ebpf, probe.program, hook, &btf, wait.is_none().then_some(&attachments)) {
             Ok(built) => {
                 entry.built = built;
-                deferred.extend(wait.map(|until| (until, probe.program)));
+                if wait == Some(Until::Called) {
+                    entry.missing = calls.put(&ebpf, probe.program).err();
+                } else {
+                    deferred.extend(wait.map(|until| (until, probe.program)));
+                }
             }
             Err(why) if probe.mandatory => {
                 let what = format!("the program for {name} was refused");
@@ -289,6 +295,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             held,
             ebpf,
             policy,
+            _calls: calls,
             attached,
             deferred,
             sampler,
@@ -352,6 +359,7 @@ impl Kernel {
                             Until::Spliced => "bytes left a socket by splice",
                             Until::Skipped => "the kernel preempts programs and skips them for others",
                             Until::HandedOver => "threads of a server make calls for requests that others hold",
+                            Until::Called => "it should not be",
                         }
                     );
                 }
@@ -375,6 +383,38 @@ impl Kernel {
     /// Runs and run time of every program, nanoseconds; run time is 0 while kernel statistics are off.
     pub fn usage(&self) -> BTreeMap<String, super::usage::Usage> {
         super::usage::of(&self.ebpf)
+    }
+}
+
+/// The arrays programs go on from, which are emptied when nobody holds them.
+struct Calls(Vec<(&'static str, ProgramArray<MapData>)>);
+
+impl Calls {
+    fn take(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
+        let mut arrays = Vec::new();
+        for (_, array) in CALLED {
+            if arrays.iter().all(|(name, _)| *name != array) {
+                let map = ProgramArray::try_from(take(ebpf, array)?);
+                arrays.push((array, map.map_err(|error| refused(&format!("map {array}"), &chain(&error)))?));
+            }
+        }
+        Ok(Self(arrays))
+    }
+
+    /// Puts the loaded program `name` where others call it.
+    fn put(&mut self, ebpf: &Ebpf, name: &str) -> Result<(), String> {
+        let program = ebpf.program(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
+        let fd = match program {
+            Program::BtfTracePoint(program) => program.fd(),
+            Program::FExit(program) => program.fd(),
+            _ => return Err(format!("the BPF object's program {name} is of another kind")),
+        };
+        let fd = fd.map_err(|error| chain(&error))?;
+        let array = CALLED.iter().find(|(program, _)| *program == name).map(|(_, array)| *array);
+        for (_, map) in self.0.iter_mut().filter(|(map, _)| Some(*map) == array) {
+            map.set(0, fd, 0).map_err(|error| chain(&error))?;
+        }
+        Ok(())
     }
 }
 

@@ -58,6 +58,8 @@ pub enum Until {
     Skipped,
     /// A process that serves requests lets threads that hold none make its calls.
     HandedOver,
+    /// Never by itself: another program goes on with it.
+    Called,
 }
 
 /// One program.
@@ -94,6 +96,15 @@ const fn instead(
 const fn second(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "operations for which the kernel skips the first program are not seen";
     Probe { until: Some(Until::Skipped), ..at(program, hooks, false, without) }
+}
+
+const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
+    let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
+    Probe { until: Some(Until::Called), ..at(program, hooks, false, without) }
+}
+
+const fn called_instead(of: &'static str, program: &'static str, hooks: &'static [Hook]) -> Probe {
+    Probe { instead_of: Some(of), ..called(program, hooks) }
 }
 
 /// Every program but the sampler, in the order they are attached: time keeping first, so that the first socket
@@ -149,6 +160,22 @@ pub const PROBES: &[Probe] = &[
     // Behind those they stand in for: they ask what these have seen.
     second("tx_again", &[Hook::Preemptible("sock_send_length")]),
     second("rx_again", &[Hook::Preemptible("sock_recv_length")]),
+    called("frames_tx", &[Hook::Tracepoint("sock_send_length")]),
+    called_instead("frames_tx", "frames_sent", &[Hook::Exit("inet_sendmsg")]),
+    called_instead("frames_tx", "frames_unix_sent", &[Hook::Exit("unix_stream_sendmsg")]),
+    called("frames_rx", &[Hook::Tracepoint("sock_recv_length")]),
+    called_instead("frames_rx", "frames_received", &[Hook::Exit("inet_recvmsg")]),
+    called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
+];
+
+/// The programs that others go on with, and the array each is called from.
+pub const CALLED: [(&str, &str); 6] = [
+    ("frames_tx", "FRAMES_TX"),
+    ("frames_sent", "FRAMES_TX"),
+    ("frames_rx", "FRAMES_RX"),
+    ("frames_received", "FRAMES_RX"),
+    ("frames_unix_sent", "FRAMES_TX_UNIX"),
+    ("frames_unix_received", "FRAMES_RX_UNIX"),
 ];
 
 /// The perf-event program.

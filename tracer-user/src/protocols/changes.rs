@@ -49,7 +49,8 @@ impl Conversation {
         let Some(multiplexed) = &mut self.multiplexed else { return Touched::default() };
         if let Some((at, arrived, pos)) = start {
             let Chunk { dir, .. } = *chunk;
-            let first = Chunk { dir, pos, len: pieces.len() as u64, head: &pieces, tail: &[], at, arrived };
+            let first =
+                Chunk { dir, pos, len: pieces.len() as u64, head: &pieces, tail: &[], pieces: &[], at, arrived };
             multiplexed.bytes(&first, settings, out);
         }
         multiplexed.bytes(chunk, settings, out)

@@ -32,6 +32,8 @@ pub struct Chunk<'a> {
     pub head: &'a [u8],
     /// The last bytes, when `head` does not cover everything.
     pub tail: &'a [u8],
+    /// What frames begin with that do not lie in `head`: pieces as [`tracer_common::event::Op::frames`] has them.
+    pub pieces: &'a [u8],
     /// When and by whom.
     pub at: Stamp,
     /// Receives: when the first unread byte had arrived; 0 unknown.
@@ -48,10 +50,14 @@ impl<'a> Chunk<'a> {
     pub(super) fn captured(&self, at: u64) -> &'a [u8] {
         let front = usize::try_from(at).ok().and_then(|at| self.head.get(at..)).unwrap_or_default();
         let missing = (self.len.saturating_sub(at)) as usize;
-        match self.tail.len().checked_sub(missing).and_then(|from| self.tail.get(from..)) {
-            Some(last) if front.is_empty() => last,
-            _ => front,
+        let last = self.tail.len().checked_sub(missing).and_then(|from| self.tail.get(from..)).unwrap_or_default();
+        if self.pieces.is_empty() {
+            return if front.is_empty() { last } else { front };
         }
+        let piece = pieces(self.pieces).find(|(place, bytes)| *place <= at && at < place + bytes.len() as u64);
+        let piece = piece.and_then(|(place, bytes)| bytes.get((at - place) as usize..)).unwrap_or_default();
+        let longer = if piece.len() > front.len() { piece } else { front };
+        if last.len() > longer.len() { last } else { longer }
     }
 
     /// Its last bytes, where they were captured apart: enough to see `\r\n0\r\n\r\n`.
@@ -69,6 +75,54 @@ impl<'a> Chunk<'a> {
         let len = self.len.checked_sub(known).filter(|len| *len > 0)?;
         let head: &'a [u8] = self.head.get(known as usize..).unwrap_or_default();
         let tail = if self.tail.len() as u64 <= len { self.tail } else { &[] };
-        Some(Self { pos, len, head, tail, ..self })
+        // Their places count from the operation's first byte.
+        Some(Self { pos, len, head, tail, pieces: &[], ..self })
+    }
+}
+
+/// Pieces with the byte of the operation each begins with; those that are not whole are left out.
+fn pieces(mut bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    std::iter::from_fn(move || {
+        let (word, rest) = bytes.split_first_chunk()?;
+        let word = u64::from_ne_bytes(*word);
+        let (place, len) = (word & 0xffff_ffff, (word >> 32) as usize);
+        let piece = rest.get(..len)?;
+        bytes = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+        Some((place, piece))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_captured_between_front_and_end_is_found_at_its_place() {
+        let mut pieces = Vec::new();
+        for (place, bytes) in [(6u64, &b"ghijk"[..]), (20, b"uvwxyz{|}"), (40, b"")] {
+            pieces.extend_from_slice(&(place | (bytes.len() as u64) << 32).to_ne_bytes());
+            pieces.extend_from_slice(bytes);
+            pieces.resize(pieces.len().next_multiple_of(8), 0);
+        }
+        let (head, tail) = (&b"abcdefgh"[..], &b"yz{|}~"[..]);
+        let at = Stamp::default();
+        let chunk = Chunk { dir: Direction::Rx, pos: 100, len: 30, head, tail, pieces: &pieces, at, arrived: 0 };
+        assert_eq!(chunk.captured(0), b"abcdefgh");
+        assert_eq!(chunk.captured(6), b"ghijk", "more than the front has");
+        assert_eq!(chunk.captured(10), b"k");
+        assert_eq!(chunk.captured(11), b"");
+        assert_eq!(chunk.captured(20), b"uvwxyz{|}");
+        assert_eq!(chunk.captured(25), b"z{|}~", "more than the piece has");
+        assert_eq!(chunk.captured(40), b"");
+        assert_eq!(chunk.beyond(104).unwrap().captured(16), b"", "places count from the operation's beginning");
+        // Whatever they are.
+        for cut in 0..pieces.len() {
+            for at in 0..64 {
+                let chunk = Chunk { pieces: &pieces[cut..], ..chunk };
+                assert!(chunk.captured(at).len() <= 64);
+            }
+        }
+        let huge = (u64::from(u32::MAX) << 32).to_ne_bytes();
+        assert_eq!(Chunk { pieces: &huge, ..chunk }.captured(9), b"");
     }
 }

@@ -33,6 +33,7 @@ pub(super) struct Held {
     pub(super) len: u64,
     pub(super) head: Vec<u8>,
     pub(super) tail: Vec<u8>,
+    pub(super) pieces: Vec<u8>,
     pub(super) at: Stamp,
     pub(super) arrived: Nanos,
 }
@@ -151,6 +152,7 @@ impl Conversation {
             head_tx: self.tx.head_wanted,
             rx_skip: self.rx.skip(),
             tx_skip: self.tx.skip(),
+            frames: false,
         }
     }
 
@@ -217,9 +219,9 @@ impl Conversation {
     /// Takes the replies that were put aside.
     fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
         let Some(requests) = self.requests else { return };
-        for Held { dir, pos, len, head, tail, at, arrived } in held {
+        for Held { dir, pos, len, head, tail, pieces, at, arrived } in held {
             debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
-            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, at, arrived };
+            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, pieces: &pieces, at, arrived };
             self.turn(chunk.dir, settings, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);
@@ -246,6 +248,7 @@ impl Conversation {
             len: chunk.len,
             head: chunk.head.to_vec(),
             tail: chunk.tail.to_vec(),
+            pieces: chunk.pieces.to_vec(),
             at: chunk.at,
             arrived: chunk.arrived,
         });
@@ -361,7 +364,11 @@ impl Conversation {
         self.parser = Some(protocol.open());
         self.requests = Some(dir);
         self.verdict = Verdict::Trace;
-        self.feed(&Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], at, arrived }, settings, out);
+        self.feed(
+            &Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], pieces: &[], at, arrived },
+            settings,
+            out,
+        );
         true
     }
 

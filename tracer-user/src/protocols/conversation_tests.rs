@@ -67,6 +67,7 @@ pub(crate) fn play_with(conversation: &mut Conversation, ops: &[Op], last: usize
             len: op.bytes.len() as u64,
             head: &op.bytes[..captured],
             tail,
+            pieces: &[],
             at,
             arrived: 0,
         };
@@ -267,7 +268,8 @@ fn a_reply_that_was_not_seen_does_not_shift_the_others() {
         let position = if dir == Direction::Rx { &mut pos.0 } else { &mut pos.1 };
         let len = text.len() as u64;
         if seen {
-            let chunk = Chunk { dir, pos: *position, len, head: text.as_bytes(), tail: b"", at, arrived: 0 };
+            let chunk =
+                Chunk { dir, pos: *position, len, head: text.as_bytes(), tail: b"", pieces: &[], at, arrived: 0 };
             conversation.bytes(&chunk, &settings, &mut said);
         }
         *position += len;
@@ -305,8 +307,16 @@ fn requests_that_stay_pieces() {
     assert_eq!(summary(&said), ["GET /a @1"]);
     let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     let at = Stamp { nanos: 10, pid: 1, tid: 1, reads: 0 };
-    let chunk =
-        Chunk { dir: Direction::Tx, pos: 0, len: refusal.len() as u64, head: refusal, tail: b"", at, arrived: 0 };
+    let chunk = Chunk {
+        dir: Direction::Tx,
+        pos: 0,
+        len: refusal.len() as u64,
+        head: refusal,
+        tail: b"",
+        pieces: &[],
+        at,
+        arrived: 0,
+    };
     conversation.bytes(&chunk, &Settings::default(), &mut said);
     assert_eq!(summary(&said), ["GET /a @1 -> 400 @10 complete 21/47/0 @10"]);
 }
@@ -403,8 +413,16 @@ fn lost_operations_are_said_and_survived() {
     let mut said = play(&mut conversation, &[rx(GET), tx(OK5)]);
     let at = |nanos| Stamp { nanos, pid: 1, tid: 1, reads: 0 };
     let mut feed = |dir, pos, bytes: &str, nanos| {
-        let chunk =
-            Chunk { dir, pos, len: bytes.len() as u64, head: bytes.as_bytes(), tail: &[], at: at(nanos), arrived: 0 };
+        let chunk = Chunk {
+            dir,
+            pos,
+            len: bytes.len() as u64,
+            head: bytes.as_bytes(),
+            tail: &[],
+            pieces: &[],
+            at: at(nanos),
+            arrived: 0,
+        };
         conversation.bytes(&chunk, &settings, &mut said);
     };
     // A whole exchange was lost in between.
@@ -510,7 +528,7 @@ proptest! {
             pos[which] = pos[which].saturating_add(gap / 40 * gap).saturating_sub(gap / 45);
             let head = &bytes[..(*captured).min(bytes.len())];
             let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: 0 };
-            let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail: &[], at, arrived: 0 };
+            let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail: &[], pieces: &[], at, arrived: 0 };
             conversation.bytes(&chunk, &settings, &mut said);
             pos[which] += bytes.len() as u64;
             let _ = conversation.want();

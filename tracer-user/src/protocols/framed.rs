@@ -76,6 +76,10 @@ pub trait Framed: Send + fmt::Debug {
     }
     /// Nothing moves for a while: what it keeps is to take as little room as it can.
     fn rest(&mut self) {}
+    /// Whether its frames begin as HTTP/2's do, which the kernel side can follow.
+    fn is_walked(&self) -> bool {
+        false
+    }
     /// Bytes it keeps.
     fn kept_bytes(&self) -> usize {
         0

@@ -474,6 +474,10 @@ impl Framed for Frames {
         HEADER as u64
     }
 
+    fn is_walked(&self) -> bool {
+        true
+    }
+
     fn wants(&self) -> u16 {
         // Many frames lie in one.
         tracer_common::limits::HEAD_REQUEST

@@ -44,8 +44,16 @@ fn play(side: Side, threads: Threads, lost: &[bool]) -> Played {
             reads: if tid == 1 && threads == Threads::Two { 0 } else { reads },
         };
         let which = usize::from(dir == Direction::Tx);
-        let chunk =
-            Chunk { dir, pos: pos[which], len: bytes.len() as u64, head: bytes.as_bytes(), tail: &[], at, arrived: 0 };
+        let chunk = Chunk {
+            dir,
+            pos: pos[which],
+            len: bytes.len() as u64,
+            head: bytes.as_bytes(),
+            tail: &[],
+            pieces: &[],
+            at,
+            arrived: 0,
+        };
         pos[which] += bytes.len() as u64;
         if !lost {
             conversation.bytes(&chunk, &settings, &mut said);

@@ -600,6 +600,8 @@ pub struct Want {
     pub rx_skip: u64,
     /// Sends that end before this position need not be reported.
     pub tx_skip: u64,
+    /// What frames begin with is wanted wherever they lie in an operation.
+    pub frames: bool,
 }
 
 #[cfg(test)]

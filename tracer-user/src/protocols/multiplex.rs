@@ -198,7 +198,8 @@ impl Multiplexed {
     pub(super) fn want(&self) -> Want {
         let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
-        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx) }
+        let frames = self.framed.is_walked();
+        Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
     }
 
     /// Whether a server works on several requests at a time.

@@ -33,7 +33,7 @@ impl Conversation {
     pub(super) fn answered_early(&mut self, dir: Direction, at: Stamp, settings: &Settings, out: &mut Vec<Said>) {
         let stream = self.stream(dir);
         if stream.bytes > 0 && stream.buffer.is_empty() {
-            let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], at, arrived: 0 };
+            let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], pieces: &[], at, arrived: 0 };
             self.start(&nothing, 0, &[], settings, true, out);
         }
     }

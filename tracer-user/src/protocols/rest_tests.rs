@@ -19,7 +19,8 @@ fn play_resting(ops: &[Op], midstream: bool) -> (Vec<Said>, usize) {
             if captured < op.bytes.len() { &op.bytes[op.bytes.len().saturating_sub(8).max(captured)..] } else { &[] };
         let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1 + which as u32, reads: 0 };
         let len = op.bytes.len() as u64;
-        let chunk = Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes[..captured], tail, at, arrived: 0 };
+        let chunk =
+            Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes[..captured], tail, pieces: &[], at, arrived: 0 };
         pos[which] += len;
         talk.awake().bytes(&chunk, &settings, &mut said);
         let (side, several) = (talk.side(), talk.is_multiplexed());

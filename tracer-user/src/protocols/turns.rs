@@ -171,7 +171,7 @@ impl Turns {
             _ => (Verdict::Trace, 0),
         };
         debug_assert!(settled || head == 0, "what is read is wanted");
-        Want { verdict, head_rx: head, head_tx: head, rx_skip: 0, tx_skip: 0 }
+        Want { verdict, head_rx: head, head_tx: head, rx_skip: 0, tx_skip: 0, frames: false }
     }
 
     /// Bytes kept.
@@ -404,7 +404,7 @@ impl Conversation {
         }
         if let Some((at, arrived, pos)) = start {
             let len = pieces.len() as u64;
-            self.turn_bytes(&Chunk { dir, pos, len, head: &pieces, tail: &[], at, arrived }, out);
+            self.turn_bytes(&Chunk { dir, pos, len, head: &pieces, tail: &[], pieces: &[], at, arrived }, out);
         }
         self.turn_bytes(chunk, out)
     }
@@ -450,7 +450,7 @@ impl Conversation {
             if missed > 0 && last > 0 {
                 let at = Stamp { nanos: last, ..Stamp::default() };
                 let pos = turns.answered.pos;
-                let rest = Chunk { dir: replies, pos, len: missed, head: &[], tail: &[], at, arrived: 0 };
+                let rest = Chunk { dir: replies, pos, len: missed, head: &[], tail: &[], pieces: &[], at, arrived: 0 };
                 turns.bytes(&rest, out);
             }
         }

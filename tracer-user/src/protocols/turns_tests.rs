@@ -110,7 +110,16 @@ fn ends_that_are_told_with_the_next_turn_are_as_good_as_operations() {
             let nanos = 1_000_000 + at as u64;
             let which = usize::from(*dir == Direction::Tx);
             let stamp = Stamp { nanos, ..Stamp::default() };
-            let chunk = Chunk { dir: *dir, pos: pos[which], len: *len, head: &[], tail: &[], at: stamp, arrived: 0 };
+            let chunk = Chunk {
+                dir: *dir,
+                pos: pos[which],
+                len: *len,
+                head: &[],
+                tail: &[],
+                pieces: &[],
+                at: stamp,
+                arrived: 0,
+            };
             pos[which] += len;
             let turned = std::mem::replace(&mut before, *dir) != *dir;
             if lean && turned {

@@ -105,7 +105,16 @@ fn lost_operations_are_said_and_survived() {
     let bytes = frame(8, true, &closing(1000));
     let at = Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 };
     let pos = 78 + 11 + 500;
-    let chunk = Chunk { dir: Direction::Rx, pos, len: bytes.len() as u64, head: &bytes, tail: &[], at, arrived: 0 };
+    let chunk = Chunk {
+        dir: Direction::Rx,
+        pos,
+        len: bytes.len() as u64,
+        head: &bytes,
+        tail: &[],
+        pieces: &[],
+        at,
+        arrived: 0,
+    };
     conversation.bytes(&chunk, &Settings::default(), &mut said);
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     assert_eq!(summary(&said), [UPGRADE, "lost Rx 500", "GET /chat/5 @2 -> ok @9 complete 525/0/0 @9"]);
@@ -142,7 +151,8 @@ fn streams_are_reported_while_they_last() {
         let which = usize::from(dir == Direction::Tx);
         let at = Stamp { nanos: 3000, pid: 1, tid: 1, reads: 0 };
         let head = bytes.as_bytes();
-        let chunk = Chunk { dir, pos: pos[which], len: head.len() as u64, head, tail: &[], at, arrived: 0 };
+        let chunk =
+            Chunk { dir, pos: pos[which], len: head.len() as u64, head, tail: &[], pieces: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &Settings::default(), &mut said);
         pos[which] += head.len() as u64;
     }

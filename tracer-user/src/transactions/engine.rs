@@ -285,7 +285,7 @@ impl Engine {
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
         self.bury(self.now, out);
         match record {
-            Record::Op { op, head, tail } => self.op(op, head, tail, out),
+            Record::Op { op, head, tail, pieces } => self.op(op, (head, tail, pieces), out),
             Record::Open(open) => self.open(open, out),
             Record::State(state) => self.state(state, out),
             Record::Tick(tick) => self.ticked(tick, out),
@@ -326,19 +326,19 @@ impl Engine {
         Some(thread)
     }
 
-    fn op(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+    fn op(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         // The books stood still then: what the thread used since its last record is charged with this one.
         let books = self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books);
         if let Some(sent) = op.sent_before(books) {
-            self.moved(&sent, &[], &[], out);
+            self.moved(&sent, (&[], &[], &[]), out);
         }
         self.follow(&op.header, op.nth);
         self.note_task(op);
-        self.moved(op, head, tail, out);
+        self.moved(op, carried, out);
     }
 
     /// Bytes were sent or received.
-    fn moved(&mut self, op: &Op, head: &[u8], tail: &[u8], out: &mut Vec<Output>) {
+    fn moved(&mut self, op: &Op, (head, tail, pieces): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
@@ -361,7 +361,8 @@ impl Engine {
             connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
             None
         } else {
-            let chunk = Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, at, arrived: op.arrived };
+            let chunk =
+                Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, pieces, at, arrived: op.arrived };
             let datagram = header.flags & OP_DATAGRAM != 0;
             connection.talk.awake().moved(datagram, &chunk, &self.settings, &mut said).exchange
         };
@@ -473,7 +474,8 @@ impl Engine {
                     Some(Side::Server) => ROLE_PASSIVE,
                     None => ROLE_UNKNOWN,
                 },
-                reserved: [0; 2],
+                frames: want.frames.into(),
+                reserved: 0,
             };
             self.asks.push((cookie, ask));
         }

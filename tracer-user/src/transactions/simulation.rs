@@ -50,7 +50,7 @@ pub(super) enum Sent {
 impl Sent {
     pub(super) fn record(&self) -> Record<'_> {
         match self {
-            Self::Op(op, head) => Record::Op { op: *op, head, tail: &[] },
+            Self::Op(op, head) => Record::Op { op: *op, head, tail: &[], pieces: &[] },
             Self::Open(open) => Record::Open(*open),
             Self::State(state) => Record::State(*state),
             Self::Tick(tick) => Record::Tick(*tick),

@@ -98,7 +98,7 @@ impl Host {
         let op = Op { header, cookie, pos: *pos, bytes, seq, nth, books, arrived, entity, kins, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
-            self.engine.record(&Record::Op { op, head: text, tail: &[] }, &mut self.out);
+            self.engine.record(&Record::Op { op, head: text, tail: &[], pieces: &[] }, &mut self.out);
         }
         self.nanos += 10;
         self

@@ -39,13 +39,21 @@ impl Socket {
 
     fn datagram(&mut self, dir: Direction, nanos: Nanos, bytes: &[u8]) {
         let at = Stamp { nanos, ..Stamp::default() };
-        let chunk = Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], at, arrived: 0 };
+        let chunk = Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], pieces: &[], at, arrived: 0 };
         self.conversation.datagram(&chunk, &mut self.said);
     }
 
     fn stream(&mut self, dir: Direction, bytes: &[u8]) {
-        let chunk =
-            Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], at: Stamp::default(), arrived: 0 };
+        let chunk = Chunk {
+            dir,
+            pos: 0,
+            len: bytes.len() as u64,
+            head: bytes,
+            tail: &[],
+            pieces: &[],
+            at: Stamp::default(),
+            arrived: 0,
+        };
         self.conversation.moved(false, &chunk, &Settings::default(), &mut self.said);
     }
 
@@ -316,6 +324,7 @@ fn a_socket_is_of_datagrams_or_a_stream() {
         len: ask.len() as u64,
         head: &ask,
         tail: &[],
+        pieces: &[],
         at: Stamp::default(),
         arrived: 0,
     };

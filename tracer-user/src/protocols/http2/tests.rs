@@ -7,6 +7,9 @@ use crate::model::Direction;
 use crate::protocols::conversation::tests::{Op, cap, play, play_with, summary};
 use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp};
 
+#[path = "bodies_tests.rs"]
+mod bodies;
+
 /// A frame.
 fn frame(kind: u8, flags: u8, key: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
@@ -367,7 +370,7 @@ fn operations_that_overtake_each_other_are_put_in_order() {
         [(1, Direction::Rx, 0, &begin), (3, Direction::Tx, after, &second), (2, Direction::Tx, 0, &first)]
     {
         let at = Stamp { nanos, pid: 1, tid: nanos as u32, reads: 0 };
-        let chunk = Chunk { dir, pos, len: bytes.len() as u64, head: bytes, tail: &[], at, arrived: 0 };
+        let chunk = Chunk { dir, pos, len: bytes.len() as u64, head: bytes, tail: &[], pieces: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
     }
     assert_eq!(summary(&out), ["GET /a @1 -> 201 @2 complete 15/36/5 @2", "GET /b @1 -> 201 @3 complete 15/10/0 @3"]);
@@ -387,7 +390,8 @@ fn a_reply_that_was_read_before_its_request_was_reported_waits_for_it() {
     {
         let at = Stamp { nanos: nanos as u64 + 1, pid: 1, tid: 1 + u32::from(dir == Direction::Rx), reads: 0 };
         let pos = &mut pos[usize::from(dir == Direction::Rx)];
-        let chunk = Chunk { dir, pos: *pos, len: bytes.len() as u64, head: &bytes, tail: &[], at, arrived: 0 };
+        let chunk =
+            Chunk { dir, pos: *pos, len: bytes.len() as u64, head: &bytes, tail: &[], pieces: &[], at, arrived: 0 };
         *pos += bytes.len() as u64;
         conversation.bytes(&chunk, &settings, &mut out);
     }
@@ -470,6 +474,7 @@ fn what_ends_with_the_connection_and_what_is_open_too_long() {
         len: more.len() as u64,
         head: &more,
         tail: &[],
+        pieces: &[],
         at: Stamp { nanos: 3000, ..Stamp::default() },
         arrived: 0,
     };

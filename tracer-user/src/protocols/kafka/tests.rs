@@ -271,7 +271,8 @@ fn no_reply_goes_to_another_after_a_loss() {
             let which = usize::from(op.dir == Direction::Tx);
             let at = Stamp { nanos: (nth as u64 + 1) * 1_000_000_000, pid: 1, tid: 1, reads: 0 };
             let len = op.bytes.len() as u64;
-            let chunk = Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], at, arrived: 0 };
+            let chunk =
+                Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], pieces: &[], at, arrived: 0 };
             pos[which] += len;
             if nth != hidden {
                 conversation.bytes(&chunk, &Settings::default(), &mut out);

@@ -271,6 +271,7 @@ fn lost_operations_are_said_and_survived() {
         len: head.len() as u64,
         head,
         tail: &[],
+        pieces: &[],
         at: Stamp { nanos, pid: 1, tid: 1, reads: 0 },
         arrived: 0,
     };

@@ -44,6 +44,7 @@ impl Multiplexed {
             len: chunk.len,
             head: chunk.head.to_vec(),
             tail: chunk.tail.to_vec(),
+            pieces: chunk.pieces.to_vec(),
             at: chunk.at,
             arrived: chunk.arrived,
         });
@@ -59,8 +60,8 @@ impl Multiplexed {
     }
 
     pub(super) fn take_held(&mut self, held: &Held, settings: &Settings, out: &mut Vec<Said>) {
-        let Held { dir, pos, len, head, tail, at, arrived } = held;
-        let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, at: *at, arrived: *arrived };
+        let Held { dir, pos, len, head, tail, pieces, at, arrived } = held;
+        let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, pieces, at: *at, arrived: *arrived };
         self.take(&chunk, settings, out);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::Direction;
 use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Conversation, Said, Settings, Stamp, Verdict};
+use crate::protocols::{Chunk, Conversation, Said, Settings, Stamp, Verdict};
 use proptest::prelude::*;
 
 /// A message.
@@ -618,7 +618,8 @@ fn a_gap_shifts_no_reply() {
             let which = usize::from(op.dir == Direction::Tx);
             let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: i as u32 / 2 + 1 };
             let (len, head) = (op.bytes.len() as u64, &op.bytes[..]);
-            let chunk = crate::protocols::Chunk { dir: op.dir, pos: pos[which], len, head, tail: &[], at, arrived: 0 };
+            let (dir, pos_of) = (op.dir, pos[which]);
+            let chunk = Chunk { dir, pos: pos_of, len, head, tail: &[], pieces: &[], at, arrived: 0 };
             pos[which] += len;
             if i != lost {
                 conversation.bytes(&chunk, &settings, &mut said);

@@ -1,0 +1,333 @@
+//! Headers of frames that begin behind the front of an operation: HTTP/2's, which say how long each is. With them user
+//! space follows bodies that are longer than what is carried.
+//!
+//! Where a frame begins is kept from one operation to the next while operations are long; a long one that is not known to
+//! begin within a frame is taken to begin with one, which most do. Being wrong costs what is carried here and nothing
+//! else: user space looks only at the places where it expects a frame.
+//!
+//! A program of its own, which the others go on with when there is something to follow: in theirs the verifier would walk
+//! every step once for each way there.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::generated::bpf_probe_read_user,
+    macros::{btf_tracepoint, map},
+    maps::ProgramArray,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    event::{OP_EOF, OP_FAULT, OP_NO_PAYLOAD, Op},
+    limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
+};
+
+use super::ALONE_UNIX;
+use crate::{
+    bound,
+    kernel::{sock::SockPtr, task::Task},
+    ring::Slot,
+    storage::{FrameWalk, Frames, SOCKS, THREADS, Thread},
+};
+
+/// Steps of a walk: a frame takes two or three, an element of an array of I/O vectors one.
+const STEPS: u32 = 192;
+/// Bytes of a frame's header (RFC 9113 §4.1).
+const HEADER: u64 = 9;
+/// Bytes of a client's preface (§3.4).
+const PREFACE: u64 = 24;
+/// Bytes of a frame's payload that are carried: of DATA its padding's length, or the prefix of a message of gRPC.
+const DATA_CARRIED: u64 = 7;
+/// Of all others.
+const CARRIED: u64 = FRAME_MAX as u64;
+/// Longest frame believed in.
+const LONGEST: u64 = 1 << 20;
+/// Highest known type.
+const TYPES: u64 = 9;
+/// Bytes before a piece: where it lies in the operation, and above 32 bits how long it is.
+const PREFIX: u64 = 8;
+/// Room for one piece.
+const PIECE: u64 = PREFIX + HEADER + CARRIED;
+/// Short operations in a row, each of whole frames, after which it is no longer followed where frames begin.
+const CALM: u8 = 16;
+/// A piece that is not kept.
+const NONE: u64 = u64::MAX;
+
+/// What goes on with a send.
+#[map]
+static FRAMES_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+/// With a receive.
+#[map]
+static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+/// With those of UNIX sockets, where they have hooks of their own: programs call only those of hooks like theirs.
+#[map]
+static FRAMES_TX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+#[map]
+static FRAMES_RX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// Called by [`super::tx`] and [`super::tx_again`].
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn frames_tx(ctx: BtfTracePointContext) -> i32 {
+    follow::<true>(SockPtr(ctx.arg(0)));
+    0
+}
+
+/// Called by [`super::rx`] and [`super::rx_again`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn frames_rx(ctx: BtfTracePointContext) -> i32 {
+    follow::<false>(SockPtr(ctx.arg(0)));
+    0
+}
+
+/// Leaves the operation, whose record is written, to the other program when there is something to follow; returns if not, or
+/// if there is no program.
+#[inline(always)]
+pub(super) fn go_on<const TX: bool, const WHICH: u8>(
+    ctx: &impl EbpfContext,
+    thread: &mut Thread,
+    frames: &Frames,
+    slot: &Slot,
+) {
+    // SAFETY: the record that was written there.
+    let op = unsafe { &*slot.record.cast::<Op>() };
+    if op.header.flags & (OP_NO_PAYLOAD | OP_FAULT | OP_EOF) != 0 {
+        return;
+    }
+    let known = frames.known != 0 && frames.next >= op.pos;
+    let inside = known && frames.have == 0 && frames.next >= op.pos + op.bytes as u64;
+    if inside || !known && op.bytes <= op.head as u32 {
+        return;
+    }
+    thread.walk.slot = slot.park();
+    let array = match (TX, WHICH) {
+        (true, ALONE_UNIX) => &FRAMES_TX_UNIX,
+        (false, ALONE_UNIX) => &FRAMES_RX_UNIX,
+        (true, _) => &FRAMES_TX,
+        (false, _) => &FRAMES_RX,
+    };
+    // SAFETY: what is in the array are programs for this hook.
+    unsafe { array.tail_call(ctx, 0) };
+}
+
+/// Copies behind the record what frames begin with that are not whole in the operation's front, and completes it.
+#[inline(always)]
+pub(super) fn follow<const TX: bool>(sk: SockPtr) {
+    let thread = THREADS.get(Task::current().0, false);
+    if thread.is_null() {
+        return;
+    }
+    // SAFETY: not null, and only this thread's programs touch it while it runs.
+    let walk = unsafe { &raw mut (*thread).walk };
+    // SAFETY: as above.
+    let Some(slot) = Slot::unpark(unsafe { &(*walk).slot }) else { return };
+    let sock = SOCKS.get(sk.0, false);
+    let mut pieces = 0;
+    if !sock.is_null() {
+        // SAFETY: not null. Two threads on one socket race; what user space reads it reads elsewhere.
+        let frames = unsafe { &mut (*sock).frames[TX as usize] };
+        // SAFETY: the slot has the room.
+        pieces = unsafe { pieces_of(walk, slot.record, frames) };
+    }
+    let pieces = bound::at_most::<{ FRAMES_BYTES as u64 }>(pieces);
+    // SAFETY: the record that stands there.
+    let op = unsafe { &mut *slot.record.cast::<Op>() };
+    if pieces != 0 {
+        op.frames = pieces as u32;
+        op.header.len = (size_of::<Op>() as u64 + aligned(slot.record) + pieces) as u32;
+    }
+    let len = op.header.len as u64;
+    slot.complete(len);
+}
+
+/// Bytes behind the record before its pieces: a multiple of eight, because words stand among them.
+#[inline(always)]
+fn aligned(record: *mut u8) -> u64 {
+    // SAFETY: the record that stands there.
+    let (head, tail) = unsafe {
+        let op = record.cast::<Op>();
+        ((&raw const (*op).head).read_volatile(), (&raw const (*op).tail).read_volatile())
+    };
+    bound::at_most::<{ (HEAD_MAX + TAIL_MAX) as u64 }>(head as u64 + tail as u64 + 7 & !7)
+}
+
+/// Gives the bytes of pieces.
+///
+/// # Safety
+/// Behind the record and what it carries is room for [`FRAMES_BYTES`] and one more piece.
+#[inline(always)]
+unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
+    let get = |field: *mut u64| {
+        // SAFETY: a field of `walk`.
+        unsafe { field.read_volatile() }
+    };
+    let set = |field: *mut u64, value: u64| {
+        // SAFETY: a field of `walk`.
+        unsafe { field.write_volatile(value) }
+    };
+    // SAFETY: fields of the thread's record.
+    let (base_at, len_at, vec_at, count_at) = unsafe {
+        (&raw mut (*walk).vector[0], &raw mut (*walk).vector[1], &raw mut (*walk).source[0], &raw mut (*walk).source[1])
+    };
+    // SAFETY: as above.
+    let (cur_at, element_at, out_at, piece_at, place_at, left_at, next_at) = unsafe {
+        (
+            &raw mut (*walk).cur,
+            &raw mut (*walk).element,
+            &raw mut (*walk).out,
+            &raw mut (*walk).piece,
+            &raw mut (*walk).place,
+            &raw mut (*walk).left,
+            &raw mut (*walk).next,
+        )
+    };
+    let area = || {
+        // SAFETY: behind the record.
+        unsafe { record.add(size_of::<Op>()).add(aligned(record) as usize) }
+    };
+    let op = record.cast::<Op>();
+    // SAFETY: fields of the record that stands there.
+    let (pos_of, end_of, front_of) = unsafe {
+        let (pos, bytes, head) = (&raw const (*op).pos, &raw const (*op).bytes, &raw const (*op).head);
+        (move || pos.read_volatile(), move || bytes.read_volatile() as u64, move || head.read_volatile() as u64)
+    };
+    let (pos, end) = (pos_of(), end_of());
+    if frames.known == 0 || frames.next < pos {
+        frames.have = 0;
+        // SAFETY: the operation's front: none is walked of which nothing was carried.
+        let preface =
+            pos == 0 && unsafe { op.add(1).cast::<u32>().read_volatile() } == u32::from_ne_bytes(super::PREFACE);
+        frames.next = if preface { pos + PREFACE } else { pos };
+    }
+    let have = bound::at_most::<8>(frames.have as u64);
+    let first = frames.next - pos;
+    let calm = have == 0 && first == 0 && end <= front_of();
+    set(element_at, 0);
+    set(cur_at, first);
+    set(piece_at, 0);
+    set(place_at, if have == 0 { first } else { NONE });
+    set(out_at, PREFIX + have);
+    set(left_at, HEADER - have);
+    // No payload of a frame is being copied.
+    set(next_at, 0);
+    if get(count_at) == 0 {
+        set(base_at, get(vec_at));
+        set(len_at, end);
+    } else {
+        set(len_at, 0);
+    }
+    // The first bytes of a header that came with the operation before.
+    // SAFETY: the first piece's bytes.
+    unsafe { area().add(PREFIX as usize).cast::<u64>().write(frames.carry) };
+    frames.known = 0;
+    for _ in 0..STEPS {
+        let cur = get(cur_at);
+        let left = get(left_at);
+        let end = end_of();
+        if cur >= end {
+            frames.known = 1;
+            break;
+        }
+        let element = get(element_at);
+        let len = get(len_at);
+        if cur >= element + len {
+            let count = get(count_at);
+            if count == 0 {
+                break;
+            }
+            set(count_at, count - 1);
+            let vec = get(vec_at);
+            set(vec_at, vec + 16);
+            set(element_at, element + len);
+            // SAFETY: 16 bytes of the thread's record; the helper tolerates any user address.
+            unsafe { bpf_probe_read_user(base_at.cast(), 16, vec as *const c_void) };
+            continue;
+        }
+        let there = element + len - cur;
+        let there = if there < end - cur { there } else { end - cur };
+        let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
+        let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get(out_at));
+        let from = get(base_at) + (cur - element);
+        // SAFETY: there is room for a piece behind FRAMES_BYTES.
+        if unsafe { bpf_probe_read_user(area().add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
+            break;
+        }
+        set(out_at, out + n);
+        set(cur_at, cur + n);
+        set(left_at, left - n);
+        if left != n {
+            continue;
+        }
+        let mut next = get(next_at);
+        if next == 0 {
+            let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get(piece_at));
+            // SAFETY: the first eight bytes of the header, just read.
+            let header = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() }.to_be();
+            let (len, kind) = (header >> 40, header >> 32 & 0xff);
+            // Nothing but zeros are no frame, but common in bodies.
+            if len > LONGEST || kind > TYPES || header == 0 {
+                break;
+            }
+            let carried = if kind == 0 { DATA_CARRIED } else { CARRIED };
+            let carried = if carried < len { carried } else { len };
+            next = cur + n + len;
+            if carried != 0 {
+                set(left_at, carried);
+                set(next_at, next);
+                continue;
+            }
+        }
+        close(walk, area(), front_of());
+        set(cur_at, next);
+        set(place_at, next);
+        set(left_at, HEADER);
+        set(next_at, 0);
+    }
+    if frames.known != 0 {
+        let (pos, end, cur, next) = (pos_of(), end_of(), get(cur_at), get(next_at));
+        let have = HEADER - bound::at_most::<HEADER>(get(left_at));
+        frames.have = 0;
+        frames.calm = if calm && cur == end { frames.calm + 1 } else { 0 };
+        if next != 0 {
+            // The payload of its last frame goes on in the next operation, whose front has it.
+            frames.next = pos + next;
+        } else {
+            frames.next = pos + cur;
+            if have != 0 {
+                let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get(piece_at));
+                frames.have = have as u8;
+                // SAFETY: the piece's bytes.
+                frames.carry = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() };
+            }
+        }
+        if have != 0 || next != 0 {
+            close(walk, area(), front_of());
+        }
+        if frames.calm >= CALM {
+            (frames.known, frames.calm) = (0, 0);
+        }
+    }
+    get(piece_at)
+}
+
+/// Keeps the piece that was copied, where it is not whole in the operation's front, and there is room for another one.
+#[inline(always)]
+fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
+    // SAFETY: fields of the thread's record.
+    let (out_at, piece_at, place_at) =
+        unsafe { (&raw mut (*walk).out, &raw mut (*walk).piece, &raw mut (*walk).place) };
+    // SAFETY: as above.
+    let (out, piece, place) = unsafe { (out_at.read_volatile(), piece_at.read_volatile(), place_at.read_volatile()) };
+    let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(piece);
+    let len = out - piece - PREFIX;
+    let mut next = piece;
+    if place != NONE && place + len > front && piece + PIECE <= FRAMES_BYTES as u64 {
+        // SAFETY: before the piece's bytes.
+        unsafe { area.add(piece as usize).cast::<u64>().write(place | len << 32) };
+        next = out + 7 & !7;
+    }
+    // SAFETY: as above.
+    unsafe {
+        piece_at.write_volatile(next);
+        out_at.write_volatile(next + PREFIX);
+    }
+}
