@@ -35,6 +35,7 @@ pub mod truth;
 pub mod units;
 pub mod uwsgi;
 pub mod vitals;
+pub mod wire;
 pub mod workload;
 
 use std::fs::File;

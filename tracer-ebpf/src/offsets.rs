@@ -25,6 +25,7 @@ offsets! {
     OFF_SK_PROTOCOL,
     OFF_SK_TYPE,
     OFF_SK_SHUTDOWN,
+    OFF_SK_SOCKET,
     OFF_TCP_WRITE_SEQ,
     OFF_TCP_COPIED_SEQ,
     OFF_TCP_RCV_NXT,
@@ -61,3 +62,7 @@ offsets! {
 /// Process id of the agent: its own sockets are not traced.
 #[unsafe(no_mangle)]
 pub(crate) static AGENT_TGID: Global<u32> = Global::new(0);
+
+/// Cookie of the only network namespace whose connections carry contexts in band; 0 = all of them.
+#[unsafe(no_mangle)]
+pub(crate) static INBAND_NETNS: Global<u64> = Global::new(0);

@@ -107,6 +107,7 @@ struct RelayFile {
     port: Option<Spanned<i64>>,
     key_file: Option<Spanned<String>>,
     insecure: bool,
+    tcp_option: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -256,6 +257,8 @@ pub struct Relay {
     pub key_file: Option<PathBuf>,
     /// Speak without a key beyond loopback.
     pub insecure: bool,
+    /// Requests carry their context in a TCP option.
+    pub tcp_option: bool,
 }
 
 /// Most agents that can be named.
@@ -264,13 +267,21 @@ const PEERS: usize = 64;
 impl Default for Relay {
     fn default() -> Self {
         let (listen, peers, key_file) = (None, Vec::new(), None);
-        Self { listen, peers, discover: true, port: relay::settings::PORT, key_file, insecure: false }
+        Self {
+            listen,
+            peers,
+            discover: true,
+            port: relay::settings::PORT,
+            key_file,
+            insecure: false,
+            tcp_option: false,
+        }
     }
 }
 
 impl Relay {
     fn check(source: &Source<'_>, file: RelayFile) -> Result<Self, ConfigError> {
-        let mut found = Self { insecure: file.insecure, ..Self::default() };
+        let mut found = Self { insecure: file.insecure, tcp_option: file.tcp_option, ..Self::default() };
         found.discover = file.discover.unwrap_or(found.discover);
         if let Some(listen) = file.listen.filter(|listen| !listen.get_ref().is_empty()) {
             found.listen = Some(listen.get_ref().parse().map_err(|_| {

@@ -6,6 +6,7 @@
 use std::fs;
 
 use super::btf::Btf;
+use super::inband;
 use super::load::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
@@ -91,6 +92,8 @@ pub struct Settings {
     pub counts_run_delay: bool,
     /// Programs of tracepoints can be preempted.
     pub preempts_programs: bool,
+    /// Why the root of the control groups cannot be attached to, if it cannot.
+    pub no_groups: Option<String>,
 }
 
 impl Settings {
@@ -104,6 +107,7 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
+            no_groups: inband::root().err(),
             ..of_types.clone()
         }
     }
@@ -188,6 +192,17 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "",
         ),
     });
+    features.push(match (on("accepted"), on("accepted_unix")) {
+        (Some(tcp), Some(unix)) => Feature::full("accept queue", format!("by the ends of {tcp} and {unix}")),
+        _ => Feature::less(
+            "accept queue",
+            State::Degraded,
+            why(&["accepted", "accepted_unix"]),
+            "of a request that arrived before its connection was accepted the time until it was read is one (queue), not \
+             that in the accept queue and that in the socket's; of all others it is the socket's",
+            "a kernel that lets BPF hang on function exits",
+        ),
+    });
     features.push(match on("waking") {
         Some(hook) => {
             Feature::full("pools of threads", format!("who waits for whose result, by {hook}, when it is needed"))
@@ -257,6 +272,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     } else {
         Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
+    features.push(tcp_option(on(inband::PROGRAM), settings, &why(&inband::PROGRAMS)));
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
         Feature::less(
@@ -333,6 +349,16 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
     }
 }
 
+/// Contexts in band, which are off unless they are asked for.
+fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
+    let follows = "--inband-tcp-option does nothing: only the relay and headers name parents on other hosts";
+    match (loads, &settings.no_groups) {
+        (Some(hook), None) => Feature::full("TCP option", format!("by {hook}, where --inband-tcp-option asks for it")),
+        (Some(_), Some(why)) => Feature::less("TCP option", State::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less("TCP option", State::Degraded, why, follows, ""),
+    }
+}
+
 /// Settings that stand in the way.
 fn hindrances(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
@@ -368,7 +394,7 @@ mod tests {
         let built = Built { jited: Some(1), ..Built::default() };
         let probes = PROBES.iter().map(|p| (p.program, p.hooks.first().map_or("", |hook| hook.name()), p.without));
         probes
-            .chain([(SAMPLER, "perf_event cpu-clock", "no stacks")])
+            .chain([(SAMPLER, "perf_event cpu-clock", "no stacks"), (inband::PROGRAM, "cgroup sock_ops", "")])
             .filter(|(program, ..)| has(program))
             .map(|(program, hook, without)| Attached { program, hook, built, missing: None, without })
             .collect()
@@ -431,6 +457,7 @@ mod tests {
             ("UDP sockets", State::Degraded),
             ("io_uring", State::Degraded),
             ("arrival times", State::Degraded),
+            ("accept queue", State::Degraded),
             ("pools of threads", State::Missing),
             ("waiting times", State::Missing),
             ("CPU accounting", State::Degraded),
