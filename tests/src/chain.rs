@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::agent::Agent;
@@ -164,4 +165,49 @@ pub fn outcomes(hosts: &Hosts, agents: &[Agent]) -> Vec<(String, u64)> {
         }
     }
     sums
+}
+
+/// Load under way while something happens, again and again; the prefixes of its ids.
+pub fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let mut prefixes = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let prefix = format!("{prefix}{}", prefixes.len());
+                // It asserts that every request was answered.
+                load(hosts, chain.front, &prefix, 4, 80);
+                prefixes.push(prefix);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            prefixes
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        over.store(true, Ordering::Relaxed);
+        let prefixes = loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), prefixes)
+    })
+}
+
+/// Sessions and contexts that were refused, over all agents.
+pub fn refused(hosts: &Hosts, agents: &[Agent]) -> u64 {
+    outcomes(hosts, agents).iter().find(|(name, _)| name == "refused").map_or(0, |(_, count)| *count)
+}
+
+/// None of `prefix`'s edges may be wrong; how many were found.
+pub fn none_wrong(units: &[Unit], prefix: &str) -> u64 {
+    let found = edges(units, prefix);
+    assert_eq!(found.wrong, 0, "{prefix}: {found:?}");
+    found.matched
+}
+
+/// After whatever happened all edges are found again.
+pub fn as_before(hosts: &Hosts, chain: &Chain, agents: &[Agent], prefix: &str) -> Vec<Unit> {
+    let sent = load(hosts, chain.front, prefix, 8, 400);
+    let units = units_of(agents, prefix, sent);
+    let found = edges(&units, prefix);
+    say(&format!("{prefix}: {sent} requests, {found:?}"));
+    assert_eq!((found.wrong, found.dangling), (0, 0), "{prefix}: {found:?}");
+    assert!(found.matched as f64 >= 0.999 * (EDGES * sent) as f64, "{prefix}: {found:?} of {}", EDGES * sent);
+    units
 }

@@ -60,29 +60,58 @@ impl Hosts {
 
     /// Starts an agent on a host, with a key all of them share; `named`: it is told where the others are.
     pub fn agent(&self, host: u8, name: &str, dir: &Path, named: bool, arguments: &[&str]) -> Agent {
-        use std::os::unix::fs::PermissionsExt;
-        let key = dir.join("key");
-        if !key.exists() {
-            std::fs::write(&key, "5a".repeat(32)).unwrap_or_else(|error| panic!("{}: {error}", key.display()));
-            std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap_or_else(|error| panic!("{error}"));
-        }
-        let key = key.display().to_string();
-        let listen = SocketAddr::from((self.own(host), RELAY)).to_string();
+        let others: Vec<SocketAddr> =
+            (1..=self.count).filter(|other| named && *other != host).map(|other| self.relay(other)).collect();
+        let key = key(dir).display().to_string();
+        self.speaking(host, name, dir, (&["--relay-key", &key], &others), arguments)
+    }
+
+    /// Where the agent of a host listens to others.
+    pub fn relay(&self, host: u8) -> SocketAddr {
+        SocketAddr::from((self.own(host), RELAY))
+    }
+
+    /// Starts an agent on a host; it knows others by what the options `trust` say, and is told of `others`.
+    pub fn speaking(
+        &self,
+        host: u8,
+        name: &str,
+        dir: &Path,
+        (trust, others): (&[&str], &[SocketAddr]),
+        arguments: &[&str],
+    ) -> Agent {
+        let listen = self.relay(host).to_string();
         let config = dir.join(format!("{name}.toml"));
         let text = format!("[relay]\nport = {RELAY}\n");
         std::fs::write(&config, text).unwrap_or_else(|error| panic!("{}: {error}", config.display()));
         let config = config.display().to_string();
-        let mut all = vec!["--own-netns", "--config", &config, "--relay", &listen, "--relay-key", &key];
-        let others: Vec<String> = (1..=self.count)
-            .filter(|other| named && *other != host)
-            .map(|other| SocketAddr::from((self.own(other), RELAY)).to_string())
-            .collect();
+        let mut all = vec!["--own-netns", "--config", &config, "--relay", &listen];
+        let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         for other in &others {
             all.extend(["--relay-peer", other]);
         }
+        all.extend(trust);
         all.extend(arguments);
         let transactions = dir.join(format!("{name}.ndjson"));
         let agent = Agent::launch_by(self.command(host, &binary()), name, dir, &transactions, &all);
         self.inside(host, || agent.ready())
     }
+}
+
+/// The file of a key that [`KEY`] is.
+fn key(dir: &Path) -> std::path::PathBuf {
+    secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32))
+}
+
+/// Each byte of the key agents of tests share.
+pub const KEY: u8 = 0x5a;
+
+/// Writes a file that only its owner can read, unless it is there.
+pub fn secret(path: &Path, text: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    if !path.exists() {
+        std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap_or_else(|error| panic!("{error}"));
+    }
+    path.to_owned()
 }

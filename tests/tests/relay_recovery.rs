@@ -4,11 +4,10 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
-use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, units_of};
+use tracer_tests::chain::{Chain, PROGRAMS, agents, as_before, connected, during, none_wrong, refused};
 use tracer_tests::hosts::{Hosts, Nat, RELAY};
 use tracer_tests::units::{self, Unit};
 use tracer_tests::vitals::Vitals;
@@ -20,50 +19,6 @@ const CUT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(2);
 /// Most memory an agent may have got in all of it, bytes.
 const GROWTH: f64 = 64e6;
-
-/// Load under way while something happens, again and again; the prefixes of its ids.
-fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() -> T) -> (T, Vec<String>) {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let loading = scope.spawn(|| {
-            let mut prefixes = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let prefix = format!("{prefix}{}", prefixes.len());
-                // It asserts that every request was answered.
-                load(hosts, chain.front, &prefix, 4, 80);
-                prefixes.push(prefix);
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            prefixes
-        });
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-        over.store(true, Ordering::Relaxed);
-        let prefixes = loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), prefixes)
-    })
-}
-
-fn refused(hosts: &Hosts, agents: &[Agent]) -> u64 {
-    outcomes(hosts, agents).iter().find(|(name, _)| name == "refused").map_or(0, |(_, count)| *count)
-}
-
-/// Every edge of `prefix`, of which none may be wrong; those that were found.
-fn none_wrong(units: &[Unit], prefix: &str) -> u64 {
-    let found = edges(units, prefix);
-    assert_eq!(found.wrong, 0, "{prefix}: {found:?}");
-    found.matched
-}
-
-/// After whatever happened all edges are found again.
-fn as_before(hosts: &Hosts, chain: &Chain, agents: &[Agent], prefix: &str) -> Vec<Unit> {
-    let sent = load(hosts, chain.front, prefix, 8, 400);
-    let units = units_of(agents, prefix, sent);
-    let found = edges(&units, prefix);
-    say(&format!("{prefix}: {sent} requests, {found:?}"));
-    assert_eq!((found.wrong, found.dangling), (0, 0), "{prefix}: {found:?}");
-    assert!(found.matched as f64 >= 0.999 * (EDGES * sent) as f64, "{prefix}: {found:?} of {}", EDGES * sent);
-    units
-}
 
 #[test]
 fn recovery() {

@@ -105,6 +105,21 @@ pub struct Live {
     /// from now on only, both ends must be traced. See the README for its limits.
     #[arg(long)]
     pub inband_tcp_option: bool,
+    /// The NATS server agents meet at (nats://HOST:4222, or tls://), in the place of dialling each other: for networks where they reach it and
+    /// not each other. Peers are found by their hosts' own addresses and names there. Needs a key or certificates, end to end.
+    #[arg(long, value_name = "URL")]
+    pub relay_nats: Option<String>,
+    /// This agent's certificate (PEM), in the place of a key: agents speak mutual TLS 1.3. Issue it for TLS servers and
+    /// clients, and for the names and addresses other agents dial this one by. Read again when it has changed.
+    #[arg(long, value_name = "FILE", conflicts_with = "relay_key")]
+    pub relay_cert: Option<PathBuf>,
+    /// The certificate's key (PEM), mode 0600.
+    #[arg(long, value_name = "FILE")]
+    pub relay_cert_key: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities whose agents are spoken to. Use one that issues to agents only: whoever has a
+    /// certificate of it is believed.
+    #[arg(long, value_name = "FILE")]
+    pub relay_ca: Option<PathBuf>,
     /// Trace only sockets of the network namespace the agent runs in.
     #[arg(long)]
     pub own_netns: bool,
@@ -171,6 +186,10 @@ pub struct Replay {
 /// `tracer doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct Doctor {
+    /// Also say how this configuration fares with the agents of other hosts: key or certificates, the address that is listened on,
+    /// and of a running agent its peers and their clocks.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -15,8 +15,11 @@ use crate::guard::fill;
 use crate::guard::shed::Ceilings;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
-use crate::relay;
-use crate::relay::channel::Secret;
+
+mod hosts;
+
+pub use hosts::Relay;
+use hosts::RelayFile;
 
 /// A wrong configuration: where, and what was expected.
 #[derive(Debug, thiserror::Error)]
@@ -96,18 +99,6 @@ struct TransactionsFile {
     save: Option<Spanned<String>>,
     save_max_size: Option<Spanned<String>>,
     save_max_age: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RelayFile {
-    listen: Option<Spanned<String>>,
-    peers: Vec<Spanned<String>>,
-    discover: Option<bool>,
-    port: Option<Spanned<i64>>,
-    key_file: Option<Spanned<String>>,
-    insecure: bool,
-    tcp_option: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -240,100 +231,6 @@ pub struct Transactions {
     pub save_max_size: u64,
     /// How long it may lie there.
     pub save_max_age: Duration,
-}
-
-/// How agents of several hosts speak to each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relay {
-    /// Address to listen on.
-    pub listen: Option<SocketAddr>,
-    /// Agents that are told of every call, `HOST:PORT`.
-    pub peers: Vec<String>,
-    /// Look for agents at the private addresses that are called.
-    pub discover: bool,
-    /// Port of those.
-    pub port: u16,
-    /// File of the key all share.
-    pub key_file: Option<PathBuf>,
-    /// Speak without a key beyond loopback.
-    pub insecure: bool,
-    /// Requests carry their context in a TCP option.
-    pub tcp_option: bool,
-}
-
-/// Most agents that can be named.
-const PEERS: usize = 64;
-
-impl Default for Relay {
-    fn default() -> Self {
-        let (listen, peers, key_file) = (None, Vec::new(), None);
-        Self {
-            listen,
-            peers,
-            discover: true,
-            port: relay::settings::PORT,
-            key_file,
-            insecure: false,
-            tcp_option: false,
-        }
-    }
-}
-
-impl Relay {
-    fn check(source: &Source<'_>, file: RelayFile) -> Result<Self, ConfigError> {
-        let mut found = Self { insecure: file.insecure, tcp_option: file.tcp_option, ..Self::default() };
-        found.discover = file.discover.unwrap_or(found.discover);
-        if let Some(listen) = file.listen.filter(|listen| !listen.get_ref().is_empty()) {
-            found.listen = Some(listen.get_ref().parse().map_err(|_| {
-                source.wrong(&listen.span(), "expected an address and a port, such as \"10.0.0.5:9465\"")
-            })?);
-        }
-        if let Some(port) = &file.port {
-            found.port = source.number(port, 1..65_536)?;
-        }
-        if let Some(last) = file.peers.get(PEERS) {
-            return Err(source.wrong(&last.span(), format!("at most {PEERS} agents can be named")));
-        }
-        for peer in file.peers {
-            if !is_place(peer.get_ref()) {
-                return Err(source.wrong(&peer.span(), "expected a host and a port, such as \"db1.internal:9465\""));
-            }
-            found.peers.push(peer.into_inner());
-        }
-        found.key_file = source.absolute(file.key_file)?;
-        Ok(found)
-    }
-
-    /// Whether agents of other hosts are spoken to at all.
-    pub fn is_on(&self) -> bool {
-        self.listen.is_some() || !self.peers.is_empty()
-    }
-
-    /// Reads the key; says what is wrong with these settings.
-    pub fn settings(&self) -> Result<relay::settings::Settings, String> {
-        if let Some(peer) = self.peers.iter().find(|peer| !is_place(peer)) {
-            return Err(format!(
-                "'{peer}' is no agent's address: expected a host and a port, such as db1.internal:9465"
-            ));
-        }
-        let secret = self.key_file.as_deref().map(Secret::read).transpose().map_err(|error| error.to_string())?;
-        let settings = relay::settings::Settings {
-            listen: self.listen,
-            peers: self.peers.clone(),
-            discover: self.discover,
-            port: self.port,
-            secret,
-            insecure: self.insecure,
-        };
-        settings.check()?;
-        Ok(settings)
-    }
-}
-
-/// Whether it is `HOST:PORT`.
-fn is_place(text: &str) -> bool {
-    text.rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
 }
 
 impl Default for Transactions {
@@ -622,6 +519,7 @@ mod tests {
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
             ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
             ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
+            ("[relay]\nnats = \"bus\"\n", "t.toml:2:8: expected a NATS server"),
             ("[relay]\nport = 0\n", "t.toml:2:8: 0 is out of range"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),

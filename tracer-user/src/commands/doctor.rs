@@ -1,10 +1,12 @@
 //! `tracer doctor`: what this kernel and these privileges allow, what follows, and what the programs are like here.
 
 use std::io::Write;
+use std::path::Path;
 
 use serde_json::json;
 
-use super::Failure;
+use super::{Failure, doctor_relay};
+use crate::config::Config;
 use crate::host::stat;
 use crate::kernel::btf::Btf;
 use crate::kernel::features::{Feature, Settings, State, judge};
@@ -22,7 +24,10 @@ struct Report {
 }
 
 /// Prints the report; fails with 77 when tracing is not possible.
-pub fn doctor(as_json: bool) -> Result<(), Failure> {
+///
+/// With a configuration also what it says of other hosts.
+pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
+    let config = config.map(Config::load).transpose()?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut report = Report { kernel: release.trim().to_owned(), ..Report::default() };
     let mut failure = None;
@@ -60,6 +65,7 @@ pub fn doctor(as_json: bool) -> Result<(), Failure> {
             }
         }
     }
+    report.features.extend(config.as_ref().and_then(doctor_relay::relay));
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
     // Whoever reads may have read enough.
     let _ = std::io::stdout().write_all(text.as_bytes());

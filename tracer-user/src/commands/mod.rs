@@ -6,6 +6,7 @@ mod agent;
 mod clock;
 mod descriptors;
 pub mod doctor;
+mod doctor_relay;
 mod netns;
 mod relaying;
 pub mod replay;

@@ -15,8 +15,8 @@ use crate::relay;
 use crate::relay::event::{Event, Mode};
 use crate::relay::hub::Hub;
 
-/// Most batches taken before records get their turn.
-const BATCHES: usize = 64;
+/// Messages after which records get their turn.
+const MESSAGES: usize = 4096;
 /// The pipeline learns that time passed at least this often while agents may wait for word; nanoseconds.
 const TIME: Nanos = 10_000_000;
 
@@ -44,10 +44,12 @@ impl Relaying {
             .build()
             .map_err(|error| Failure::Running(format!("no thread for other agents: {error}")))?;
         let hub = runtime.block_on(Hub::start(settings, own)).map_err(|error| {
-            let listen = config.listen.map(|listen| listen.to_string()).unwrap_or_default();
-            Failure::Running(format!(
-                "cannot listen for other agents on {listen}: {error}; choose another with --relay"
-            ))
+            Failure::Running(match config.listen {
+                Some(listen) if config.nats.is_none() => {
+                    format!("cannot listen for other agents on {listen}: {error}; choose another with --relay")
+                }
+                _ => format!("cannot speak to other agents: {error}"),
+            })
         })?;
         Ok(Some(Self { hub, mode: Mode::Off, told: 0, _runtime: Background(Some(runtime)) }))
     }
@@ -89,8 +91,10 @@ impl Agent {
             relaying.mode = mode;
             hear(Event::Mode(mode));
         }
-        for _ in 0..BATCHES {
+        let mut heard = 0;
+        while heard < MESSAGES {
             let Some(received) = relaying.hub.receive() else { break };
+            heard += received.messages.len();
             for message in received.messages {
                 relaying.told = hear(Event::Said(received.from.clone(), message));
             }

@@ -264,8 +264,19 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     if !options.relay_peer.is_empty() {
         config.relay.peers.clone_from(&options.relay_peer);
     }
-    if let Some(file) = &options.relay_key {
-        config.relay.key_file = Some(file.clone());
+    let relay = &mut config.relay;
+    if options.relay_nats.is_some() {
+        relay.nats.clone_from(&options.relay_nats);
+    }
+    for (given, file) in [
+        (&options.relay_key, &mut relay.key_file),
+        (&options.relay_cert, &mut relay.cert_file),
+        (&options.relay_cert_key, &mut relay.cert_key_file),
+        (&options.relay_ca, &mut relay.ca_file),
+    ] {
+        if given.is_some() {
+            file.clone_from(given);
+        }
     }
     config.own_netns |= options.own_netns;
     config.relay.tcp_option |= options.inband_tcp_option;

@@ -1,23 +1,37 @@
-//! Addresses that sent what no agent sends: left alone for a while.
+//! Whom an agent lets in: addresses that sent what no agent sends are left alone for a while, and nobody gets all the room.
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// How long an address is kept out.
 pub const BAN: Duration = Duration::from_secs(10);
 /// Most addresses remembered; beyond it the oldest may come again.
 const MOST: usize = 1024;
+/// Most sessions others may open, and most from one address: agents behind one translation share it.
+pub const SESSIONS: usize = 256;
+const SESSIONS_EACH: usize = 32;
 
-/// The list.
+/// The list, and who is in.
 #[derive(Debug, Default)]
 pub struct Bans {
     until: VecDeque<(Instant, IpAddr)>,
+    inside: HashMap<IpAddr, usize>,
+    count: usize,
+}
+
+/// What is kept out for what an address did: whoever has one of IPv6 has 2^64.
+fn place(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
 }
 
 impl Bans {
     /// `address` is kept out from `now` on.
     pub fn ban(&mut self, now: Instant, address: IpAddr) {
+        let address = place(address);
         self.until.retain(|(until, known)| *until > now && *known != address);
         if self.until.len() >= MOST {
             self.until.pop_front();
@@ -27,7 +41,44 @@ impl Bans {
 
     /// Whether it is.
     pub fn is_banned(&self, now: Instant, address: IpAddr) -> bool {
+        let address = place(address);
         self.until.iter().any(|(until, known)| *known == address && *until > now)
+    }
+
+    /// Whether `address` may come in; `None` where a NATS server does not tell it. Each that may has to [`Self::leave`].
+    pub fn enter(&mut self, now: Instant, address: Option<IpAddr>) -> bool {
+        if self.count >= SESSIONS {
+            return false;
+        }
+        let Some(address) = address else {
+            self.count += 1;
+            return true;
+        };
+        if self.is_banned(now, address) {
+            return false;
+        }
+        let inside = self.inside.entry(place(address)).or_default();
+        if *inside >= SESSIONS_EACH {
+            return false;
+        }
+        *inside += 1;
+        self.count += 1;
+        true
+    }
+
+    /// One from `address` has gone.
+    pub fn leave(&mut self, address: Option<IpAddr>) {
+        let Some(address) = address.map(place) else {
+            self.count = self.count.saturating_sub(1);
+            return;
+        };
+        if let Some(inside) = self.inside.get_mut(&address) {
+            *inside -= 1;
+            self.count -= 1;
+            if *inside == 0 {
+                self.inside.remove(&address);
+            }
+        }
     }
 }
 
@@ -46,5 +97,32 @@ mod tests {
             bans.ban(now, address(n));
         }
         assert_eq!(bans.until.len(), MOST);
+    }
+
+    #[test]
+    fn nobody_gets_all_the_room() {
+        let (now, mut bans) = (Instant::now(), Bans::default());
+        let place = |host: u8, n: u8| IpAddr::from([0x2001, 0xdb8, 0, host.into(), 0, 0, 0, n.into()]);
+        let address = |host: u8, n: u8| Some(place(host, n));
+        let entered = (0..100).filter(|n| bans.enter(now, address(1, *n))).count();
+        assert_eq!(entered, SESSIONS_EACH, "addresses of one host's network");
+        assert!(bans.enter(now, address(2, 1)));
+        bans.leave(address(1, 99));
+        assert!(bans.enter(now, address(1, 100)) && !bans.enter(now, address(1, 101)));
+        bans.ban(now, place(3, 7));
+        assert!(!bans.enter(now, address(3, 8)) && bans.enter(now + BAN, address(3, 8)));
+        let entered = (10..200).flat_map(|host| (0..2).map(move |n| (host, n)));
+        let entered = entered.filter(|(host, n)| bans.enter(now, address(*host, *n))).count();
+        assert_eq!(entered + SESSIONS_EACH + 2, SESSIONS);
+        (10..200).for_each(|host| (0..2).for_each(|_| bans.leave(address(host, 0))));
+        (0..SESSIONS_EACH).for_each(|_| bans.leave(address(1, 0)));
+        bans.leave(address(2, 0));
+        bans.leave(address(3, 0));
+        assert_eq!((0..2 * SESSIONS).filter(|_| bans.enter(now, None)).count(), SESSIONS);
+        (0..SESSIONS).for_each(|_| bans.leave(None));
+        assert!(bans.inside.is_empty() && bans.count == 0);
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        bans.ban(now, mapped);
+        assert!(bans.is_banned(now, IpAddr::from([10, 0, 0, 1])) && !bans.is_banned(now, IpAddr::from([10, 0, 0, 2])));
     }
 }

@@ -1,4 +1,5 @@
-//! A session's bytes: frames over TCP, encrypted and authenticated by a key both agents share, or plain.
+//! A session's bytes: frames over TCP, or what is like it, encrypted and authenticated by a key both agents share or by certificates
+//! (`tls.rs`), or plain.
 //!
 //! With a key every frame is a message of Noise (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, revision 34): who does not
 //! have the key fails at the first frame, each session has keys of its own, and nothing can be sent again later. A frame
@@ -8,9 +9,10 @@ use std::io;
 use std::time::Duration;
 
 use snow::{Builder, TransportState};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+
+use super::settings::Trust;
+use super::tls;
 
 /// The protocol's name, of which both ends must have the same.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -40,7 +42,10 @@ impl std::fmt::Debug for Secret {
 pub enum Broken {
     /// The connection.
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// No session of TLS: a certificate is not taken, or the other end is no agent.
+    #[error("{0}")]
+    Tls(String),
     /// The other end does not have the key, or is no agent.
     #[error("the other end does not have the same key, or is no agent")]
     Key,
@@ -50,6 +55,21 @@ pub enum Broken {
     /// It took too long.
     #[error("it did not answer in time")]
     Slow,
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        tls::said(&error).map_or(Self::Io(error), Self::Tls)
+    }
+}
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    /// It dialled this `HOST:PORT`.
+    Dialled(&'a str),
+    /// It was dialled.
+    Accepted,
 }
 
 /// Both halves of a session.
@@ -63,12 +83,23 @@ pub struct Channel {
 
 type Shared = std::sync::Arc<std::sync::Mutex<TransportState>>;
 
+/// What carries bytes both ways, in order and whole.
+pub trait Link: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static {}
+impl<T: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static> Link for T {}
+
+trait Reads: AsyncRead + std::fmt::Debug + Send + Unpin {}
+impl<T: AsyncRead + std::fmt::Debug + Send + Unpin> Reads for T {}
+trait Writes: AsyncWrite + std::fmt::Debug + Send + Unpin {}
+impl<T: AsyncWrite + std::fmt::Debug + Send + Unpin> Writes for T {}
+
 /// The half that sends.
 #[derive(Debug)]
 pub struct Writer {
-    half: OwnedWriteHalf,
+    half: Box<dyn Writes>,
     noise: Option<Shared>,
     frame: Vec<u8>,
+    /// Bytes the transport adds to a frame.
+    added: u64,
     /// Bytes sent.
     pub bytes: u64,
 }
@@ -76,7 +107,7 @@ pub struct Writer {
 /// The half that receives.
 #[derive(Debug)]
 pub struct Reader {
-    half: OwnedReadHalf,
+    half: Box<dyn Reads>,
     noise: Option<Shared>,
     frame: Vec<u8>,
     content: Vec<u8>,
@@ -84,44 +115,58 @@ pub struct Reader {
 
 impl Channel {
     /// Agrees on a session with the other end of `stream`.
-    pub async fn agree(stream: TcpStream, secret: Option<&Secret>, opened: bool) -> Result<Self, Broken> {
-        tokio::time::timeout(HANDSHAKE, Self::handshake(stream, secret, opened)).await.map_err(|_| Broken::Slow)?
+    pub async fn agree(stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
+        tokio::time::timeout(HANDSHAKE, Self::handshake(stream, trust, end)).await.map_err(|_| Broken::Slow)?
     }
 
-    async fn handshake(mut stream: TcpStream, secret: Option<&Secret>, opened: bool) -> Result<Self, Broken> {
-        stream.set_nodelay(true)?;
-        let noise = match secret {
-            None => None,
-            Some(secret) => {
-                let pattern = PATTERN.parse().map_err(|_| Broken::Key)?;
-                let builder = Builder::new(pattern).prologue(PROLOGUE).and_then(|builder| builder.psk(0, &secret.0));
-                let builder = builder.map_err(|_| Broken::Key)?;
-                let state = if opened { builder.build_initiator() } else { builder.build_responder() };
-                let mut state = state.map_err(|_| Broken::Key)?;
-                let (mut ours, mut content) = ([0; 128], [0; 128]);
-                for sends in [opened, !opened] {
-                    if sends {
-                        let len = state.write_message(&[], &mut ours).map_err(|_| Broken::Key)?;
-                        stream.write_u16(len as u16).await?;
-                        stream.write_all(ours.get(..len).unwrap_or_default()).await?;
-                    } else {
-                        let len = usize::from(stream.read_u16().await?);
-                        let mut theirs = [0; 128];
-                        let theirs = theirs.get_mut(..len).ok_or(Broken::Key)?;
-                        stream.read_exact(theirs).await?;
-                        state.read_message(theirs, &mut content).map_err(|_| Broken::Key)?;
-                    }
-                }
-                let state = state.into_transport_mode().map_err(|_| Broken::Key)?;
-                Some(Shared::new(std::sync::Mutex::new(state)))
+    async fn handshake(mut stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
+        let noise = match trust {
+            Trust::Anybody => None,
+            Trust::Key(secret) => Some(agree_on_keys(&mut stream, secret, matches!(end, End::Dialled(_))).await?),
+            Trust::Certificates(identity) => {
+                let stream = match end {
+                    End::Dialled(place) => identity.dialled(stream, place).await?,
+                    End::Accepted => identity.accepted(stream).await?,
+                };
+                let (read, write) = tokio::io::split(stream);
+                return Ok(Self::of(Box::new(read), Box::new(write), None, tls::RECORD));
             }
         };
-        let (read, write) = stream.into_split();
-        Ok(Self {
-            writer: Writer { half: write, noise: noise.clone(), frame: Vec::new(), bytes: 0 },
-            reader: Reader { half: read, noise, frame: Vec::new(), content: Vec::new() },
-        })
+        let (read, write) = tokio::io::split(stream);
+        Ok(Self::of(Box::new(BufReader::new(read)), Box::new(write), noise, 0))
     }
+
+    fn of(read: Box<dyn Reads>, write: Box<dyn Writes>, noise: Option<Shared>, added: u64) -> Self {
+        Self {
+            writer: Writer { half: write, noise: noise.clone(), frame: Vec::new(), added, bytes: 0 },
+            reader: Reader { half: read, noise, frame: Vec::new(), content: Vec::new() },
+        }
+    }
+}
+
+/// The handshake of Noise.
+async fn agree_on_keys(stream: &mut impl Link, secret: &Secret, dialled: bool) -> Result<Shared, Broken> {
+    let pattern = PATTERN.parse().map_err(|_| Broken::Key)?;
+    let builder = Builder::new(pattern).prologue(PROLOGUE).and_then(|builder| builder.psk(0, &secret.0));
+    let builder = builder.map_err(|_| Broken::Key)?;
+    let state = if dialled { builder.build_initiator() } else { builder.build_responder() };
+    let mut state = state.map_err(|_| Broken::Key)?;
+    let (mut ours, mut content) = ([0; 128], [0; 128]);
+    for sends in [dialled, !dialled] {
+        if sends {
+            let len = state.write_message(&[], &mut ours).map_err(|_| Broken::Key)?;
+            stream.write_u16(len as u16).await?;
+            stream.write_all(ours.get(..len).unwrap_or_default()).await?;
+        } else {
+            let len = usize::from(stream.read_u16().await?);
+            let mut theirs = [0; 128];
+            let theirs = theirs.get_mut(..len).ok_or(Broken::Key)?;
+            stream.read_exact(theirs).await?;
+            state.read_message(theirs, &mut content).map_err(|_| Broken::Key)?;
+        }
+    }
+    let state = state.into_transport_mode().map_err(|_| Broken::Key)?;
+    Ok(Shared::new(std::sync::Mutex::new(state)))
 }
 
 impl Writer {
@@ -142,7 +187,9 @@ impl Writer {
             }
         }
         self.half.write_all(&self.frame).await?;
-        self.bytes += self.frame.len() as u64;
+        // What TLS made of it may wait for more.
+        self.half.flush().await?;
+        self.bytes += self.frame.len() as u64 + self.added;
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! Who keeps the sessions: dials agents that were named or found, accepts those that dial, and hands messages around.
 //!
 //! The agent that dials sends contexts, the one that accepts answers with summaries, so two agents that call each other
-//! have two sessions. The pipeline's thread never waits: what finds no room is counted.
+//! have two sessions. The pipeline's thread never waits: what finds no room is counted. Nobody's word is taken for who it is:
+//! agents that dial go by their number and the address they come from, those that are dialled by where they were dialled.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,12 +17,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::bans::Bans;
-use super::channel::Broken;
+use super::bans::{BAN, Bans};
+use super::channel::{Broken, End, Link};
 use super::event::Mode;
 use super::message::Message;
+use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
-use super::session::{Ended, Session, Traffic};
+use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
 use super::{Agent, Outcomes, Outgoing, Received};
 
@@ -28,8 +31,6 @@ use super::{Agent, Outcomes, Outgoing, Received};
 const QUEUE: usize = 8192;
 /// Batches from all sessions that wait for the pipeline, and batches of the pipeline's that wait to be handed around.
 const BATCHES: usize = 256;
-/// Most sessions others may open.
-const SESSIONS: usize = 256;
 /// How long dialling may take. Together with the longest wait for a known agent less than a second: a partition is over for
 /// the relay soon after it is for the network.
 const DIAL: Duration = Duration::from_millis(500);
@@ -82,9 +83,11 @@ struct Peer {
 
 /// Where contexts for an address go.
 struct Dialler {
+    /// What a connection's way is remembered by.
+    id: u64,
     queue: mpsc::Sender<Message>,
-    /// The agent it reached, 0 none.
-    agent: Arc<AtomicU64>,
+    /// Whether it reached an agent.
+    reached: Arc<AtomicBool>,
     named: bool,
     task: AbortHandle,
 }
@@ -97,7 +100,8 @@ struct State {
     bans: Mutex<Bans>,
     /// Sessions that others opened: where their summaries go.
     accepted: Mutex<HashMap<u64, mpsc::Sender<Message>>>,
-    inbound: AtomicUsize,
+    /// What makes their numbers.
+    hasher: RandomState,
     up: AtomicUsize,
     sent: Arc<AtomicU64>,
     refused: AtomicU64,
@@ -135,7 +139,14 @@ impl Hub {
         let (queue, waiting) = mpsc::channel(BATCHES);
         let (sender, inbox) = mpsc::channel(BATCHES);
         let state = Arc::new(State::default());
-        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), inbox: sender };
+        let nats = match &settings.nats {
+            Some(url) => Some(Nats::connect(url).await?),
+            None => None,
+        };
+        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), nats, inbox: sender };
+        if let Some(nats) = common.nats.clone() {
+            tokio::spawn(meet(nats, common.clone()));
+        }
         if let Some(listener) = listener {
             tokio::spawn(accept(listener, common.clone()));
         }
@@ -196,6 +207,8 @@ struct Common {
     settings: Arc<Settings>,
     own: Agent,
     state: Arc<State>,
+    /// Where agents meet, in the place of dialling each other.
+    nats: Option<Nats>,
     inbox: mpsc::Sender<Received>,
 }
 
@@ -238,32 +251,51 @@ impl Common {
                 peer.since = Instant::now();
             }
             peer.up = false;
-            peer.error = why.to_string();
+            // Who is kept out for what it did is hung up on without a word: what it was told first says more.
+            if was_up || peer.error.is_empty() || !why.is_mute() {
+                peer.error = why.to_string();
+            }
         }
     }
 
     /// Someone said what no agent says.
-    fn refuse(&self, address: IpAddr, why: &Ended) {
+    fn refuse(&self, place: &str, address: Option<IpAddr>, why: &Ended) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
-        if why.is_hostile() {
+        if let Some(address) = address.filter(|_| why.is_hostile()) {
             lock(&self.state.bans).ban(Instant::now(), address);
         }
-        log::warn!("relay: {address} refused: {why}");
+        let level = if why.is_hostile() { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "relay: {place} refused: {why}");
     }
 
-    /// A session somebody opened, to its end.
-    async fn serve(&self, stream: TcpStream, from: SocketAddr) {
-        let session = match Session::begin(stream, self.settings.secret.as_ref(), false, &self.own).await {
+    /// Lets somebody in, where there is room.
+    fn admit(self, stream: impl Link, place: String, address: Option<IpAddr>) {
+        if !lock(&self.state.bans).enter(Instant::now(), address) {
+            self.state.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        tokio::spawn(async move {
+            self.serve(stream, place, address).await;
+            lock(&self.state.bans).leave(address);
+        });
+    }
+
+    /// A session somebody opened, to its end; whoever came from a NATS server has no address.
+    async fn serve(&self, stream: impl Link, place: String, address: Option<IpAddr>) {
+        let mut session = match Session::begin(stream, &self.settings.trust, End::Accepted, &self.own).await {
             Ok(session) => session,
             Err(Ended::Broken(Broken::Io(_)) | Ended::Itself) => return,
-            Err(why) => return self.refuse(from.ip(), &why),
+            Err(why) => return self.refuse(&place, address, &why),
         };
-        let agent = session.agent.clone();
-        let id = self.enter(from.to_string(), "in");
-        let traffic = self.up(id, &agent);
+        let id = self.enter(place.clone(), "in");
+        let traffic = self.up(id, &session.agent);
+        // Numbers are known to all that were ever spoken to: whoever says another's from elsewhere is not that one.
+        let number = self.state.hasher.hash_one((session.agent.number, address));
+        let agent = Agent { number, host: Arc::clone(&session.agent.host) };
+        session.agent = agent.clone();
         let (sender, mut outbox) = mpsc::channel(QUEUE);
         lock(&self.state.accepted).insert(agent.number, sender.clone());
-        let ended = session.run(&mut outbox, &self.inbox, &traffic, |_| ()).await;
+        let ended = session.run(Takes::Contexts, &mut outbox, &self.inbox, &traffic, |_| ()).await;
         {
             let mut accepted = lock(&self.state.accepted);
             // It may have come again meanwhile.
@@ -274,24 +306,30 @@ impl Common {
         self.down(id, true, &ended);
         lock(&self.state.peers).remove(&id);
         if ended.is_hostile() {
-            self.refuse(from.ip(), &ended);
+            self.refuse(&place, address, &ended);
         }
     }
 
     /// Keeps a session to `place` up.
-    async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, reached: Arc<AtomicU64>) {
+    async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, at: (u64, Arc<AtomicBool>)) {
+        let (way, reached) = at;
         let id = self.enter(place.clone(), "out");
         let (mut wait, mut known) = (FIRST_WAIT, named);
         loop {
             let why = match self.reach(&place).await {
                 Ok(session) => {
-                    let agent = session.agent.clone();
-                    let traffic = self.up(id, &agent);
-                    reached.store(agent.number, Ordering::Relaxed);
+                    let traffic = self.up(id, &session.agent);
+                    reached.store(true, Ordering::Relaxed);
                     (wait, known) = (FIRST_WAIT, true);
-                    let ended = session.run(&mut outbox, &self.inbox, &traffic, |said| self.learn(said, &agent)).await;
-                    reached.store(0, Ordering::Relaxed);
+                    let heard = |said: &[Message]| self.learn(said, way);
+                    let ended = session.run(Takes::Summaries, &mut outbox, &self.inbox, &traffic, heard).await;
+                    reached.store(false, Ordering::Relaxed);
                     self.down(id, true, &ended);
+                    if ended.is_hostile() {
+                        self.state.refused.fetch_add(1, Ordering::Relaxed);
+                        log::warn!("relay: {place} is not spoken to for {} s: {ended}", BAN.as_secs());
+                        wait = BAN;
+                    }
                     ended
                 }
                 Err(why) => {
@@ -318,23 +356,32 @@ impl Common {
     }
 
     async fn reach(&self, place: &str) -> Result<Session, Ended> {
+        let (trust, end) = (&self.settings.trust, End::Dialled(place));
+        if let Some(nats) = &self.nats {
+            let stream = tokio::time::timeout(DIAL, nats.dial(place)).await.map_err(|_| Broken::Slow)?;
+            return Session::begin(stream.map_err(Broken::Io)?, trust, end, &self.own).await;
+        }
         let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
         let stream = stream.map_err(Broken::Io)?;
-        if self.settings.secret.is_none() && !self.settings.insecure {
+        if trust.is_blind() && !self.settings.insecure {
             let far = stream.peer_addr().map_err(Broken::Io)?;
             if !far.ip().is_loopback() {
-                return Err(Broken::Io(io::Error::other("without a key only agents on loopback are spoken to")).into());
+                return Err(Broken::Io(io::Error::other(
+                    "without a key or certificates only agents on loopback are spoken to",
+                ))
+                .into());
             }
         }
-        Session::begin(stream, self.settings.secret.as_ref(), true, &self.own).await
+        stream.set_nodelay(true).map_err(Broken::Io)?;
+        Session::begin(stream, trust, end, &self.own).await
     }
 
-    /// Whoever answers for a request has its connection's other end.
-    fn learn(&self, said: &[Message], agent: &Agent) {
+    /// Whoever answers for a request has its connection's other end: it is this way.
+    fn learn(&self, said: &[Message], way: u64) {
         let mut routes = lock(&self.state.routes);
         for message in said {
             if let Message::Summary(summary) = message {
-                routes.learn(summary.key.connection(), agent.number);
+                routes.learn(summary.key.connection(), way);
             }
         }
     }
@@ -356,17 +403,29 @@ async fn accept(listener: TcpListener, common: Common) {
                 continue;
             }
         };
-        let banned = lock(&common.state.bans).is_banned(Instant::now(), from.ip());
-        if banned || common.state.inbound.load(Ordering::Relaxed) >= SESSIONS {
-            common.state.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
+        // Frames are whole messages: none waits for another.
+        let _ = stream.set_nodelay(true);
+        common.clone().admit(stream, from.to_string(), Some(from.ip()));
+    }
+}
+
+/// Takes those that come by way of a NATS server.
+async fn meet(nats: Nats, common: Common) {
+    let (sender, mut found) = mpsc::channel(16);
+    let server = nats.server().to_owned();
+    let host = Arc::clone(&common.own.host);
+    let admit = async {
+        while let Some(stream) = found.recv().await {
+            common.clone().admit(stream, server.clone(), None);
         }
-        common.state.inbound.fetch_add(1, Ordering::Relaxed);
-        let common = common.clone();
-        tokio::spawn(async move {
-            common.serve(stream, from).await;
-            common.state.inbound.fetch_sub(1, Ordering::Relaxed);
-        });
+    };
+    tokio::select! {
+        ended = nats.listen(&host, sender) => {
+            let why = ended.err().map(|error| error.to_string()).unwrap_or_default();
+            log::error!("relay: agents cannot reach this one by way of {server} any more: {why}");
+        }
+        () = admit => {}
+        () = common.inbox.closed() => {}
     }
 }
 
@@ -374,11 +433,13 @@ async fn accept(listener: TcpListener, common: Common) {
 struct Router {
     common: Common,
     diallers: HashMap<String, Dialler>,
+    /// Diallers so far.
+    ways: u64,
 }
 
 impl Router {
     fn new(common: Common) -> Self {
-        Self { common, diallers: HashMap::new() }
+        Self { common, diallers: HashMap::new(), ways: 0 }
     }
 
     async fn run(mut self, mut waiting: mpsc::Receiver<Vec<Outgoing>>) {
@@ -406,9 +467,9 @@ impl Router {
 
     fn context(&mut self, far: IpAddr, mut context: super::message::Context) {
         let known = lock(&self.common.state.routes).of(context.key.connection());
-        let reached = |dialler: &Dialler| dialler.agent.load(Ordering::Relaxed);
-        if let Some(number) = known
-            && let Some(dialler) = self.diallers.values().find(|dialler| reached(dialler) == number)
+        let reached = |dialler: &Dialler| dialler.reached.load(Ordering::Relaxed);
+        if let Some(way) = known
+            && let Some(dialler) = self.diallers.values().find(|dialler| dialler.id == way && reached(dialler))
         {
             Self::put(&self.common.state, dialler, Message::Context(context));
             return;
@@ -421,23 +482,22 @@ impl Router {
             }
         }
         let place = SocketAddr::new(far, self.common.settings.port).to_string();
-        let mut targets: Vec<(u64, &Dialler)> = Vec::new();
-        for (at, dialler) in &self.diallers {
-            let number = reached(dialler);
-            // One that was just found may be reached in a moment.
-            let wanted = if number == 0 { *at == place } else { dialler.named || *at == place };
-            if wanted && (number == 0 || targets.iter().all(|(known, _)| *known != number)) {
-                targets.push((number, dialler));
-            }
-        }
+        // One that was just found may be reached in a moment.
+        let wanted = |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && reached(dialler));
+        let mut targets: Vec<&Dialler> =
+            self.diallers.iter().filter(|at| wanted(*at)).map(|(_, dialler)| dialler).collect();
         context.broadcast = targets.len() > 1;
-        for (_, dialler) in targets {
+        let last = targets.pop();
+        for dialler in targets {
             Self::put(&self.common.state, dialler, Message::Context(context.clone()));
+        }
+        if let Some(dialler) = last {
+            Self::put(&self.common.state, dialler, Message::Context(context));
         }
     }
 
     fn put(state: &State, dialler: &Dialler, message: Message) {
-        let reached = dialler.agent.load(Ordering::Relaxed) != 0;
+        let reached = dialler.reached.load(Ordering::Relaxed);
         match dialler.queue.try_send(message) {
             Err(_) if reached => {
                 state.dropped.fetch_add(1, Ordering::Relaxed);
@@ -449,8 +509,7 @@ impl Router {
 
     fn dial(&mut self, place: String, named: bool) {
         if self.diallers.len() >= ADDRESSES {
-            let stale =
-                self.diallers.iter().find(|(_, known)| !known.named && known.agent.load(Ordering::Relaxed) == 0);
+            let stale = self.diallers.iter().find(|(_, known)| !known.named && !known.reached.load(Ordering::Relaxed));
             let Some(stale) = stale.map(|(place, _)| place.clone()) else { return };
             if let Some(dialler) = self.diallers.remove(&stale) {
                 dialler.task.abort();
@@ -458,9 +517,10 @@ impl Router {
             }
         }
         let (queue, outbox) = mpsc::channel(QUEUE);
-        let agent = Arc::new(AtomicU64::new(0));
-        let task = tokio::spawn(self.common.clone().dial(place.clone(), named, outbox, Arc::clone(&agent)));
-        self.diallers.insert(place, Dialler { queue, agent, named, task: task.abort_handle() });
+        self.ways += 1;
+        let (id, reached) = (self.ways, Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn(self.common.clone().dial(place.clone(), named, outbox, (id, Arc::clone(&reached))));
+        self.diallers.insert(place, Dialler { id, queue, reached, named, task: task.abort_handle() });
     }
 }
 

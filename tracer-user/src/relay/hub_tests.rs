@@ -9,14 +9,15 @@ use crate::model::{TraceId, UnitId};
 use crate::relay::channel::Secret;
 use crate::relay::key::Key;
 use crate::relay::message::{Context, Summary};
+use crate::relay::settings::Trust;
 
 /// How long a condition may take to come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn settings(secret: Option<u8>, peers: Vec<String>) -> Settings {
-    let secret = secret.map(|byte| Secret([byte; 32]));
+    let trust = secret.map_or(Trust::Anybody, |byte| Trust::Key(Secret([byte; 32])));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    Settings { listen, peers, discover: false, port: 1, secret, insecure: false }
+    Settings { listen, peers, discover: false, port: 1, nats: None, trust, insecure: false }
 }
 
 async fn hub(number: u64, secret: Option<u8>, peers: &[SocketAddr]) -> Hub {
@@ -77,8 +78,8 @@ fn contexts_go_and_summaries_come_back() {
             until("the peer is known", || caller.peers().iter().any(|peer| peer.host == "host1")).await;
             caller.send(vec![context(10), context(11)]);
             let got = next(&mut callee).await;
-            assert_eq!((got.from.number, &*got.from.host, got.messages.len()), (2, "host2", 2));
-            callee.send(vec![summary(2, 10)]);
+            assert_eq!((&*got.from.host, got.messages.len()), ("host2", 2));
+            callee.send(vec![summary(got.from.number, 10)]);
             let got = next(&mut caller).await;
             assert!(matches!(got.messages[..], [Message::Summary(Summary { cpu: 2, .. })]));
             assert_eq!((caller.outcomes().sent, callee.outcomes()), (2, Outcomes::default()));
@@ -93,16 +94,85 @@ fn a_connection_belongs_to_whoever_answered_for_it() {
         let mut caller = hub(2, Some(5), &[right.listen.unwrap(), wrong.listen.unwrap()]).await;
         until("two sessions", || caller.peers().iter().filter(|peer| peer.state == "up").count() == 2).await;
         caller.send(vec![context(10)]);
-        for hub in [&mut right, &mut wrong] {
+        let mut caller_is = 0;
+        for hub in [&mut wrong, &mut right] {
             let got = next(hub).await;
             assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast));
+            caller_is = got.from.number;
         }
-        right.send(vec![summary(2, 10)]);
+        right.send(vec![summary(caller_is, 10)]);
         next(&mut caller).await;
         caller.send(vec![context(20)]);
         let got = next(&mut right).await;
         assert!(matches!(&got.messages[..], [Message::Context(context)] if !context.broadcast));
         assert_eq!(wrong.receive(), None, "it has nothing to do with it");
+    });
+}
+
+/// An agent of this `number` that speaks from an address of loopback, greeted.
+async fn liar(
+    from: [u8; 4],
+    to: SocketAddr,
+    number: u64,
+) -> (super::super::channel::Writer, super::super::channel::Reader) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let stream = socket.connect(to).await.unwrap();
+    let trust = Trust::Key(Secret([5; 32]));
+    let mut channel = super::super::channel::Channel::agree(stream, &trust, End::Dialled("")).await.unwrap();
+    let mut bytes = Vec::new();
+    let hello = super::super::message::Hello { version: 1, least: 1, agent: number, host: "liar".into() };
+    super::super::message::Encoder::default().put(&Message::Hello(hello), &mut bytes);
+    channel.writer.send(&bytes).await.unwrap();
+    channel.reader.receive().await.unwrap();
+    (channel.writer, channel.reader)
+}
+
+#[test]
+fn who_says_anothers_number_is_not_that_one() {
+    runs(async {
+        let mut callee = hub(1, Some(5), &[]).await;
+        let address = callee.listen.unwrap();
+        let mut caller = hub(2, Some(5), &[address]).await;
+        until("a session", || caller.mode() == Mode::Waits && callee.mode() == Mode::Waits).await;
+        caller.send(vec![context(10)]);
+        let honest = next(&mut callee).await.from.number;
+        let (mut writer, _reader) = liar([127, 0, 0, 9], address, 2).await;
+        let mut bytes = Vec::new();
+        let Outgoing::Context { context: said, .. } = context(20) else { return };
+        super::super::message::Encoder::default().put(&Message::Context(said), &mut bytes);
+        writer.send(&bytes).await.unwrap();
+        let got = next(&mut callee).await;
+        assert_ne!(got.from.number, honest);
+        // What is for the one still goes to that one.
+        callee.send(vec![summary(honest, 10)]);
+        assert!(matches!(next(&mut caller).await.messages[..], [Message::Summary(_)]));
+    });
+}
+
+#[test]
+fn what_is_not_its_to_say_and_floods_end_a_session() {
+    runs(async {
+        let callee = hub(1, Some(5), &[]).await;
+        let address = callee.listen.unwrap();
+        let mut bytes = Vec::new();
+        let Outgoing::Summary { summary: said, .. } = summary(1, 1) else { return };
+        super::super::message::Encoder::default().put(&Message::Summary(said), &mut bytes);
+        let (mut writer, mut reader) = liar([127, 0, 0, 9], address, 9).await;
+        writer.send(&bytes).await.unwrap();
+        while reader.receive().await.is_ok() {}
+        until("refused", || callee.outcomes().refused == 1).await;
+        assert!(lock(&callee.state.bans).is_banned(Instant::now(), [127, 0, 0, 9].into()));
+        // Nothing but that it is alive, as often as it can.
+        let (mut writer, _reader) = liar([127, 0, 0, 8], address, 9).await;
+        let alive = [5, 0].repeat(16_000);
+        let end = Instant::now() + PATIENCE;
+        while writer.send(&alive).await.is_ok() {
+            assert!(Instant::now() < end, "a flood goes on");
+        }
+        until("refused", || callee.outcomes().refused == 2).await;
+        assert!(lock(&callee.state.bans).is_banned(Instant::now(), [127, 0, 0, 8].into()));
+        assert_eq!(callee.mode(), Mode::Sends);
     });
 }
 

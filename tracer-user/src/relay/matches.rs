@@ -18,6 +18,9 @@ pub const LIMIT: usize = 65_536;
 /// How long a context waits for its request, and how long a request that was reported is remembered; nanoseconds.
 pub const KEEP: Nanos = 10_000_000_000;
 
+/// How many of the oldest entries are looked at for one that may go.
+const LOOK: usize = 256;
+
 /// A context, and who sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
@@ -101,12 +104,11 @@ impl<U: Copy> Matches<U> {
         self.outcomes.received += 1;
         let key = given.context.key;
         let Some(entry) = self.entries.get_mut(&key.place()) else {
-            let waiting = self.waiting.entry(given.from.number).or_default();
-            if self.entries.len() >= self.limit || *waiting >= self.limit / 2 {
+            if !self.has_room(given.from.number) {
                 self.outcomes.dropped += 1;
                 return Effect::Nothing;
             }
-            *waiting += 1;
+            *self.waiting.entry(given.from.number).or_default() += 1;
             self.insert(now, key, Some(given), None);
             return Effect::Waits;
         };
@@ -148,6 +150,31 @@ impl<U: Copy> Matches<U> {
             // Nothing is kept of neither.
             (None, None) => Effect::Nothing,
         }
+    }
+
+    /// Whether one more context of an agent may wait: none has more than half of the table, nor more than its share of that
+    /// where the table is full. An agent below its share has room made by what waited longest, whoever said it, or was
+    /// reported longest ago.
+    fn has_room(&mut self, agent: u64) -> bool {
+        let has = self.waiting.get(&agent).copied().unwrap_or_default();
+        if self.entries.len() < self.limit {
+            return has < self.limit / 2;
+        }
+        let agents = self.waiting.len() + usize::from(has == 0);
+        if has >= self.limit / 2 / agents {
+            return false;
+        }
+        let waits = |(_, place, number): &(Nanos, u64, u64)| {
+            self.entries
+                .get(place)
+                .is_some_and(|entry| entry.number == *number && (entry.unit.is_none() || entry.reported))
+        };
+        let Some(at) = self.order.iter().take(LOOK).position(waits) else { return false };
+        if let Some((_, place, _)) = self.order.remove(at) {
+            self.evicted += 1;
+            self.forget(place);
+        }
+        true
     }
 
     /// A request was read; gives what is known of it.

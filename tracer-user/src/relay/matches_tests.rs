@@ -91,6 +91,31 @@ fn nobody_takes_all_the_room() {
 }
 
 #[test]
+fn whoever_says_little_is_heard_when_others_fill_the_table() {
+    let mut matches: Matches<u32> = Matches::new(64);
+    for (at, request) in (0..1000).enumerate() {
+        // Two that say what is nobody's, as much as they can.
+        matches.context(1, given(1000 + request, 5, 2 + at as u64 % 2, true));
+    }
+    assert_eq!(matches.len(), 64);
+    let mut met = 0;
+    for request in 0..500 {
+        let honest = given(request, 7, 9, true);
+        assert_eq!(matches.context(2, honest), Effect::Waits, "{request}");
+        matches.context(2, given(5000 + request, 5, 2, true));
+        met += u32::from(matches.unit(2, key(request), request).is_some());
+        matches.reported(key(request));
+        assert!(matches.len() <= 64);
+    }
+    assert_eq!(met, 500);
+    // What is already served is not forgotten for somebody's word.
+    let mut matches: Matches<u32> = Matches::new(8);
+    (0..8).for_each(|request| drop(matches.unit(1, key(request), request).cloned()));
+    assert_eq!(matches.context(2, given(100, 7, 1, true)), Effect::Nothing);
+    assert_eq!(matches.context(2, given(3, 7, 1, true)), Effect::Met(3));
+}
+
+#[test]
 fn an_open_request_is_not_forgotten() {
     let mut matches = Matches::new(16);
     matches.unit(1, key(1), 5u32);

@@ -105,6 +105,9 @@ pub enum Garbage {
     /// A number no agent would send.
     #[error("a value out of range")]
     Value,
+    /// What only the other end of a session says.
+    #[error("a message that is not for this end of a session")]
+    Turn,
 }
 
 const HELLO: u8 = 1;

@@ -4,11 +4,12 @@
 //! at the other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`]. Pure:
 //! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whose clock is where (`clocks.rs`), what to tell once
 //! instead of twice (`hold.rs`) or in few bytes (`recent.rs`). The rest are
-//! tasks: sessions between agents (`channel.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`).
+//! tasks: sessions between agents (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`).
 //!
 //! The pipeline is told by [`event::Event`]s, which a recording holds, so that a replay gives the same units; it says what
 //! to send by [`Outgoing`]. Neither side ever waits for the other.
 
+mod addresses;
 pub mod bans;
 pub mod calls;
 pub mod channel;
@@ -19,10 +20,12 @@ pub mod hub;
 pub mod key;
 pub mod matches;
 pub mod message;
+pub mod nats;
 mod recent;
 pub mod routes;
 pub mod session;
 pub mod settings;
+pub mod tls;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ const CONNECTIONS: usize = 65_536;
 /// Most addresses at which an agent was looked for.
 pub const ADDRESSES: usize = 1024;
 
-/// Which agent answers for a connection. Agents go by the numbers they made.
+/// Which agent answers for a connection. Agents go by the numbers of those that dial them.
 #[derive(Debug, Default)]
 pub struct Routes {
     connections: FxHashMap<u64, u64>,
@@ -22,7 +22,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The agent `number` answered for a request of `connection` (`Key::connection`).
+    /// The agent that `number` dials answered for a request of `connection` (`Key::connection`).
     pub fn learn(&mut self, connection: u64, number: u64) {
         if self.connections.insert(connection, number).is_none() {
             self.order.push_back(connection);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::channel::{Broken, CONTENT, Channel, Reader, Secret, Writer};
+use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
 use super::hold::Hold;
 use super::message::{Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
+use super::settings::Trust;
 use super::{Agent, Received};
 
 /// How long a message waits for others to go with it: a frame has 18 bytes of its own and costs a wake-up at each end.
@@ -22,9 +22,15 @@ const ALIVE: Duration = Duration::from_millis(400);
 const SILENCE: Duration = Duration::from_millis(1500);
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(2);
-/// Most messages taken from one agent in a tenth of a second; what is more waits in its socket.
+/// Most messages taken from one agent in a tenth of a second; what is more waits in its socket. Bytes that are no messages
+/// for us and frames cost, too.
 const RATE: usize = 20_000;
 const PERIOD: Duration = Duration::from_millis(100);
+/// Bytes that count as a message, and messages a frame counts as beside its own: agents gather what they say.
+const BYTES: usize = 64;
+const FRAME: usize = 16;
+/// Whoever says so much in so many periods one after the other floods: no agent traces that many requests.
+const FLOOD: u32 = 10;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +52,25 @@ pub enum Ended {
         /// Newest it speaks.
         version: u16,
     },
+    /// It says more than any agent has to say.
+    #[error("it floods: more than {RATE} messages in {} ms, {FLOOD} times one after the other", PERIOD.as_millis())]
+    Flood,
     /// This agent ends, or hears nothing any more.
     #[error("it is not wanted any more")]
     Over,
 }
 
 impl Ended {
-    /// Whether it was not an agent with the same key: such addresses are left alone for a while.
+    /// Whether it was not an agent with the same key, or a certificate that is taken: such addresses are left alone for a while.
     pub fn is_hostile(&self) -> bool {
-        matches!(self, Self::Garbage(_) | Self::Broken(Broken::Key | Broken::Frame))
+        matches!(self, Self::Garbage(_) | Self::Flood | Self::Broken(Broken::Key | Broken::Frame | Broken::Tls(_)))
+    }
+
+    /// Whether the other end hung up and did not say why.
+    pub fn is_mute(&self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let Self::Broken(Broken::Io(error)) = self else { return false };
+        matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
     }
 }
 
@@ -71,6 +87,59 @@ pub struct Traffic {
     pub contexts: Arc<AtomicU64>,
 }
 
+/// What an end of a session takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// It was dialled.
+    Contexts,
+    /// It dialled.
+    Summaries,
+}
+
+impl Takes {
+    /// Whether it takes this one. Those that are for nobody are no error: later versions may say more.
+    fn take(self, message: &Message) -> Result<bool, Garbage> {
+        match (self, message) {
+            (_, Message::Hello(_) | Message::Alive) => Ok(false),
+            (Self::Contexts, Message::Context(_)) | (Self::Summaries, Message::Summary(_)) => Ok(true),
+            (_, Message::Context(_) | Message::Summary(_)) => Err(Garbage::Turn),
+        }
+    }
+}
+
+/// How much the other end says.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    taken: usize,
+    full: u32,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { since: now, taken: 0, full: 0 }
+    }
+
+    /// A frame with so many bytes and messages came; gives how long to wait for the next, `None` when enough is enough.
+    fn take(&mut self, now: Instant, bytes: usize, messages: usize) -> Option<Duration> {
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= PERIOD {
+            self.full = if self.taken > RATE && passed < 2 * PERIOD { self.full } else { 0 };
+            (self.since, self.taken) = (now, 0);
+        }
+        let before = self.taken;
+        self.taken += FRAME + messages.max(bytes / BYTES);
+        if self.taken <= RATE {
+            return Some(Duration::ZERO);
+        }
+        if before <= RATE {
+            self.full += 1;
+        }
+        let left = PERIOD.saturating_sub(now.saturating_duration_since(self.since));
+        (self.full < FLOOD).then_some(left)
+    }
+}
+
 /// A session whose ends know each other.
 #[derive(Debug)]
 pub struct Session {
@@ -83,9 +152,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Agrees on a session over `stream`, which this end `opened` or accepted.
-    pub async fn begin(stream: TcpStream, secret: Option<&Secret>, opened: bool, own: &Agent) -> Result<Self, Ended> {
-        let Channel { mut writer, mut reader } = Channel::agree(stream, secret, opened).await?;
+    /// Agrees on a session over `stream`, of which this is that `end`.
+    pub async fn begin(stream: impl Link, trust: &Trust, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
+        let Channel { mut writer, mut reader } = Channel::agree(stream, trust, end).await?;
         let mut encoder = Encoder::default();
         let mut bytes = Vec::new();
         let (agent, host) = (own.number, Arc::clone(&own.host));
@@ -109,6 +178,7 @@ impl Session {
     /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the other end.
     pub async fn run(
         self,
+        takes: Takes,
         outbox: &mut mpsc::Receiver<Message>,
         inbox: &mpsc::Sender<Received>,
         traffic: &Traffic,
@@ -117,7 +187,7 @@ impl Session {
         let Self { agent, writer, reader, decoder, encoder } = self;
         tokio::select! {
             ended = speak(writer, encoder, outbox, traffic) => ended,
-            ended = listen(reader, decoder, agent, inbox, traffic, heard) => ended,
+            ended = listen(takes, (reader, decoder), agent, inbox, traffic, heard) => ended,
         }
     }
 }
@@ -182,14 +252,16 @@ async fn speak(
 }
 
 async fn listen(
-    mut reader: Reader,
-    mut decoder: Decoder,
+    takes: Takes,
+    (mut reader, mut decoder): (Reader, Decoder),
     agent: Agent,
     inbox: &mpsc::Sender<Received>,
     traffic: &Traffic,
     heard: impl Fn(&[Message]),
 ) -> Ended {
-    let (mut period, mut taken) = (Instant::now(), 0);
+    let mut pace = Pace::new(Instant::now());
+    // While we have no time nobody is counted as saying much: what it said meanwhile is there at once afterwards.
+    let mut busy = Duration::ZERO;
     loop {
         let mut messages = Vec::new();
         let content = match tokio::time::timeout(SILENCE, reader.receive()).await {
@@ -200,20 +272,73 @@ async fn listen(
         if let Err(garbage) = decoder.read(content, &mut messages) {
             return garbage.into();
         }
-        messages.retain(|message| matches!(message, Message::Context(_) | Message::Summary(_)));
-        if messages.is_empty() {
-            continue;
+        let now = Instant::now().checked_sub(busy).unwrap_or_else(Instant::now);
+        let Some(wait) = pace.take(now, content.len(), messages.len()) else { return Ended::Flood };
+        let mut wrong = None;
+        messages.retain(|message| takes.take(message).unwrap_or_else(|garbage| wrong.replace(garbage).is_some()));
+        if let Some(garbage) = wrong {
+            return garbage.into();
         }
-        heard(&messages);
-        taken += messages.len();
-        traffic.received.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        if inbox.send(Received { from: agent.clone(), messages }).await.is_err() {
-            return Ended::Over;
+        if !messages.is_empty() {
+            heard(&messages);
+            traffic.received.fetch_add(messages.len() as u64, Ordering::Relaxed);
+            let since = Instant::now();
+            if inbox.send(Received { from: agent.clone(), messages }).await.is_err() {
+                return Ended::Over;
+            }
+            busy += since.elapsed();
         }
-        if period.elapsed() > PERIOD {
-            (period, taken) = (Instant::now(), 0);
-        } else if taken > RATE {
-            tokio::time::sleep(PERIOD).await;
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_floods_is_told_from_who_is_busy() {
+        let start = Instant::now();
+        // So many frames of so many messages each, a millisecond apart; how many were taken, and how long it waited.
+        let said = |frames: u32, bytes: usize, messages: usize| {
+            let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
+            for frame in 0..frames {
+                now += Duration::from_millis(1);
+                let Some(wait) = pace.take(now, bytes, messages) else { return (frame, waited) };
+                waited += wait;
+                now += wait;
+            }
+            (frames, waited)
+        };
+        assert_eq!(said(5000, 9000, 150), (5000, Duration::ZERO), "150 000 messages a second");
+        let (frames, waited) = said(5000, 32_000, 1000);
+        assert!(frames < 20 * FLOOD && waited > PERIOD * (FLOOD - 2) / 2, "a million a second: {frames} {waited:?}");
+        assert!(said(5000, 32_768, 0).0 < 500, "bytes that say nothing");
+        // Busy for half a second and then not: throttled, and no flood.
+        let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
+        for second in 0..20u64 {
+            now = now.max(start + Duration::from_secs(second));
+            for _ in 0..100 {
+                let wait = pace.take(now, 32_000, 1000).expect("no flood");
+                (now, waited) = (now + wait, waited + wait);
+            }
+        }
+        assert!(waited > Duration::from_secs(1), "{waited:?}");
+    }
+
+    #[test]
+    fn each_end_takes_what_is_for_it() {
+        let hello = Message::Hello(Hello { version: 1, least: 1, agent: 1, host: "".into() });
+        for takes in [Takes::Contexts, Takes::Summaries] {
+            assert_eq!((takes.take(&hello), takes.take(&Message::Alive)), (Ok(false), Ok(false)));
+        }
+        let (key, unit) = (crate::relay::key::Key { opener: 1, accepting: 2, seq: 3 }, crate::model::UnitId(1));
+        let (duration, queue, cpu, start, status, error) = (0, 0, 0, 0, 0, false);
+        let summary = super::super::message::Summary { key, unit, duration, queue, cpu, start, status, error };
+        let summary = Message::Summary(summary);
+        assert_eq!(Takes::Summaries.take(&summary), Ok(true));
+        assert_eq!(Takes::Contexts.take(&summary), Err(Garbage::Turn));
     }
 }

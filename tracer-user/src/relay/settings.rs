@@ -1,14 +1,34 @@
-//! What may be set, and the key agents share.
+//! What may be set, and what agents know each other by.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::channel::Secret;
+use super::tls::Identity;
 
 /// Port of other agents where none is named.
 pub const PORT: u16 = 9465;
+
+/// What agents know each other by.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// Nothing: whoever speaks is believed to be an agent.
+    Anybody,
+    /// A key all of them have.
+    Key(Secret),
+    /// A certificate each of them has.
+    Certificates(Arc<Identity>),
+}
+
+impl Trust {
+    /// Whether there is nothing that shows who an agent is.
+    pub fn is_blind(&self) -> bool {
+        matches!(self, Self::Anybody)
+    }
+}
 
 /// Settings of the relay.
 #[derive(Clone, Debug)]
@@ -21,22 +41,31 @@ pub struct Settings {
     pub discover: bool,
     /// Port of agents that are looked for.
     pub port: u16,
-    /// The shared key.
-    pub secret: Option<Secret>,
-    /// Speak to agents beyond loopback without a key.
+    /// The NATS server agents meet at, in the place of dialling each other; with user and password.
+    pub nats: Option<String>,
+    /// What agents know each other by.
+    pub trust: Trust,
+    /// Speak to agents beyond loopback without a key or certificates.
     pub insecure: bool,
 }
 
 impl Settings {
     /// What is wrong with them, if anything.
     pub fn check(&self) -> Result<(), String> {
-        if self.secret.is_some() || self.insecure {
+        if !self.trust.is_blind() || self.insecure {
             return Ok(());
+        }
+        if self.nats.is_some() {
+            return Err("agents that meet at a NATS server need a key (relay.key_file, --relay-key) or certificates \
+                        (relay.cert_file, --relay-cert), which the server does not have; or say relay.insecure = true \
+                        where whoever may publish there may be believed"
+                .into());
         }
         match self.listen {
             Some(address) if !address.ip().is_loopback() => Err(format!(
                 "the relay would listen on {address} without a key: whoever reaches it could name parents of requests; \
-                 give a file with a key (relay.key_file, --relay-key), or say relay.insecure = true on a network of your own"
+                 give a file with a key (relay.key_file, --relay-key) or certificates (relay.cert_file, --relay-cert), or \
+                 say relay.insecure = true on a network of your own"
             )),
             _ => Ok(()),
         }
@@ -99,12 +128,15 @@ mod tests {
             peers: Vec::new(),
             discover: false,
             port: PORT,
-            secret: None,
+            nats: None,
+            trust: Trust::Anybody,
             insecure,
         };
         assert!(settings("127.0.0.1:1", false).check().is_ok());
         assert!(settings("0.0.0.0:1", false).check().unwrap_err().contains("without a key"));
+        let met = |insecure| Settings { nats: Some("nats://a:1".into()), ..settings("127.0.0.1:1", insecure) }.check();
+        assert!(met(false).unwrap_err().contains("--relay-key") && met(true).is_ok());
         assert!(settings("0.0.0.0:1", true).check().is_ok());
-        assert!(Settings { secret: Some(Secret([0; 32])), ..settings("0.0.0.0:1", false) }.check().is_ok());
+        assert!(Settings { trust: Trust::Key(Secret([0; 32])), ..settings("0.0.0.0:1", false) }.check().is_ok());
     }
 }

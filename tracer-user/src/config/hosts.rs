@@ -1,0 +1,163 @@
+//! `[relay]`: how agents of several hosts speak to each other.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ConfigError, Source};
+use crate::relay;
+use crate::relay::channel::Secret;
+use crate::relay::settings::{Settings, Trust};
+use crate::relay::tls::{Files, Identity};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RelayFile {
+    listen: Option<Spanned<String>>,
+    peers: Vec<Spanned<String>>,
+    discover: Option<bool>,
+    port: Option<Spanned<i64>>,
+    nats: Option<Spanned<String>>,
+    key_file: Option<Spanned<String>>,
+    cert_file: Option<Spanned<String>>,
+    cert_key_file: Option<Spanned<String>>,
+    ca_file: Option<Spanned<String>>,
+    insecure: bool,
+    tcp_option: bool,
+}
+
+/// How agents of several hosts speak to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Address to listen on.
+    pub listen: Option<SocketAddr>,
+    /// Agents that are told of every call, `HOST:PORT`.
+    pub peers: Vec<String>,
+    /// Look for agents at the private addresses that are called.
+    pub discover: bool,
+    /// Port of those.
+    pub port: u16,
+    /// The NATS server agents meet at, in the place of dialling each other.
+    pub nats: Option<String>,
+    /// File of the key all share.
+    pub key_file: Option<PathBuf>,
+    /// This agent's certificate: in the place of a key.
+    pub cert_file: Option<PathBuf>,
+    /// The certificate's key.
+    pub cert_key_file: Option<PathBuf>,
+    /// Authorities of the other agents' certificates.
+    pub ca_file: Option<PathBuf>,
+    /// Speak without a key or certificates beyond loopback.
+    pub insecure: bool,
+    /// Requests carry their context in a TCP option.
+    pub tcp_option: bool,
+}
+
+/// Most agents that can be named.
+const PEERS: usize = 64;
+
+impl Default for Relay {
+    fn default() -> Self {
+        let (listen, peers, nats) = (None, Vec::new(), None);
+        let (key_file, cert_file, cert_key_file, ca_file) = (None, None, None, None);
+        let port = relay::settings::PORT;
+        let (discover, insecure, tcp_option) = (true, false, false);
+        Self { listen, peers, discover, port, nats, key_file, cert_file, cert_key_file, ca_file, insecure, tcp_option }
+    }
+}
+
+impl Relay {
+    pub(super) fn check(source: &Source<'_>, file: RelayFile) -> Result<Self, ConfigError> {
+        let mut found = Self { insecure: file.insecure, tcp_option: file.tcp_option, ..Self::default() };
+        found.discover = file.discover.unwrap_or(found.discover);
+        if let Some(listen) = file.listen.filter(|listen| !listen.get_ref().is_empty()) {
+            found.listen = Some(listen.get_ref().parse().map_err(|_| {
+                source.wrong(&listen.span(), "expected an address and a port, such as \"10.0.0.5:9465\"")
+            })?);
+        }
+        if let Some(port) = &file.port {
+            found.port = source.number(port, 1..65_536)?;
+        }
+        if let Some(last) = file.peers.get(PEERS) {
+            return Err(source.wrong(&last.span(), format!("at most {PEERS} agents can be named")));
+        }
+        for peer in file.peers {
+            if !is_place(peer.get_ref()) {
+                return Err(source.wrong(&peer.span(), "expected a host and a port, such as \"db1.internal:9465\""));
+            }
+            found.peers.push(peer.into_inner());
+        }
+        if let Some(nats) = file.nats.filter(|nats| !nats.get_ref().is_empty()) {
+            if !is_server(nats.get_ref()) {
+                return Err(source.wrong(&nats.span(), "expected a NATS server, such as \"nats://bus.internal:4222\""));
+            }
+            found.nats = Some(nats.into_inner());
+        }
+        found.key_file = source.absolute(file.key_file)?;
+        found.cert_file = source.absolute(file.cert_file)?;
+        found.cert_key_file = source.absolute(file.cert_key_file)?;
+        found.ca_file = source.absolute(file.ca_file)?;
+        Ok(found)
+    }
+
+    /// Whether agents of other hosts are spoken to at all.
+    pub fn is_on(&self) -> bool {
+        self.listen.is_some() || !self.peers.is_empty() || self.nats.is_some()
+    }
+
+    /// Reads key or certificates; says what is wrong with these settings.
+    pub fn settings(&self) -> Result<Settings, String> {
+        if let Some(peer) = self.peers.iter().find(|peer| !is_place(peer)) {
+            return Err(format!(
+                "'{peer}' is no agent's address: expected a host and a port, such as db1.internal:9465"
+            ));
+        }
+        if let Some(nats) = self.nats.as_deref().filter(|nats| !is_server(nats)) {
+            return Err(format!("'{nats}' is no NATS server: expected nats://HOST:4222 or tls://HOST:4222"));
+        }
+        let settings = Settings {
+            listen: self.listen,
+            peers: self.peers.clone(),
+            discover: self.discover,
+            port: self.port,
+            nats: self.nats.clone(),
+            trust: self.trust()?,
+            insecure: self.insecure,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn trust(&self) -> Result<Trust, String> {
+        let wrong = |error: std::io::Error| error.to_string();
+        match (&self.key_file, &self.cert_file, &self.cert_key_file, &self.ca_file) {
+            (None, None, None, None) => Ok(Trust::Anybody),
+            (Some(key), None, None, None) => Ok(Trust::Key(Secret::read(key).map_err(wrong)?)),
+            (None, Some(cert), Some(key), Some(ca)) => {
+                let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
+                Ok(Trust::Certificates(Arc::new(Identity::read(Files { cert, key, ca }).map_err(wrong)?)))
+            }
+            (Some(_), ..) => Err("agents know each other by a key (relay.key_file, --relay-key) or by certificates \
+                                  (relay.cert_file, --relay-cert), not by both: remove one"
+                .into()),
+            (None, ..) => Err("certificates need three files: this agent's certificate (relay.cert_file, --relay-cert), its \
+                               key (relay.cert_key_file, --relay-cert-key) and those of the authorities whose agents are \
+                               spoken to (relay.ca_file, --relay-ca)"
+                .into()),
+        }
+    }
+}
+
+/// Whether it is `HOST:PORT`.
+fn is_place(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
+}
+
+/// Whether it is the address of a NATS server.
+fn is_server(text: &str) -> bool {
+    ["nats://", "tls://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
+}
