@@ -30,6 +30,11 @@ impl Hosts {
         self.star.cut(cut).unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// The router loses so many percent of all packets.
+    pub fn lose(&self, percent: u8) {
+        self.star.lose(percent).unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// A host's own address.
     pub fn own(&self, host: u8) -> Ipv4Addr {
         self.star.own(host)

@@ -1,7 +1,7 @@
 //! Programs that speak HTTP/2, and what they say of it themselves.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::agent::outcome;
@@ -9,7 +9,7 @@ use crate::process::Process;
 use crate::workload::wait_for_listener;
 
 /// What h2load reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Requests that were answered.
     pub done: u64,
@@ -19,14 +19,30 @@ pub struct Loaded {
     pub refused: u64,
     /// Bytes of all bodies.
     pub data: u64,
+    /// How long a request took on average, seconds.
+    pub mean_s: f64,
 }
 
 /// Runs h2load to its end, `rate` requests a second on each connection; panics when a request got no answer.
 pub fn h2load(address: SocketAddr, requests: u64, connections: u32, streams: u32, rate: u32, paths: &[&str]) -> Loaded {
+    h2load_by(Command::new, address, requests, (connections, streams, rate), paths)
+}
+
+/// The same by a command that `prepare` makes of the program; `connections, streams, rate`, where 0 is as fast as it can.
+pub fn h2load_by(
+    prepare: impl FnOnce(PathBuf) -> Command,
+    address: SocketAddr,
+    requests: u64,
+    (connections, streams, rate): (u32, u32, u32),
+    paths: &[&str],
+) -> Loaded {
     let program = crate::find("h2load").unwrap_or_else(|| panic!("no h2load"));
-    let mut command = Command::new(program);
+    let mut command = prepare(program);
     let numbers = [requests, connections.into(), streams.into(), rate.into()].map(|number| number.to_string());
-    command.args(["-n", &numbers[0], "-c", &numbers[1], "-m", &numbers[2], "--rps", &numbers[3]]);
+    command.args(["-n", &numbers[0], "-c", &numbers[1], "-m", &numbers[2]]);
+    if rate > 0 {
+        command.args(["--rps", &numbers[3]]);
+    }
     command.args(paths.iter().map(|path| format!("http://{address}{path}")));
     let done = outcome(&mut command, "h2load");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
@@ -50,7 +66,15 @@ fn parse(text: &str) -> Option<Loaded> {
         ok: before(codes, "2xx")?,
         refused: before(codes, "4xx")?,
         data: data.parse().ok()?,
+        // Least, greatest, mean.
+        mean_s: seconds(line("time for request:")?.split_whitespace().nth(2)?)?,
     })
+}
+
+/// `1.25ms` and the like.
+fn seconds(text: &str) -> Option<f64> {
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    units.iter().find_map(|(word, unit)| Some(text.strip_suffix(word)?.parse::<f64>().ok()? * unit))
 }
 
 /// A running nghttpd that serves the files of `dir`/www.
@@ -108,8 +132,12 @@ mod tests {
         let text = "\nfinished in 66.03ms, 75726.37 req/s, 14.59MB/s\n\
                     requests: 5000 total, 5000 started, 5000 done, 2500 succeeded, 2500 failed, 0 errored, 0 timeout\n\
                     status codes: 2500 2xx, 0 3xx, 2400 4xx, 0 5xx\n\
-                    traffic: 986.78KB (1010464) total, 49.19KB (50368) headers (space savings 92.78%), 849.61KB (870000) data\n";
-        assert_eq!(parse(text), Some(Loaded { done: 5000, ok: 2500, refused: 2400, data: 870_000 }));
+                    traffic: 986.78KB (1010464) total, 49.19KB (50368) headers (space savings 92.78%), 849.61KB (870000) data\n\
+                    \x20                    min         max         mean         sd        +/- sd\n\
+                    time for request:      104us     12.31ms       1.25ms       441us    71.20%\n";
+        let loaded = Loaded { done: 5000, ok: 2500, refused: 2400, data: 870_000, mean_s: 0.00125 };
+        assert_eq!(parse(text), Some(loaded));
+        assert_eq!(["7us", "1.50s", "many"].map(seconds), [Some(7.0 * 1e-6), Some(1.5), None]);
         assert_eq!(parse("finished in 0 s"), None);
     }
 }

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod chain;
 pub mod faults;
 pub mod go;
+pub mod haproxy;
 pub mod hosts;
 pub mod http;
 pub mod http2;
@@ -34,6 +35,7 @@ pub mod truth;
 pub mod units;
 pub mod uwsgi;
 pub mod vitals;
+pub mod wire;
 pub mod workload;
 
 use std::fs::File;

@@ -33,6 +33,11 @@ fn run(command: &mut Command) -> String {
 impl MariaDb {
     /// Makes a data directory in `dir` and starts the server.
     pub fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[])
+    }
+
+    /// The same with settings of the caller's own.
+    pub fn start_with(dir: &Path, settings: &[&str]) -> Self {
         let find = |name: &str| crate::find(name).unwrap_or_else(|| panic!("no {name}"));
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let data = dir.join("data");
@@ -62,7 +67,8 @@ impl MariaDb {
         command.arg(format!("--socket={}", data.join("socket").display())).arg(format!("--port={}", address.port()));
         command
             .arg(format!("--init-file={}", init.display()))
-            .arg(format!("--pid-file={}", data.join("pid").display()));
+            .arg(format!("--pid-file={}", data.join("pid").display()))
+            .args(settings);
         let mut process = Process::start("mariadbd", &mut command, &dir.join("mariadbd.log"));
         wait_for_listener(&mut process, address);
         Self { process, address, data }
@@ -70,9 +76,14 @@ impl MariaDb {
 
     /// The client, told where the server is.
     pub fn client(&self) -> Command {
+        self.client_by(self.address)
+    }
+
+    /// The client, told another way to the server.
+    pub fn client_by(&self, address: SocketAddr) -> Command {
         let mut command = Command::new(crate::find("mariadb").unwrap_or_else(|| panic!("no mariadb")));
         command.args(["--no-defaults", "--comments", "--protocol=tcp", "--host=127.0.0.1", "--user=planted_user"]);
-        command.arg(format!("--port={}", self.address.port())).arg(format!("--password={PASSWORD}")).arg("planted_db");
+        command.arg(format!("--port={}", address.port())).arg(format!("--password={PASSWORD}")).arg("planted_db");
         command
     }
 

@@ -114,6 +114,13 @@ impl Star {
         self.nft(&rules)
     }
 
+    /// The router loses so many percent of all packets.
+    pub fn lose(&self, percent: u8) -> io::Result<()> {
+        self.nft(&format!(
+            "flush chain ip t f\ntable ip t {{\nchain f {{\nnumgen random mod 100 < {percent} drop\n}}\n}}\n"
+        ))
+    }
+
     fn nft(&self, rules: &str) -> io::Result<()> {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), rules)?;

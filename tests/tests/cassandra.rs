@@ -80,3 +80,71 @@ fn statements_errors_and_durations_are_what_the_node_says() {
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
+
+/// Messages that are longer than a segment of version 5 (128 KiB) and about as long, both ways, one at a time and many at once,
+/// with short ones between them.
+const LONG: &str = r#"
+import json, sys, time
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import Cluster
+from cassandra.query import BatchStatement
+port, scale = int(sys.argv[1]), float(sys.argv[2])
+told = {}
+def timed(name, run):
+    begin = time.monotonic()
+    run()
+    told.setdefault(name, []).append(time.monotonic() - begin)
+for version in (4, 5):
+    cluster = Cluster(["127.0.0.1"], port=port, protocol_version=version, schema_metadata_enabled=False, token_metadata_enabled=False,
+        compression=False, auth_provider=PlainTextAuthProvider("planted-user", "planted-password"), connect_timeout=30, control_connection_timeout=30)
+    session = cluster.connect()
+    session.default_timeout = 60
+    read = session.prepare("SELECT name FROM items WHERE id = ?")
+    write = session.prepare("UPDATE items SET name = ? WHERE id = ?")
+    def short():
+        timed("SELECT orders", lambda: list(session.execute("SELECT name FROM orders WHERE owner = 'planted-value'")))
+        timed("INSERT orders", lambda: session.execute("INSERT INTO orders (a, b) VALUES (%s, %s)", ("planted-value", 5)))
+        timed("SELECT items", lambda: list(session.execute(read, ("planted-value",))))
+    for size in range(130_900, 131_100, 5):
+        session.execute("INSERT INTO edges (a) VALUES (%s)", ("v" * size,))
+        assert len(list(session.execute("SELECT name FROM edge"))) == 2
+        short()
+    for i in range(int(15 * scale) + 5):
+        session.execute("INSERT INTO blobs (a) VALUES (%s)", ("planted-value" * (11_000 + 7_000 * i),))
+        short()
+        session.execute(write, ("planted-value" * 30_000, "planted-value"))
+        short()
+        assert len(list(session.execute("SELECT name FROM huge WHERE a = 'planted-value'"))) == 2
+        short()
+        batch = BatchStatement()
+        for _ in range(3):
+            batch.add(write, ("planted-value" * 5_000, "planted-value"))
+        session.execute(batch)
+        short()
+    for i in range(int(20 * scale) + 5):
+        # The driver takes nothing more while a long one waits to be sent: that one stands last.
+        texts = ["SELECT name FROM slow", "SELECT name FROM huge", "SELECT name FROM fast"] * 3
+        pending = [session.execute_async(text) for text in texts]
+        pending.append(session.execute_async(write, ("planted-value" * 15_000, "planted-value")))
+        for one in pending:
+            one.result()
+    short()
+    cluster.shutdown()
+print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+"#;
+
+#[test]
+fn messages_longer_than_segments() {
+    let Some(_turn) = begin("cassandra_long", &["python3"]) else { return };
+    let dir = scratch();
+    let peer = Peer::start("cassandra_node", dir.path());
+    let port = peer.server.address.port().to_string();
+    let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10", "--max-cpu", "400%"]);
+    let told = peer.client(LONG);
+    let truth = peer.truth();
+    let told = serde_json::from_str(&told).expect("what the client says");
+    let lost = peers::settled(&agent).lost();
+    let units = agent.transactions.clone();
+    secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
+    peers::compare("cassandra", &units, &truth, &peers::classes(&told), &lost);
+}

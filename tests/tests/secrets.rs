@@ -15,7 +15,26 @@ use tracer_tests::{begin, figure, say, scratch, secrets, wait};
 /// Nothing of these may show: words in the bytes as they are, and those that HTTP/2 packs.
 const PACKED: [&str; 2] = ["planted-token", "planted-cookie"];
 /// Protocols in whose connections something must be planted.
-const PLANTED: [&str; 8] = ["fastcgi", "grpc", "http", "mariadb", "memcached", "mysql", "postgresql", "redis"];
+const PLANTED: [&str; 18] = [
+    "amqp",
+    "cassandra",
+    "fastcgi",
+    "grpc",
+    "http",
+    "kafka",
+    "mariadb",
+    "memcached",
+    "mongodb",
+    "mqtt",
+    "mysql",
+    "nats",
+    "postgresql",
+    "redis",
+    "scgi",
+    "stomp",
+    "uwsgi",
+    "websocket",
+];
 
 /// One captured connection: whether the client sends, and what.
 type Captured = Vec<(bool, Vec<u8>)>;

@@ -1,6 +1,6 @@
 """A node of Cassandra as far as its Python driver needs it (`peer.py` says how it counts), versions 4 and 5 of the protocol.
 What a table is called decides what is answered: `slow` late and out of turn, `missing` and `denied` with errors, `long` with
-long rows.
+long rows, `huge` with rows of which each is longer than a segment, `edge` with ones that are about as long.
 """
 
 import re
@@ -41,7 +41,7 @@ def rows(table, columns, all):
 class Node:
     def __init__(self, peer, connection):
         self.peer, self.connection = peer, connection
-        self.segments, self.lock, self.prepared = False, threading.Lock(), {}
+        self.segments, self.lock, self.prepared, self.edge = False, threading.Lock(), {}, 0
 
     def envelopes(self):
         """Envelopes, each with when its first byte was read."""
@@ -89,7 +89,10 @@ class Node:
             body = struct.pack(">i", error) + short("planted-message")
             return self.reply(version, stream, began, name, 0, body, error)
         if name.startswith("SELECT"):
-            row = ["planted-value" * (30 if table == "long" else 1)]
+            row = ["planted-value" * {"long": 30, "huge": 40_000}.get(table, 1)]
+            if table == "edge":
+                self.edge += 1
+                row = ["v" * (65_400 + self.edge % 40 * 5)]
             all = {"local": [list(LOCAL.values())], "peers": [], "peers_v2": []}.get(table, [row] * (200 if table == "long" else 2))
             body = rows(table, list(LOCAL) if table in ("local", "peers", "peers_v2") else ["name"], all)
         else:

@@ -28,12 +28,24 @@ pub enum Kind {
     Wake = 8,
     /// What the tasks of a runtime have to do with each other: [`Kin`].
     Kin = 9,
+    /// A request's context went or came with its first segment: [`Tag`].
+    Tag = 10,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 9] =
-        [Self::Op, Self::Open, Self::State, Self::Tick, Self::Fork, Self::Exec, Self::Sample, Self::Wake, Self::Kin];
+    pub const ALL: [Self; 10] = [
+        Self::Op,
+        Self::Open,
+        Self::State,
+        Self::Tick,
+        Self::Fork,
+        Self::Exec,
+        Self::Sample,
+        Self::Wake,
+        Self::Kin,
+        Self::Tag,
+    ];
 
     /// The kind a header's first byte names.
     pub fn from_byte(byte: u8) -> Option<Self> {
@@ -52,6 +64,7 @@ impl Kind {
             Self::Sample => "sample",
             Self::Wake => "wake",
             Self::Kin => "kin",
+            Self::Tag => "tag",
         }
     }
 
@@ -67,6 +80,7 @@ impl Kind {
             Self::Sample => Sample::SIZE,
             Self::Wake => Wake::SIZE,
             Self::Kin => Kin::SIZE,
+            Self::Tag => Tag::SIZE,
         }
     }
 }
@@ -102,6 +116,15 @@ pub const STATE_OWN: u8 = 1 << 0;
 /// [`Wake`]: since its last operation or wake-up the thread has read a reply itself, or was given work. Other wake-ups only
 /// tell that one stretch of work ends.
 pub const WAKE_RESULT: u8 = 1 << 0;
+/// [`Tag`]: sent (set) or received (clear).
+pub const TAG_TX: u8 = 1 << 0;
+/// [`Tag`]: nothing travels. A request is being read that came without a context, and this is the name of its transaction
+/// should the calls it causes carry one.
+pub const TAG_NAMED: u8 = 1 << 1;
+/// [`Tag`]: it was to be sent, and the kernel did not take it.
+pub const TAG_REFUSED: u8 = 1 << 2;
+/// [`Tag`]: sent with the transaction of the request its thread held, as far as the kernel side knows; else with one of its own.
+pub const TAG_HELD: u8 = 1 << 3;
 /// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const KIN_CREATED: u8 = 1;
 /// [`Kin::relation`]: `parent` handed to `child` what it waited for.
@@ -440,6 +463,26 @@ wire! {
     }
 }
 
+wire! {
+    /// A context in band: the TCP option with the first segment of a request (`tag::KIND`).
+    pub struct Tag {
+        /// Common part; `TAG_…`. Its thread means nothing.
+        pub header: Header,
+        /// The socket.
+        pub cookie: u64,
+        /// The transaction, as on the wire.
+        pub trace: [u8; 16],
+        /// The call, as on the wire; zero with [`TAG_NAMED`].
+        pub span: [u8; 8],
+        /// TCP sequence number of the request's first byte.
+        pub seq: u32,
+        /// Trace flags (W3C Trace Context); the option without them means "sampled".
+        pub flags: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,6 +510,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(10), None);
+        assert_eq!(Kind::from_byte(11), None);
     }
 }

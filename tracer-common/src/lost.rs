@@ -28,11 +28,18 @@ pub enum Lost {
     Runtime = 10,
     /// The event ring was full: a relation between two tasks of a runtime was not reported.
     RingKin = 11,
+    /// The event ring was full: a context that travels in band was not reported, and one to be sent not sent.
+    RingTag = 12,
+    /// The TCP options of a request's first segment had no room for a context: it went without.
+    TagRoom = 13,
+    /// A request's first segment was not sent by the operation that wrote it (held back, or no window): it went without a
+    /// context.
+    TagLate = 14,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -45,11 +52,23 @@ impl Lost {
         Self::Wakes,
         Self::Runtime,
         Self::RingKin,
+        Self::RingTag,
+        Self::TagRoom,
+        Self::TagLate,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
     pub fn is_event(self) -> bool {
-        !matches!(self, Self::PayloadFault | Self::PayloadUnknown | Self::Stack | Self::Wakes | Self::Runtime)
+        !matches!(
+            self,
+            Self::PayloadFault
+                | Self::PayloadUnknown
+                | Self::Stack
+                | Self::Wakes
+                | Self::Runtime
+                | Self::TagRoom
+                | Self::TagLate
+        )
     }
 
     /// Label value of `tracer_events_lost_total{reason}`.
@@ -67,6 +86,9 @@ impl Lost {
             Self::Wakes => "wakes_not_told",
             Self::Runtime => "runtime_check_failed",
             Self::RingKin => "ring_full_kin",
+            Self::RingTag => "ring_full_tag",
+            Self::TagRoom => "tcp_option_no_room",
+            Self::TagLate => "tcp_option_late",
         }
     }
 }

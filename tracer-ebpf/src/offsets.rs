@@ -61,3 +61,7 @@ offsets! {
 /// Process id of the agent: its own sockets are not traced.
 #[unsafe(no_mangle)]
 pub(crate) static AGENT_TGID: Global<u32> = Global::new(0);
+
+/// Cookie of the only network namespace whose connections carry contexts in band; 0 = all of them.
+#[unsafe(no_mangle)]
+pub(crate) static INBAND_NETNS: Global<u64> = Global::new(0);

@@ -68,6 +68,19 @@ pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) 
     thread.policy == PROCESS_TRACE
 }
 
+/// Whether sockets of the process `tgid` are traced; for whom there is no thread's record.
+#[inline(always)]
+pub(crate) fn traced(control: &Control, tgid: u32) -> bool {
+    if tgid == AGENT_TGID.load() {
+        return false;
+    }
+    // SAFETY: the value is copied out at once.
+    match unsafe { PROCESSES.get(tgid) } {
+        Some(policy) => *policy == PROCESS_TRACE,
+        None => control.flags & CONTROL_DEFAULT_IGNORE == 0,
+    }
+}
+
 /// Whether a connection between these ports is traced.
 #[inline(always)]
 pub(crate) fn ports_traced(control: &Control, local: u16, remote: u16) -> bool {

@@ -228,6 +228,53 @@ pub(crate) const SOCK_TURNS: u32 = 1 << 8;
 /// [`Sock::flags`]: a UDP socket without a peer of its own that sends to where names are resolved.
 pub(crate) const SOCK_NAMES: u32 = 1 << 9;
 
+/// What is kept per connection that may carry contexts in band. The programs at its segments run under the socket's lock;
+/// those at system calls do not, and race with them on single words only.
+#[repr(C)]
+pub(crate) struct Carrier {
+    pub(crate) cookie: u64,
+    /// Sending: the context of the request that begins.
+    pub(crate) trace: [u64; 2],
+    pub(crate) span: u64,
+    /// Sending: the transaction for which the connection was opened, until its first request.
+    pub(crate) opener: [u64; 2],
+    /// Receiving: the context that came last.
+    pub(crate) came: [u64; 2],
+    pub(crate) came_span: u64,
+    /// Sending: sequence number of that request's first byte. Receiving: of the one the context that came is of.
+    pub(crate) start: u32,
+    /// How far the other direction had come when the last request began: one that begins later is another.
+    pub(crate) other: u32,
+    /// A request began: `other` says something.
+    pub(crate) begun: u32,
+    /// A context waits for its request's first segment.
+    pub(crate) pending: u32,
+    /// The size of segments under way leaves room for it.
+    pub(crate) armed: u32,
+    /// The segment under way has room for it.
+    pub(crate) reserved: u32,
+    /// `CARRIER_…`.
+    pub(crate) role: u32,
+    /// Trace flags of the context to send, and of the one that came.
+    pub(crate) flags: u32,
+    pub(crate) came_flags: u32,
+    /// [`Carrier::opener`] says something, and these are its flags.
+    pub(crate) opened: u32,
+    pub(crate) opener_flags: u32,
+    /// Sending: the transaction is that of a request.
+    pub(crate) held: u32,
+    /// A context came.
+    pub(crate) has_come: u32,
+}
+
+/// [`Carrier::role`]: this end connected: it sends contexts. 0 = nothing is carried.
+pub(crate) const CARRIER_SENDS: u32 = 1;
+/// [`Carrier::role`]: this end accepted: it receives them.
+pub(crate) const CARRIER_RECEIVES: u32 = 2;
+
+#[btf_map]
+pub(crate) static CARRIERS: SkStorage<Carrier> = SkStorage::new();
+
 #[btf_map]
 pub(crate) static THREADS: TaskStorage<Thread> = TaskStorage::new();
 

@@ -115,6 +115,11 @@ pub struct Live {
     /// certificate of it is believed.
     #[arg(long, value_name = "FILE")]
     pub relay_ca: Option<PathBuf>,
+    /// Send each request's context along in a TCP option (kind 25, as OpenTelemetry's eBPF instrumentation does), and read it
+    /// where it comes: for callees no agent here reaches. Adds 28 bytes to a request's first segment; connections opened
+    /// from now on only, both ends must be traced. See the README for its limits.
+    #[arg(long)]
+    pub inband_tcp_option: bool,
     /// Trace only sockets of the network namespace the agent runs in.
     #[arg(long)]
     pub own_netns: bool,

@@ -280,6 +280,7 @@ impl Pipeline {
             Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
             Record::Wake(wake) => (Kind::Wake, &wake.header),
             Record::Kin(kin) => (Kind::Kin, &kin.header),
+            Record::Tag(tag) => (Kind::Tag, &tag.header),
         };
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
@@ -479,14 +480,9 @@ impl Pipeline {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
+            carrier: relayed::carrier(context, verdicts.parent, &live),
+            sampled: relayed::sampled(context, &live),
             linked: producer.map(|context| Box::new(context.into())).or(live.linked),
-            carrier: match (context, verdicts.parent, live.side) {
-                (Some(context), ..) => context.carrier.name(),
-                (None, Some(_), Side::Server) if live.caller.is_none() => "relay",
-                (None, Some(_), Side::Server) => "connection",
-                _ => "",
-            },
-            sampled: context.map(|context| context.flags & 1 == 1),
             carried: live.request.carried,
             side: live.side,
             protocol: live.protocol,
@@ -604,6 +600,7 @@ impl Pipeline {
             self.metrics.set_lost(reason, count);
         }
         self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
+        self.metrics.set_inband(&self.engine.inband_outcomes().all());
         for (index, name) in self.names.services.iter().enumerate() {
             let id = ServiceId(index as u32);
             self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
@@ -626,6 +623,7 @@ impl Pipeline {
             callbacks,
             relay_requests,
             relay_calls,
+            tags,
         } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
         let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
@@ -639,6 +637,7 @@ impl Pipeline {
             joins,
             relay_requests,
             relay_calls,
+            inband_contexts: tags,
             head_bytes,
             tasks,
             callbacks,

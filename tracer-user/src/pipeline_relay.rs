@@ -1,7 +1,10 @@
 //! What the pipeline hears of other agents, and what it wants them told.
 
+use tracer_common::tag::SAMPLED;
+
 use super::{Names, Pipeline, classify};
-use crate::model::{ClassId, Far, FarEnd, Nanos, Outcome, Side};
+use crate::model::{ClassId, Far, FarEnd, Nanos, Outcome, Side, UnitId};
+use crate::protocols::context::TraceParent;
 use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
 use crate::relay::message::{Context, Summary};
@@ -125,6 +128,25 @@ fn summary(live: &Live, wall_offset: i64) -> Option<Outgoing> {
             || live.outcome == Some(Outcome::Aborted),
     };
     Some(Outgoing::Summary { to: given.from.number, summary })
+}
+
+/// Which carrier gave a unit its parent; empty where none did.
+pub(super) fn carrier(context: Option<TraceParent>, parent: Option<UnitId>, live: &Live) -> &'static str {
+    if let Some(context) = context {
+        return context.carrier.name();
+    }
+    match (parent, live.side) {
+        (None, _) | (_, Side::Client) => "",
+        (Some(_), Side::Server) if live.caller.is_some() => "connection",
+        (Some(_), Side::Server) if live.relayed_parent().is_some() => "relay",
+        (Some(_), Side::Server) => "tcp_option",
+    }
+}
+
+/// Whether the caller wants it sampled, where it said so.
+pub(super) fn sampled(context: Option<TraceParent>, live: &Live) -> Option<bool> {
+    let came = || live.tag.filter(|tag| live.side == Side::Server && tag.parent.is_some()).map(|tag| tag.flags);
+    context.map(|context| context.flags).or_else(came).map(|flags| flags & SAMPLED == SAMPLED)
 }
 
 /// What a unit of `duration` nanoseconds shows of its other end.

@@ -78,6 +78,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
     package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
     package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
+    package("haproxy", "haproxy", Need::Programs, "a proxy that says whom it speaks for (PROXY protocol)"),
     package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
     package(
         "openjdk-17-jdk-headless",

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::host::stat;
 use crate::kernel::btf::Btf;
 use crate::kernel::features::{Feature, Settings, State, judge};
+use crate::kernel::inband::InBand;
 use crate::kernel::load::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::{offsets, selftest};
@@ -45,7 +46,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match load::load(Options { hertz: 99, all: true, log_level: 0 }) {
+        match load::load(Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);

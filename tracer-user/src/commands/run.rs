@@ -26,6 +26,7 @@ use crate::guard::status::Status;
 use crate::guard::watchdog::{self, Watchdog};
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
+use crate::kernel::inband::InBand;
 use crate::kernel::load::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
@@ -98,8 +99,9 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     prioritize_pipeline(&config);
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let relaying = Relaying::start(&config.relay, seed, &host)?;
+    let inband = InBand::wanted(config.relay.tcp_option, config.own_netns);
     let (mut kernel, mut rings) =
-        load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8 })?;
+        load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
     let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || attachments.detach());
@@ -277,6 +279,7 @@ fn configure(options: &Live) -> Result<Config, Failure> {
         }
     }
     config.own_netns |= options.own_netns;
+    config.relay.tcp_option |= options.inband_tcp_option;
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
     }

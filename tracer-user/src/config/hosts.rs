@@ -26,6 +26,7 @@ pub(super) struct RelayFile {
     cert_key_file: Option<Spanned<String>>,
     ca_file: Option<Spanned<String>>,
     insecure: bool,
+    tcp_option: bool,
 }
 
 /// How agents of several hosts speak to each other.
@@ -51,6 +52,8 @@ pub struct Relay {
     pub ca_file: Option<PathBuf>,
     /// Speak without a key or certificates beyond loopback.
     pub insecure: bool,
+    /// Requests carry their context in a TCP option.
+    pub tcp_option: bool,
 }
 
 /// Most agents that can be named.
@@ -61,14 +64,14 @@ impl Default for Relay {
         let (listen, peers, nats) = (None, Vec::new(), None);
         let (key_file, cert_file, cert_key_file, ca_file) = (None, None, None, None);
         let port = relay::settings::PORT;
-        let (discover, insecure) = (true, false);
-        Self { listen, peers, discover, port, nats, key_file, cert_file, cert_key_file, ca_file, insecure }
+        let (discover, insecure, tcp_option) = (true, false, false);
+        Self { listen, peers, discover, port, nats, key_file, cert_file, cert_key_file, ca_file, insecure, tcp_option }
     }
 }
 
 impl Relay {
     pub(super) fn check(source: &Source<'_>, file: RelayFile) -> Result<Self, ConfigError> {
-        let mut found = Self { insecure: file.insecure, ..Self::default() };
+        let mut found = Self { insecure: file.insecure, tcp_option: file.tcp_option, ..Self::default() };
         found.discover = file.discover.unwrap_or(found.discover);
         if let Some(listen) = file.listen.filter(|listen| !listen.get_ref().is_empty()) {
             found.listen = Some(listen.get_ref().parse().map_err(|_| {

@@ -1,6 +1,6 @@
 //! Bytes from the kernel to records. Pure and total: the only reader of raw kernel bytes, fuzzed.
 
-use tracer_common::event::{Exec, Fork, Header, Kin, Kind, Op, Open, Sample, State, Tick, Wake};
+use tracer_common::event::{Exec, Fork, Header, Kin, Kind, Op, Open, Sample, State, Tag, Tick, Wake};
 
 /// One record, its variable part borrowed from the bytes it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub enum Record<'a> {
     Wake(Wake),
     /// Two tasks of a runtime have to do with each other.
     Kin(Kin),
+    /// A request's context went or came with its first segment.
+    Tag(Tag),
 }
 
 /// Why bytes are no record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -98,6 +100,7 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Kin => fixed(Record::Kin(Kin::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::Tag => fixed(Record::Tag(Tag::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
@@ -161,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..10) {
+        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..11) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

@@ -65,6 +65,8 @@ fills! {
         relay_requests,
         /// Calls to other hosts whose other end may tell of them.
         relay_calls,
+        /// Contexts in band that wait for their request.
+        inband_contexts,
         /// Bytes of heads that are being put together, and of replies that wait for their request.
         head_bytes,
         /// Tasks of runtimes (contexts, goroutines) that are followed.

@@ -6,6 +6,7 @@
 use std::fs;
 
 use super::btf::Btf;
+use super::inband;
 use super::load::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
@@ -91,6 +92,8 @@ pub struct Settings {
     pub counts_run_delay: bool,
     /// Programs of tracepoints can be preempted.
     pub preempts_programs: bool,
+    /// Why the root of the control groups cannot be attached to, if it cannot.
+    pub no_groups: Option<String>,
 }
 
 impl Settings {
@@ -104,6 +107,7 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
+            no_groups: inband::root().err(),
             ..of_types.clone()
         }
     }
@@ -257,6 +261,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     } else {
         Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
+    features.push(tcp_option(on(inband::PROGRAM), settings, &why(&inband::PROGRAMS)));
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
         Feature::less(
@@ -333,6 +338,16 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
     }
 }
 
+/// Contexts in band, which are off unless they are asked for.
+fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
+    let follows = "--inband-tcp-option does nothing: only the relay and headers name parents on other hosts";
+    match (loads, &settings.no_groups) {
+        (Some(hook), None) => Feature::full("TCP option", format!("by {hook}, where --inband-tcp-option asks for it")),
+        (Some(_), Some(why)) => Feature::less("TCP option", State::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less("TCP option", State::Degraded, why, follows, ""),
+    }
+}
+
 /// Settings that stand in the way.
 fn hindrances(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
@@ -368,7 +383,7 @@ mod tests {
         let built = Built { jited: Some(1), ..Built::default() };
         let probes = PROBES.iter().map(|p| (p.program, p.hooks.first().map_or("", |hook| hook.name()), p.without));
         probes
-            .chain([(SAMPLER, "perf_event cpu-clock", "no stacks")])
+            .chain([(SAMPLER, "perf_event cpu-clock", "no stacks"), (inband::PROGRAM, "cgroup sock_ops", "")])
             .filter(|(program, ..)| has(program))
             .map(|(program, hook, without)| Attached { program, hook, built, missing: None, without })
             .collect()

@@ -13,6 +13,7 @@ use tracer_common::ring::{Shape, WORD};
 
 use super::attachments::{Attachments, Held};
 use super::btf::{Btf, BtfError};
+use super::inband::{self, InBand};
 use super::object::{OBJECT, with_value_size};
 use super::offsets;
 use super::policy::Policy;
@@ -157,6 +158,8 @@ pub struct Options {
     pub all: bool,
     /// Level of the BPF programs' own log, 0 = off (then the verifier removes it).
     pub log_level: u8,
+    /// Whether requests carry contexts.
+    pub inband: InBand,
 }
 
 /// Loads and attaches everything. Socket I/O is not reported before [`Policy`] says so.
@@ -174,6 +177,7 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
         let hook = probe.hooks.first().map_or(probe.program, |hook| hook.name());
         return Err(LoadError::Hook { hook, without: probe.without });
     }
+    let tracepoints = plan.iter().any(|plan| plan.probe.program == "tx" && plan.hook.is_some());
     drop(kernel_btf); // some 50 MB with its index: not needed while running
 
     // aya keeps its own copy while programs are loaded; some tens of megabytes, dropped at the end of this function.
@@ -185,9 +189,12 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let (ring_mask, ring_last) = (shape.bytes as u64 - WORD as u64, shape.rings - 1);
     let object = with_value_size(OBJECT, "RINGS", shape.element() as u32)
         .map_err(|why| refused("the BPF object is not what this agent was built with", &why))?;
+    let netns = options.inband.netns().map_err(|why| refused("contexts in band", &why))?;
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.map_max_entries("RINGS", shape.rings);
+    loader.map_max_entries("HELD", options.inband.threads());
+    loader.override_global("INBAND_NETNS", &netns, false);
     loader.override_global("RING_MASK", &ring_mask, true);
     loader.override_global("RING_LAST", &ring_last, true);
     loader.override_global("AGENT_TGID", &tgid, true);
@@ -233,6 +240,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let attachments = Attachments::default();
     // Whatever fails from here on detaches what was attached before.
     let held = Held(attachments.clone());
+    // Before the others: what they say of a request comes before it.
+    attached.extend(inband::load(&mut ebpf, &btf, options.inband, tracepoints, &attachments));
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
         let mut entry = Attached {

@@ -8,6 +8,7 @@
 pub mod attachments;
 pub mod btf;
 pub mod features;
+pub mod inband;
 pub mod level;
 pub mod load;
 pub mod object;

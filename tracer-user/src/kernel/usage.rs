@@ -44,6 +44,7 @@ pub(super) fn of(ebpf: &Ebpf) -> BTreeMap<String, Usage> {
             Program::FExit(program) => program.fd(),
             Program::PerfEvent(program) => program.fd(),
             Program::UProbe(program) => program.fd(),
+            Program::SockOps(program) => program.fd(),
             _ => continue,
         };
         if let Some(usage) = fd.ok().and_then(|fd| info(fd.as_fd().as_raw_fd())) {

@@ -485,6 +485,11 @@ impl Metrics {
         self.own.relay(outcomes);
     }
 
+    /// What became of contexts in band, by outcome, absolute.
+    pub fn set_inband(&self, outcomes: &[(&str, u64)]) {
+        self.own.inband(outcomes);
+    }
+
     /// Messages that link nothing though they may say who produced them, by reason, absolute.
     pub fn set_unlinked(&self, reasons: &[(&str, u64)]) {
         self.own.unlinked(reasons);

@@ -28,6 +28,7 @@ pub(super) struct Own {
     span_retries: Totals,
     relay: Totals,
     relay_delay: Histogram,
+    inband: Totals,
     unlinked: Totals,
 }
 
@@ -65,6 +66,11 @@ impl Own {
                         was reported), unmatched (it was not seen), elsewhere (the same, sent to several agents), settled (named \
                         the transaction of one that was known), duplicate, refused, dropped. And answer_late: words of other ends whose call was reported.";
         let relay = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_relay_total", outcomes), &["outcome"])));
+        let outcomes = "Contexts in TCP options by what became of them: sent, received; matched (named the parent of the request they \
+                        came with), header (that one named a parent itself), unmatched (no request begins where they went or \
+                        came), contradicted (another carrier named another parent), renamed (sent with the name of another \
+                        transaction than the call turned out to be of), refused, dropped.";
+        let inband = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_inband_total", outcomes), &["outcome"])));
         let reasons = "Messages of requests and replies with many that link nothing though they may say who produced them: unread \
                        (compressed, or not captured, as far as their number is known), or limit (their unit has too many links).";
         let reasons = Opts::new("tracer_messages_unlinked_total", reasons);
@@ -113,6 +119,7 @@ impl Own {
             span_retries,
             relay,
             relay_delay,
+            inband,
             unlinked,
         }
     }
@@ -150,6 +157,12 @@ impl Own {
     pub(super) fn relay(&self, outcomes: &[(&str, u64)]) {
         for (outcome, count) in outcomes {
             self.relay.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn inband(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.inband.set(outcome, *count);
         }
     }
 

@@ -187,13 +187,15 @@ struct Lane {
     /// The envelope that goes on in the next one, and how many bytes of it; 0 none does.
     key: u32,
     rest: u32,
+    /// Bytes of it that each segment but the last one holds.
+    size: u32,
 }
 
 impl Lane {
     /// What cannot be is as good as nothing: lengths have 32 bits, and less mostly.
-    fn new(left: u64, key: u64, rest: u64) -> Self {
-        let [left, key, rest] = [left, key, rest].map(|number| u32::try_from(number).unwrap_or(0));
-        Self { left, key, rest }
+    fn new(left: u64, key: u64, rest: u64, size: u64) -> Self {
+        let [left, key, rest, size] = [left, key, rest, size].map(|number| u32::try_from(number).unwrap_or(0));
+        Self { left, key, rest, size }
     }
 }
 
@@ -296,6 +298,15 @@ impl Streams {
         Some(named(operation, text))
     }
 
+    /// A segment with the next `payload` bytes of the envelope that goes on.
+    fn part(&mut self, way: Way, payload: u64) -> Frame {
+        let lane = self.lane(way);
+        let key = u64::from(lane.key);
+        let rest = lane.rest.saturating_sub(u32::try_from(payload).unwrap_or(u32::MAX));
+        lane.rest = rest;
+        Frame { len: BEFORE as u64 + payload + BEHIND, key, body: payload, says: Says::Part, end: rest == 0 }
+    }
+
     /// How a reply says that it failed.
     fn reply(&mut self, envelope: Envelope, body: &[u8]) -> Option<&'static str> {
         let preparing = self.preparing.remove(&key(envelope.stream));
@@ -357,10 +368,7 @@ impl Framed for Streams {
             None => (0, Some(lane_left).filter(|left| *left > 0), true),
         };
         if let (Some(payload), false, 1..) = (payload, whole, lane.rest) {
-            let (key, rest) = (u64::from(lane.key), u64::from(lane.rest).saturating_sub(payload));
-            *self.lane(way) = Lane::new(lane_left, key, rest);
-            let len = BEFORE as u64 + payload + BEHIND;
-            return Front::Frame(Frame { len, key, body: payload, says: Says::Part, end: rest == 0 });
+            return Front::Frame(self.part(way, payload));
         }
         if bytes.len() < before + HEADER {
             return if cut { Front::Invalid } else { Front::Need(before + HEADER) };
@@ -380,10 +388,16 @@ impl Framed for Streams {
         let held = payload.map_or(envelope.len, |payload| envelope.len.min(payload));
         let left = payload.map_or(0, |payload| payload - held);
         let rest = envelope.len - held;
-        *self.lane(way) = Lane::new(left, key, rest);
+        *self.lane(way) = Lane::new(left, key, rest, held);
         let behind = if payload.is_some() && left == 0 { BEHIND } else { 0 };
         let body = if way == Way::Reply { held.saturating_sub(HEADER as u64) } else { 0 };
         Front::Frame(Frame { len: before as u64 + held + behind, key, body, says, end: rest == 0 })
+    }
+
+    fn goes_on(&mut self, way: Way) -> Option<Frame> {
+        let Lane { left, rest, size, .. } = *self.lane(way);
+        // All of an envelope's segments stand one behind the other.
+        (left == 0 && rest > 0 && size > 0).then(|| self.part(way, u64::from(rest.min(size))))
     }
 
     fn lost(&mut self, way: Way) {
@@ -395,6 +409,8 @@ impl Framed for Streams {
     }
 
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
+        let lane = if way == Way::Request { &self.requests } else { &self.replies };
+        let goes_on = lane.rest > 0;
         let fits = |at: usize| -> Option<u64> {
             let envelope = Envelope::read(bytes.get(at..)?)?;
             let known = way == Way::Request || envelope.stream < 0 || open(key(envelope.stream));
@@ -402,7 +418,10 @@ impl Framed for Streams {
         };
         (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
             match Segment::read(bytes.get(*at..).unwrap_or_default()) {
-                Some(Segment::Plain { .. }) => return fits(at + BEFORE).is_some(),
+                Some(Segment::Plain { whole, .. }) => {
+                    // Of what goes on only the next segment is known.
+                    return fits(at + BEFORE).is_some() || *at == 0 && !whole && goes_on;
+                }
                 Some(Segment::Packed(_)) => return true,
                 None => {}
             }

@@ -11,7 +11,9 @@ impl Conversation {
     pub(super) fn introduced<'a>(&mut self, chunk: &Chunk<'a>) -> Option<Chunk<'a>> {
         let stream = self.stream(chunk.dir);
         let begins = stream.pos == 0 && chunk.pos == 0 || stream.introducing;
-        if self.requests.is_some() || self.midstream || !begins {
+        // A server that speaks first (MariaDB) may have said what is spoken before it reads the header.
+        let asks = self.requests.is_none_or(|requests| requests == chunk.dir);
+        if !asks || self.midstream || !begins {
             return Some(*chunk);
         }
         let stream = self.stream(chunk.dir);

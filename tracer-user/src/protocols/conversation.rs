@@ -16,10 +16,6 @@ use crate::model::{Direction, Nanos, Outcome, Side};
 const MISSES: u8 = 2;
 /// The same for a connection that was joined in its middle, where most operations are bodies.
 const MISSES_MIDSTREAM: u8 = 32;
-/// Replies kept while their request's record has not come (it can come later, from another thread).
-const HELD_CHUNKS: usize = 16;
-/// Bytes of them.
-const HELD_BYTES: usize = 64 * 1024;
 /// This many requests at once, and more will follow: all that can be carried of operations is wanted.
 const PIPELINE: usize = 8;
 /// Most payload the kernel can carry, asked for step by step.
@@ -179,6 +175,8 @@ impl Conversation {
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
+        // What begins with a gap is joined in its middle.
+        self.midstream |= self.requests.is_none() && chunk.pos > self.stream(chunk.dir).pos;
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
         if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
             self.last_dir = Some(chunk.dir);
@@ -202,57 +200,10 @@ impl Conversation {
         if turned {
             self.turn(chunk.dir, settings, out);
         }
-        let mut held = Vec::new();
-        if chunk.dir == requests {
-            held = std::mem::take(&mut self.held);
-            // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
-            let other = held.first().is_some_and(|held| held.at.tid == chunk.at.tid);
-            if other || chunk.pos > self.stream(requests).pos {
-                self.feed_held(std::mem::take(&mut held), settings, out);
-            }
-        }
+        let held = if chunk.dir == requests { self.asked(chunk, settings, out) } else { Vec::new() };
         let touched = self.feed(chunk, settings, out);
         self.feed_held(held, settings, out);
         touched
-    }
-
-    /// Takes the replies that were put aside.
-    fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
-        let Some(requests) = self.requests else { return };
-        for Held { dir, pos, len, head, tail, pieces, at, arrived } in held {
-            debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
-            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, pieces: &pieces, at, arrived };
-            self.turn(chunk.dir, settings, out);
-            self.last_dir = Some(chunk.dir);
-            self.feed(&chunk, settings, out);
-        }
-    }
-
-    /// Puts a reply aside whose request has not come; false when it is to be taken now.
-    fn early(&mut self, chunk: &Chunk<'_>) -> bool {
-        let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
-        let waiting = !self.pair.is_empty() || self.orphan;
-        if starting && self.parser.as_ref().is_some_and(|parser| parser.is_unasked(chunk.head)) {
-            return false;
-        }
-        let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
-        if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty()
-            || self.held.len() >= HELD_CHUNKS
-            || bytes + chunk.head.len() > HELD_BYTES
-        {
-            return false;
-        }
-        self.held.push(Held {
-            dir: chunk.dir,
-            pos: chunk.pos,
-            len: chunk.len,
-            head: chunk.head.to_vec(),
-            tail: chunk.tail.to_vec(),
-            pieces: chunk.pieces.to_vec(),
-            at: chunk.at,
-            arrived: chunk.arrived,
-        });
-        true
     }
 
     /// Finds out what is spoken; true when `chunk` can be taken by the protocol found.
@@ -378,7 +329,7 @@ impl Conversation {
     }
 
     /// The other direction begins to speak: what could only end that way has ended.
-    fn turn(&mut self, to: Direction, settings: &Settings, out: &mut Vec<Said>) {
+    pub(super) fn turn(&mut self, to: Direction, settings: &Settings, out: &mut Vec<Said>) {
         let from = to.flip();
         let is_request = self.requests == Some(from);
         let stream = self.stream(from);
@@ -510,6 +461,11 @@ impl Conversation {
             Direction::Tx => &mut self.tx,
         };
         if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
+            // What answers the only one that waits may still show by its end.
+            if !is_request && self.pair.len() == 1 && self.protocol.is_some_and(Protocol::trails) {
+                stream.state = State::Trailing;
+                return 0;
+            }
             out.push(Said::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::Lost;
             if self.pipelines() {

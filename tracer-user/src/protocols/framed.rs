@@ -57,6 +57,12 @@ pub trait Framed: Send + fmt::Debug {
     fn overhead(&self) -> u64 {
         0
     }
+    /// The frame that must stand next, though nothing of it was captured: of a message that goes on as its sender has cut it so
+    /// far, with nothing in between. `None`: any may.
+    fn goes_on(&mut self, way: Way) -> Option<Frame> {
+        let _ = way;
+        None
+    }
     /// Whether the last `left` bytes of an operation, behind a frame and not captured, can only be what stands between frames.
     fn is_padding(&self, left: u64) -> bool {
         let _ = left;

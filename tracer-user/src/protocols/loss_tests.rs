@@ -107,3 +107,40 @@ fn without_losses_nothing_is_missing() {
         assert_eq!((played.begun, played.complete, played.pairs.len()), (10, 10, 10), "{side:?} {threads:?}");
     }
 }
+
+/// PostgreSQL's server notifies an idle client of more than is captured; what the client asks next, by the same thread, is
+/// answered as ever.
+#[test]
+fn what_came_unasked_and_was_not_captured_ends_with_the_next_request() {
+    let message = |kind: u8, fields: &[u8]| [&[kind][..], &(fields.len() as u32 + 4).to_be_bytes(), fields].concat();
+    let query = message(b'Q', b"SELECT 1 FROM asked\0");
+    let reply = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
+    let notified = message(b'A', &[&b"\0\0\0\x07channel\0"[..], &[b'p'; 900], b"\0"].concat());
+    // Few are kept until it is known whether they answer something, more are not.
+    for (count, tids) in [1, 5, 40].into_iter().flat_map(|count| [(count, [1, 1]), (count, [1, 2])]) {
+        let mut ops = vec![(false, query.clone(), usize::MAX), (true, reply.clone(), usize::MAX)];
+        for piece in notified.repeat(count).chunks(1500) {
+            ops.push((true, piece.to_vec(), 200));
+        }
+        for _ in 0..3 {
+            ops.extend([(false, query.clone(), usize::MAX), (true, reply.clone(), usize::MAX)]);
+        }
+        let mut conversation = Conversation::new(false);
+        let (mut said, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
+        for (n, (receive, bytes, captured)) in ops.iter().enumerate() {
+            let dir = if *receive { Direction::Rx } else { Direction::Tx };
+            let which = usize::from(*receive);
+            reads += u32::from(*receive);
+            let at = Stamp { nanos: n as u64 + 1, pid: 1, tid: tids[which], reads };
+            let head = &bytes[..bytes.len().min(*captured)];
+            let tail = &bytes[bytes.len().saturating_sub(8).max(head.len())..];
+            let chunk =
+                Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, pieces: &[], at, arrived: 0 };
+            pos[which] += bytes.len() as u64;
+            conversation.bytes(&chunk, &Settings::default(), &mut said);
+        }
+        let complete = said.iter().filter(|word| matches!(word, Said::Done { outcome: Outcome::Complete, .. })).count();
+        let failed = said.iter().filter(|word| matches!(word, Said::Replied { failure: Some(_), .. })).count();
+        assert_eq!((complete, failed), (4, 0), "{count} by threads {tids:?}: {said:?}");
+    }
+}

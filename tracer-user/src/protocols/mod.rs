@@ -14,6 +14,7 @@ pub mod closing;
 pub mod context;
 mod conversation;
 pub mod dns;
+mod early;
 mod elements;
 pub mod fastcgi;
 pub mod framed;
@@ -607,6 +608,10 @@ pub struct Want {
 #[cfg(test)]
 #[path = "fixtures_tests.rs"]
 mod fixtures;
+
+#[cfg(test)]
+#[path = "gaps_tests.rs"]
+mod gaps;
 
 #[cfg(test)]
 #[path = "detect_tests.rs"]

@@ -320,7 +320,7 @@ impl Multiplexed {
                 if self.framed.is_padding(left) {
                     break;
                 }
-                if self.reckon(dir) {
+                if self.goes_on(dir, chunk.at, out) || self.reckon(dir) {
                     continue;
                 }
                 self.lane(dir).head_wanted = HEAD_MAX;
@@ -514,7 +514,7 @@ impl Multiplexed {
             if rest == 0 {
                 return;
             }
-            if self.lane(dir).lost.is_some() || !self.reckon(dir) {
+            if self.lane(dir).lost.is_some() || !self.goes_on(dir, before, out) && !self.reckon(dir) {
                 return self.lose(dir, rest, out);
             }
         }

@@ -312,7 +312,7 @@ impl Parser for Session {
             self.group = Group::default();
             self.copied = false;
         } else {
-            self.progress = Progress::default();
+            self.progress.broken();
         }
     }
 

@@ -103,6 +103,7 @@ impl Engine {
             turns: Vec::new(),
             deferred: 0,
             relay: None,
+            tag: None,
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
@@ -111,15 +112,16 @@ impl Engine {
         // Only the first bytes of a connection are known to be of its opener's making.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
+        let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
+        let seq = if pos == NOWHERE { None } else { connection.seq(dir, pos) };
         let key = match connection.unix() {
             _ if pos == NOWHERE => None,
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
             None => {
-                let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
                 // The accepting end is the server's, whichever end of the connection asks.
                 let accepting = if role.unwrap_or(side) == Side::Client { connection.isn.1 } else { connection.isn.0 };
-                connection.seq(dir, pos).map(|seq| Key::Tcp(seq, accepting))
+                seq.map(|seq| Key::Tcp(seq, accepting))
             }
         };
         let between_hosts = match key {
@@ -137,6 +139,10 @@ impl Engine {
                 None if timed => Cause::none(UNKNOWN),
                 _ => self.cause_of(opener, op),
             };
+        }
+        // A message's context is its producer's: that one is in the message.
+        if conventions(protocol) != Conventions::Messaging {
+            self.tagged(&mut live, dir, seq);
         }
         let slot = self.units.insert(live);
         // A delivery is of nobody's callback.

@@ -22,6 +22,7 @@ use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
 use super::loops::Meetings;
 use super::relayed::Relays;
+use super::tags::Tags;
 use super::thread::{Entity, Group, Target, Thread};
 use crate::decode::Record;
 use crate::guard::fill::Fill;
@@ -123,6 +124,7 @@ pub struct Engine {
     pub(super) joins: Joins,
     pub(super) lookups: Lookups,
     pub(super) relays: Relays,
+    pub(super) tags: Tags,
     /// What callbacks of event loops tie together, and what was seen of their processes' requests.
     pub(super) knots: Knots,
     pub(super) meetings: FxHashMap<u32, Meetings>,
@@ -172,6 +174,7 @@ impl Engine {
     /// An engine without memory.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
         let relays = Relays::new(limits.relay_memory);
+        let tags = Tags::new(limits.relay_memory);
         let entities = Entities::within(limits.tasks);
         Self {
             settings,
@@ -184,6 +187,7 @@ impl Engine {
             joins: Joins::default(),
             lookups: Lookups::default(),
             relays,
+            tags,
             knots: Knots::default(),
             meetings: FxHashMap::default(),
             callbacks: Fill::default(),
@@ -293,6 +297,7 @@ impl Engine {
             Record::Wake(wake) => self.woken(wake, out),
             Record::Kin(kin) if kin.relation == KIN_TURNED => self.turned(kin),
             Record::Kin(kin) => self.kin(kin),
+            Record::Tag(tag) => self.tag(tag),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }

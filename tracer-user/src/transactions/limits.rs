@@ -105,6 +105,8 @@ pub struct EngineFills {
     pub relay_requests: Fill,
     /// Calls whose other end may tell of them.
     pub relay_calls: Fill,
+    /// Contexts in band that wait for their request.
+    pub tags: Fill,
 }
 
 impl Engine {
@@ -142,6 +144,7 @@ impl Engine {
             intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
             relay_requests,
             relay_calls,
+            tags: self.tags.fill(),
         }
     }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
+use super::tags::Tagged;
 use crate::model::{ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
 use crate::protocols::Request;
 
@@ -207,6 +208,8 @@ pub struct Live {
     pub deferred: u8,
     /// What it has to do with another host.
     pub relay: Option<Box<Relayed>>,
+    /// Its context in band.
+    pub tag: Option<Tagged>,
 }
 
 impl Live {
@@ -219,6 +222,14 @@ impl Live {
     pub fn relayed_parent(&self) -> Option<UnitId> {
         let given = self.relay.as_ref()?.given.as_ref()?;
         Some(given.context.parent)
+    }
+
+    /// Server side: its parent, by the carrier that counts most of those that name one: a header of its own, the other end
+    /// on this host, another agent's word, the context it came with.
+    pub fn named_parent(&self) -> Option<UnitId> {
+        let here = || self.caller.map(|(_, id)| id);
+        let came = || self.tag.and_then(|tag| tag.parent);
+        self.remote_parent.or_else(here).or_else(|| self.relayed_parent()).or_else(came)
     }
 
     /// Time in which at least one call was open.

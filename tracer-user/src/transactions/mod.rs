@@ -24,6 +24,7 @@ pub mod lookups;
 pub mod loops;
 pub mod relayed;
 mod report;
+pub mod tags;
 mod tasks;
 pub mod thread;
 mod turns;

@@ -126,7 +126,7 @@ impl Engine {
         let Some(live) = self.units.get(slot) else { return };
         let verdicts = match live.side {
             Side::Server => {
-                let parent = live.remote_parent.or(live.caller.map(|(_, id)| id)).or_else(|| live.relayed_parent());
+                let parent = live.named_parent();
                 let (grade, evidence) = if live.request.asked.timed {
                     (Grade::Ambiguous, "a turn: what it cost is not known")
                 } else if live.shared {
@@ -147,6 +147,7 @@ impl Engine {
             }
         };
         let Some(mut live) = self.units.remove(slot) else { return };
+        self.tag_over(&live, verdicts.parent, verdicts.trace);
         if let Some(tie) = live.tie {
             self.knots.untie(tie.knot);
         }

@@ -546,6 +546,8 @@ mod loops_tests;
 mod spawned;
 #[path = "streams_tests.rs"]
 mod streams;
+#[path = "tags_tests.rs"]
+mod tags;
 
 #[path = "messages_tests.rs"]
 mod messages;

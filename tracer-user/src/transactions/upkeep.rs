@@ -52,6 +52,7 @@ impl Engine {
         self.joins.sweep(|slot| units.get(slot).is_some());
         self.lookups.sweep(now);
         self.relay_expire();
+        self.tags_expire();
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.give_back();
     }

@@ -17,6 +17,7 @@ const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sys /sys
+busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
 busybox mount -t devtmpfs dev /dev 2>/dev/null
 busybox mkdir -p /dev/shm /dev/pts
 busybox mount -t tmpfs tmp /tmp && busybox chmod 1777 /tmp

@@ -32,6 +32,11 @@ impl Multiplexed {
         let each = len / (settled.len().max(1) as u64);
         for key in settled {
             self.touch(key);
+            // It may have been answered in what was not seen: then this failure is none of its own.
+            if failure.is_some() && self.open.get(&key).is_some_and(|open| open.doubtful && !open.replied) {
+                self.done(key, Outcome::Unfinished, at, out);
+                continue;
+            }
             if let Some(open) = self.open.get_mut(&key) {
                 open.replied = true;
                 open.reply_bytes += each;

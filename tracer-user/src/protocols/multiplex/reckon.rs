@@ -4,10 +4,20 @@
 
 use super::{Messages, Multiplexed};
 use crate::model::Direction;
-use crate::protocols::Said;
 use crate::protocols::framed::Way;
+use crate::protocols::{Said, Stamp};
 
 impl Multiplexed {
+    /// Takes the next frame, none of which was captured, for what the protocol says must stand there; `false` when that
+    /// could be any.
+    pub(super) fn goes_on(&mut self, dir: Direction, at: Stamp, out: &mut Vec<Said>) -> bool {
+        let Some(frame) = self.framed.goes_on(self.way(dir)) else { return false };
+        let lane = self.lane(dir);
+        lane.reckoned = Some(lane.reckoned.unwrap_or(0) + frame.len);
+        self.frame(dir, frame, 0, at, out);
+        true
+    }
+
     /// Takes the next frame, none of which was captured, for the next part of the only message under way; `false` when
     /// there is more than one, or none whose length is known.
     pub(super) fn reckon(&mut self, dir: Direction) -> bool {

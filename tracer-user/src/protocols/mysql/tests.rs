@@ -219,6 +219,27 @@ fn both_ends_and_both_names() {
 }
 
 #[test]
+fn a_proxy_may_introduce_its_client_before_the_greeting_or_behind_it() {
+    let first = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 3306\r\n".to_vec();
+    let second = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &[127, 0, 0, 1, 127, 0, 0, 2, 1, 2, 3, 4]].concat();
+    for header in [first, second] {
+        let hello = || tx(&[greeting("5.5.5-10.11.6-MariaDB", PLAIN)]);
+        let then = [tx(&[ok(2, 2)]), rx(&[query("SELECT 1")]), tx(&[result(1, false, 0)])];
+        let whole = [header.clone(), login(PLAIN)].concat();
+        for cut in 1..whole.len() {
+            let [front, rest] = [&whole[..cut], &whole[cut..]].map(|part| rx(&[part.to_vec()]));
+            let found = lines(&[&[hello(), front, rest][..], &then].concat());
+            // The login's first byte is in the first piece or in the second.
+            let at = if cut > header.len() { 2 } else { 3 };
+            let connect = format!("CONNECT CONNECT @{at} -> ok @4 complete @4");
+            assert_eq!(found, [connect.as_str(), "SELECT SELECT @5 -> ok @6 complete @6"], "behind it, cut at {cut}");
+        }
+        let found = lines(&[&[rx(&[header]), hello(), rx(&[login(PLAIN)])][..], &then].concat());
+        assert_eq!(found, ["CONNECT CONNECT @3 -> ok @4 complete @4", "SELECT SELECT @5 -> ok @6 complete @6"]);
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_named_and_left_alone() {
     // TLS, compression, replication.
     let tls = [

@@ -20,6 +20,8 @@ pub(super) struct Progress {
     failure: Option<&'static str>,
     /// An error was told: what was sent before the next Sync is passed over by the server.
     skipping: bool,
+    /// The server has notified this client of something: it listens.
+    notified: bool,
 }
 
 /// What a message does to the reply it is in.
@@ -145,22 +147,29 @@ impl Progress {
                 self.failure.get_or_insert(kind);
                 self.skipping = true;
             }
+            b'A' => self.notified = true,
             b'1' | b'2' | b'3' | b'T' | b'n' | b'C' | b'I' | b's' => self.answers = self.answers.saturating_add(1),
             _ => {}
         }
     }
 
+    /// What is told next was not read from its beginning.
+    pub(super) fn broken(&mut self) {
+        *self = Self { notified: self.notified, ..Self::default() };
+    }
+
     /// The reply that ends with `bytes`, where only that can be found of it.
     pub(super) fn last(&mut self, bytes: &[u8], listens: bool) -> Option<Reply> {
-        let found = last(bytes, listens)?;
-        let failure = std::mem::take(self).failure;
+        let found = last(bytes, listens || self.notified)?;
+        let Self { failure, notified, .. } = std::mem::take(self);
+        self.notified = notified;
         Some(reply(failure.or(found.failure)))
     }
 
     /// The reply is over.
     fn end(&mut self) -> Reply {
-        let Self { failure, skipping, .. } = std::mem::take(self);
-        self.skipping = skipping;
+        let Self { failure, skipping, notified, .. } = std::mem::take(self);
+        (self.skipping, self.notified) = (skipping, notified);
         reply(failure)
     }
 }

@@ -1,0 +1,122 @@
+//! Captured connections of which an operation was not reported: nothing is said that was not so, what is missing is said to
+//! be, and what comes later is known again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::conversation::tests::Op;
+use super::fixtures::connections;
+use super::{Chunk, Closed, Conversation, PROTOCOLS, Said, Settings, Stamp, Totals, UNNAMED};
+use crate::model::{Direction, Outcome, Side};
+
+/// Nanoseconds between operations: longer than one that is missing is waited for.
+const STEP: u64 = 25_000_000;
+
+/// What was said of one connection.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Whole exchanges by name.
+    whole: BTreeMap<String, u64>,
+    /// How they failed, with the name of the exchange.
+    failed: BTreeMap<String, u64>,
+    /// Exchanges that are whole but for their name, or not whole.
+    partial: u64,
+    /// Something was said to be missing.
+    missing: bool,
+    /// When exchanges began that ended whole, named or not.
+    begun: Vec<u64>,
+}
+
+fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
+    let settings = Settings::default();
+    let mut conversation = Conversation::new(false);
+    conversation.opened(Some(Side::Server), false);
+    let (mut said, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
+    for (n, op) in ops.iter().enumerate() {
+        let which = usize::from(op.dir == Direction::Tx);
+        reads += u32::from(op.dir == Direction::Rx);
+        let at = Stamp { nanos: (n as u64 + 1) * STEP, pid: 1, tid: 1, reads };
+        let len = op.bytes.len() as u64;
+        let chunk =
+            Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], pieces: &[], at, arrived: 0 };
+        pos[which] += len;
+        if lost != Some(n) {
+            conversation.bytes(&chunk, &settings, &mut said);
+        }
+    }
+    let at = Stamp { nanos: 1 << 40, pid: 1, tid: 1, reads };
+    conversation.closed(Closed::Local, at, None, &settings, &mut said);
+    let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 1 << 39, last_tx: 1 << 39 };
+    conversation.closed(Closed::Both, at, Some(totals), &settings, &mut said);
+    let mut heard = Heard::default();
+    let mut lines: BTreeMap<u64, (String, Option<&'static str>, u64)> = BTreeMap::new();
+    for word in said {
+        match word {
+            Said::Begun { exchange, request, protocol, first, .. } => {
+                // What NATS' inboxes begin with is learned from the client; what goes there answers a request.
+                let path = if protocol == "nats" { "" } else { &request.path };
+                lines.insert(exchange, (format!("{} {path}", request.method), None, first.nanos));
+            }
+            Said::Replied { exchange, failure, .. } | Said::Judged { exchange, failure, .. } => {
+                if let Some((_, known, _)) = lines.get_mut(&exchange) {
+                    *known = failure.or(*known);
+                }
+            }
+            Said::Done { exchange, outcome, .. } => {
+                let (line, failure, first) = lines.remove(&exchange).expect("it began");
+                if outcome == Outcome::Complete {
+                    heard.begun.push(first);
+                }
+                if line.starts_with(UNNAMED) || outcome != Outcome::Complete {
+                    heard.partial += 1;
+                    continue;
+                }
+                if let Some(failure) = failure {
+                    *heard.failed.entry(format!("{line}: {failure}")).or_default() += 1;
+                }
+                *heard.whole.entry(line).or_default() += 1;
+            }
+            Said::Lost { .. } | Said::Unpaired { .. } | Said::Unnamed | Said::Forgotten { .. } => heard.missing = true,
+            _ => {}
+        }
+    }
+    heard
+}
+
+#[test]
+fn a_gap_is_told_makes_nothing_up_and_ends() {
+    let counted = |all: &BTreeMap<String, u64>, line: &str| all.get(line).copied().unwrap_or(0);
+    let mut tried = 0;
+    for (file, ops) in connections() {
+        let name = Path::new(&file).parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        if PROTOCOLS.iter().any(|protocol| protocol.name() == name && protocol.turns()) {
+            continue;
+        }
+        let all = hear(&ops, None);
+        for lost in 0..ops.len() {
+            let heard = hear(&ops, Some(lost));
+            let place = format!("{file} without operation {lost} of {}", ops.len());
+            for (line, count) in &heard.whole {
+                let most = if name == "nats" { u64::MAX } else { counted(&all.whole, line) };
+                assert!(*count <= most, "{place}: {line} {count} times");
+            }
+            for (line, count) in &heard.failed {
+                assert!(*count <= counted(&all.failed, line), "{place}: {line} {count} times");
+            }
+            tried += 1;
+            // A connection of which the first bytes are missing may be none that is known.
+            if lost == 0 {
+                continue;
+            }
+            let same = heard.whole == all.whole && heard.failed == all.failed;
+            assert!(
+                same || heard.missing || heard.partial > all.partial,
+                "{place}: nothing is told: {heard:?} {all:?}"
+            );
+            let behind = |heard: &Heard| heard.begun.iter().filter(|at| **at > (lost as u64 + 1) * STEP).count();
+            let few = behind(&all) < 3 || ops.len() - lost < 8;
+            assert!(few || behind(&heard) > 0, "{place}: nothing is known any more: {heard:?}");
+        }
+    }
+    assert!(tried > 500, "{tried}");
+}
