@@ -29,6 +29,14 @@ pub struct Unit {
     pub start_ns: i64,
     /// Seconds.
     pub duration_s: f64,
+    /// Seconds from the arrival of its first byte until that was read.
+    pub queue_s: f64,
+    /// Seconds of these until its connection was accepted, where that is known.
+    pub accept_queue_s: Option<f64>,
+    /// Seconds of these after that, where that is known.
+    pub socket_queue_s: Option<f64>,
+    /// Seconds its jobs waited for threads of pools, where that is known.
+    pub pool_queue_s: Option<f64>,
     /// Seconds.
     pub cpu_s: f64,
     /// Status code.
@@ -89,6 +97,10 @@ pub fn unit(line: &str) -> Unit {
         pid: number("pid") as u32,
         start_ns: value.get("start_ns").and_then(Value::as_i64).unwrap_or_else(|| panic!("no start_ns: {line}")),
         duration_s: number("duration_s"),
+        queue_s: number("queue_s"),
+        accept_queue_s: value.get("accept_queue_s").and_then(Value::as_f64),
+        socket_queue_s: value.get("socket_queue_s").and_then(Value::as_f64),
+        pool_queue_s: value.get("pool_queue_s").and_then(Value::as_f64),
         cpu_s: number("cpu_s"),
         status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
         grade: text("grade"),

@@ -105,6 +105,8 @@ pub const OP_TURN: u8 = 1 << 6;
 pub const OP_DATAGRAM: u8 = 1 << 7;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
+/// [`Open`]: its first bytes arrived before it was accepted: they waited in the listener's queue first.
+pub const OPEN_QUEUED: u8 = 1 << 1;
 /// [`Tick`]: the thread is dead; these are its final books.
 pub const TICK_DEAD: u8 = 1 << 0;
 /// [`Tick`]: a kernel thread.
@@ -309,6 +311,8 @@ wire! {
         pub cookie: u64,
         /// When the connection was established, if that was seen; else 0.
         pub established: u64,
+        /// When it was accepted, where this kernel shows that; else 0.
+        pub accepted: u64,
         /// Kernel address of the socket: only to match `peer` of another record while both live.
         pub sk: u64,
         /// UNIX sockets: kernel address of the other end, else 0.

@@ -38,6 +38,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_NET_INUM", "net", "ns.inum"),
     need("OFF_SK_PROTOCOL", "sock", "sk_protocol"),
     need("OFF_SK_TYPE", "sock", "sk_type"),
+    need("OFF_SK_SOCKET", "sock", "sk_socket"),
     need("OFF_SK_SHUTDOWN", "sock", "sk_shutdown"),
     need("OFF_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),
     need("OFF_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),

@@ -170,6 +170,8 @@ pub(crate) struct Sock {
     /// When the first unread byte arrived; 0 when everything was read.
     pub(crate) arrived: u64,
     pub(crate) established: u64,
+    /// When it was accepted, where a hook shows that; else 0.
+    pub(crate) accepted: u64,
     /// Operations that end before these positions need not be reported.
     pub(crate) rx_skip: u64,
     pub(crate) tx_skip: u64,
@@ -227,6 +229,8 @@ pub(crate) const SOCK_FRAMES: u32 = 1 << 7;
 pub(crate) const SOCK_TURNS: u32 = 1 << 8;
 /// [`Sock::flags`]: a UDP socket without a peer of its own that sends to where names are resolved.
 pub(crate) const SOCK_NAMES: u32 = 1 << 9;
+/// [`Sock::flags`]: its first bytes arrived before it was accepted.
+pub(crate) const SOCK_QUEUED: u32 = 1 << 10;
 
 /// What is kept per connection that may carry contexts in band. The programs at its segments run under the socket's lock;
 /// those at system calls do not, and race with them on single words only.

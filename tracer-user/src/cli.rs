@@ -100,6 +100,11 @@ pub struct Live {
     /// File with the key all agents share: 64 hexadecimal digits (openssl rand -hex 32), mode 0600.
     #[arg(long, value_name = "FILE")]
     pub relay_key: Option<PathBuf>,
+    /// Send each request's context along in a TCP option (kind 25, as OpenTelemetry's eBPF instrumentation does), and read it
+    /// where it comes: for callees no agent here reaches. Adds 28 bytes to a request's first segment; connections opened
+    /// from now on only, both ends must be traced. See the README for its limits.
+    #[arg(long)]
+    pub inband_tcp_option: bool,
     /// The NATS server agents meet at (nats://HOST:4222, or tls://), in the place of dialling each other: for networks where they reach it and
     /// not each other. Peers are found by their hosts' own addresses and names there. Needs a key or certificates, end to end.
     #[arg(long, value_name = "URL")]
@@ -115,11 +120,6 @@ pub struct Live {
     /// certificate of it is believed.
     #[arg(long, value_name = "FILE")]
     pub relay_ca: Option<PathBuf>,
-    /// Send each request's context along in a TCP option (kind 25, as OpenTelemetry's eBPF instrumentation does), and read it
-    /// where it comes: for callees no agent here reaches. Adds 28 bytes to a request's first segment; connections opened
-    /// from now on only, both ends must be traced. See the README for its limits.
-    #[arg(long)]
-    pub inband_tcp_option: bool,
     /// Trace only sockets of the network namespace the agent runs in.
     #[arg(long)]
     pub own_netns: bool,

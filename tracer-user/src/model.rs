@@ -45,6 +45,35 @@ impl Side {
     }
 }
 
+/// When the connection of a request was accepted, beside the arrival of the request's first byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepted {
+    /// Before that byte arrived, or the request did not come in by a connection that was accepted.
+    #[default]
+    Before,
+    /// After it, at this time.
+    At(Nanos),
+    /// After it; this kernel does not show when.
+    Unseen,
+}
+
+/// Where a request waited before it was read. Nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// From the arrival of its first byte until its connection was accepted.
+    pub accept: u64,
+    /// From then on in the socket, until the first byte was read.
+    pub socket: u64,
+}
+
+impl Queues {
+    /// Adds `other`.
+    pub fn add(&mut self, other: Self) {
+        self.accept += other.accept;
+        self.socket += other.socket;
+    }
+}
+
 /// How sure an attribution is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grade {
@@ -307,6 +336,11 @@ pub struct Unit {
     pub peer_port: u16,
     /// First byte arrived in the socket (server side; 0 when not known).
     pub arrived: Nanos,
+    /// Whether its connection was accepted by then.
+    pub accepted: Accepted,
+    /// Time its jobs waited for threads of pools while its own thread slept; `None` without such jobs, and where it is not
+    /// certain. Nanoseconds.
+    pub pool_queue: Option<u64>,
     /// First byte read (server) or sent (client).
     pub start: Nanos,
     /// First byte of the reply sent (server) or read (client); 0 when there was none.
@@ -348,9 +382,20 @@ impl Unit {
         self.end.saturating_sub(self.start)
     }
 
-    /// Time the first byte waited in the socket, nanoseconds; 0 when not known.
+    /// Time from the arrival of the first byte until it was read, nanoseconds; 0 when not known.
     pub fn queue(&self) -> u64 {
         if self.arrived == 0 { 0 } else { self.start.saturating_sub(self.arrived) }
+    }
+
+    /// [`Unit::queue`] by where it was spent; `None` when that is not known.
+    pub fn queues(&self) -> Option<Queues> {
+        let accept = match self.accepted {
+            _ if self.arrived == 0 => return None,
+            Accepted::Before => 0,
+            Accepted::At(at) => at.saturating_sub(self.arrived).min(self.queue()),
+            Accepted::Unseen => return None,
+        };
+        Some(Queues { accept, socket: self.queue() - accept })
     }
 
     /// The one table a database's query is about, where it is one (`db.collection.name`): what its summary, the path,

@@ -304,13 +304,13 @@ impl Pipeline {
                 return;
             }
             Record::Tick(tick) => {
-                let dead = header.flags & tracer_common::event::TICK_DEAD != 0;
-                if dead && header.tid == tgid {
+                let gone = header.flags & tracer_common::event::TICK_DEAD != 0 && header.tid == tgid;
+                if gone {
                     self.leaving.push_back((header.nanos + FORGET, tgid));
                 }
                 if !self.engine.knows(tgid) {
-                    if dead {
-                        // Gone already: a short life has a name, and that is enough to book it.
+                    if gone {
+                        // A short life has a name, and that is enough to book it.
                         self.stand_in(tgid, Some(&decode::comm(&tick.comm)));
                     } else {
                         self.introduce(tgid, Some(&decode::comm(&tick.comm)), who);
@@ -498,6 +498,8 @@ impl Pipeline {
             peer: live.peer,
             peer_port: live.peer_port,
             arrived: live.arrived,
+            accepted: live.accepted,
+            pool_queue: live.pool_queue.sum(),
             start: live.start,
             first_reply: live.first_reply,
             end: live.end,

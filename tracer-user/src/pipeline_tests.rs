@@ -71,3 +71,14 @@ fn who_ends_at_once_is_of_whoever_forked_it() {
     pipeline.tick(FORGET + 2);
     assert_eq!(pipeline.fills().processes_forked.entries, 2);
 }
+
+#[test]
+fn a_process_outlives_its_threads() {
+    let mut pipeline = Pipeline::new(&Config::default(), 1, 0, "host");
+    // The first that is heard of a program is that a thread of it ended: it can be asked who it is.
+    let header = Header { flags: TICK_DEAD, tid: 99, ..header(Kind::Tick, 10, Tick::SIZE) };
+    let mut comm = [0; 16];
+    comm[..4].copy_from_slice(b"name");
+    give(&mut pipeline, Tick::SIZE, |out| Tick { header, comm, ..Tick::default() }.encode(out));
+    assert_eq!(service(&pipeline, 10), "postmaster");
+}

@@ -69,6 +69,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("python3-uvloop", "", Need::Programs, "another event loop for it"),
     package("python3-gevent", "", Need::Programs, "requests as greenlets"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
+    package("apache2-bin", "apache2", Need::Programs, "a web server in three kinds: processes, threads, an event loop"),
+    package("puma", "puma", Need::Programs, "an application server in Ruby"),
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
     package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi and SCGI, with a log"),
     package("uwsgi-plugin-python3", "", Need::Programs, "its applications in Python"),

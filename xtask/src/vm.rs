@@ -64,7 +64,7 @@ const REFUSED: &[&str] = &["5.10"];
 /// Most time for one guest.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Tests of a quick run, `binary:filter`.
-const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4"];
+const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4", "queues:"];
 /// Tests of a full run, besides those.
 const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
 /// Programs in C the tests want, compiled here.
@@ -265,7 +265,7 @@ fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
         shell::output(command.arg(&to).arg(source))?;
         files.push((to, format!("/guest/{name}.bin")));
     }
-    for script in ["edge.py", "calls.py"] {
+    for script in ["edge.py", "calls.py", "queues.py"] {
         files.push((shell::root().join("tests/workloads").join(script), format!("/guest/{script}")));
     }
     Ok(files)

@@ -8,7 +8,7 @@ use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
 use super::{load, task::peek};
 use crate::offsets::{
     OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR,
-    OFF_SK_SHUTDOWN, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_SK,
+    OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_SK,
     OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA,
     OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
 };
@@ -131,6 +131,13 @@ impl SockPtr {
     pub(crate) fn receive_shut(self) -> bool {
         // SAFETY: offset of `sk_shutdown` (a byte).
         unsafe { load::<u8>(self.0, OFF_SK_SHUTDOWN.load()) & RCV_SHUTDOWN != 0 }
+    }
+
+    /// No process has it: it was not accepted yet (or was closed).
+    #[inline(always)]
+    pub(crate) fn is_nobodys(self) -> bool {
+        // SAFETY: offset of the pointer `sk_socket`.
+        unsafe { load::<u64>(self.0, OFF_SK_SOCKET.load()) == 0 }
     }
 
     /// The same socket as TCP; `None` when it is not.

@@ -8,7 +8,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use tracer_common::{
     event::{
-        Books, Header, Kind, OPEN_MIDSTREAM, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State, tcp_state,
+        Books, Header, Kind, OPEN_MIDSTREAM, OPEN_QUEUED, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN,
+        State, tcp_state,
     },
     lost::Lost,
     policy::Control,
@@ -23,7 +24,7 @@ use crate::{
     },
     policy,
     sched::books,
-    storage::{SOCK_ACTIVE, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCKS, Sock, THREADS},
+    storage::{SOCK_ACTIVE, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_QUEUED, SOCKS, Sock, THREADS},
 };
 
 const TCP_SYN_RECV: i32 = 3;
@@ -55,7 +56,7 @@ pub(super) fn open(
     let mut record = Open {
         header: Header {
             kind: Kind::Open as u8,
-            flags: 0,
+            flags: if sock.flags & SOCK_QUEUED != 0 { OPEN_QUEUED } else { 0 },
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Open>() as u32,
@@ -65,6 +66,7 @@ pub(super) fn open(
         },
         cookie: sock.cookie,
         established: sock.established,
+        accepted: sock.accepted,
         sk: sk.0 as u64,
         peer: 0,
         rx_before: 0,
@@ -109,7 +111,7 @@ pub(super) fn open(
                 record.rx_before = received.saturating_sub(waiting as u64).saturating_sub(taken as u64);
                 record.tx_before = acked;
                 if sock.established == 0 && (record.rx_before > 1 || (acked > 1 && !tx)) {
-                    record.header.flags = OPEN_MIDSTREAM;
+                    record.header.flags |= OPEN_MIDSTREAM;
                 }
             }
         }
@@ -254,5 +256,20 @@ pub(super) fn readable(sk: SockPtr) {
     if sock.arrived == 0 && sock.flags & SOCK_IGNORED == 0 {
         // SAFETY: no argument.
         sock.arrived = unsafe { bpf_ktime_get_ns() };
+        if sock.flags & SOCK_OPENED == 0 && sk.is_nobodys() {
+            sock.flags |= SOCK_QUEUED;
+        }
+    }
+}
+
+/// `sk` was accepted. Only a connection that was heard of has anything that waited meanwhile.
+#[inline(always)]
+pub(super) fn taken(sk: SockPtr) {
+    let sock = SOCKS.get(sk.0, false);
+    if !sock.is_null() {
+        // SAFETY: not null; nobody has its descriptor yet.
+        let sock = unsafe { &mut *sock };
+        // SAFETY: no argument.
+        sock.accepted = unsafe { bpf_ktime_get_ns() };
     }
 }

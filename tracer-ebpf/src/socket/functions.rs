@@ -1,4 +1,5 @@
-//! Socket I/O at the exits of the functions that do it: for kernels without `sock_send_length` and `sock_recv_length`.
+//! What no tracepoint shows: accept; and socket I/O at the exits of the functions that do it, for kernels without
+//! `sock_send_length` and `sock_recv_length`.
 //!
 //! These are called through the protocol's table, so no compiler inlines them away, and none calls another: each
 //! operation passes exactly one. `…_sendpage` carries sendfile and splice, page by page, until 6.5; since then those are
@@ -74,6 +75,21 @@ pub(crate) fn arrived_entry(ctx: FEntryContext) -> i32 {
     connection::readable(SockPtr(ctx.arg(0)));
     0
 }
+
+macro_rules! accepts {
+    ($($name:ident $function:literal),+) => { $(
+        /// hook: fexit (socket, newsock, …) → int. Emits nothing: remembers when the connection was accepted. Of a socket
+        /// that was not, `newsock` is empty.
+        #[fexit(function = $function)]
+        pub(crate) fn $name(ctx: FExitContext) -> i32 {
+            if let Some(sk) = SockPtr::of_socket(ctx.arg(1)) {
+                connection::taken(sk);
+            }
+            0
+        }
+    )+ };
+}
+accepts!(accepted "inet_accept", accepted_unix "unix_accept");
 
 macro_rules! follows {
     ($($name:ident $function:literal $tx:literal),+) => { $(

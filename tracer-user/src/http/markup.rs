@@ -95,7 +95,12 @@ pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &st
 
 /// Where the time of a request goes, as one bar.
 pub(super) fn bar(class: &ClassView) -> String {
-    let mut all = vec![("queue", class.queue_s)];
+    let apart = class.accept_queue_s + class.socket_queue_s;
+    let mut all = vec![
+        ("accept", class.accept_queue_s),
+        ("queue", (class.queue_s - apart).max(0.0)),
+        ("socket", class.socket_queue_s),
+    ];
     all.extend(parts([class.cpu_s, class.runqueue_s, class.downstream_s, class.blocked_s]));
     let mut out = String::from("<svg class=bar viewBox=\"0 0 100 10\" preserveAspectRatio=none>");
     let _ = shares(&mut out, &all, class.mean_s + class.queue_s, 0.0, 100.0, "height=10");
@@ -118,28 +123,46 @@ impl Display for Lane<'_> {
         let left = percent((unit.start_ns - begin_ns) as f64 / 1e9);
         let width = percent(unit.duration_s).max(0.3);
         f.write_str("<svg class=lane viewBox=\"0 0 100 10\" preserveAspectRatio=none>")?;
-        if unit.queue_s > 0.0 {
-            let queue = percent(unit.queue_s);
-            write!(
-                f,
-                "<rect class=queue x={:.2} width={queue:.2} height=6><title>in the socket {}</title></rect>",
-                left - queue,
-                Time(unit.queue_s)
-            )?;
+        // Side by side, what was last at the end.
+        let mut end = left;
+        for (class, what, seconds) in queues(unit) {
+            if seconds > 0.0 {
+                let queue = percent(seconds);
+                end -= queue;
+                write!(
+                    f,
+                    "<rect class={class} x={end:.2} width={queue:.2} height=6><title>{what} {}</title></rect>",
+                    Time(seconds)
+                )?;
+            }
         }
         write!(
             f,
-            "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}</title></rect>",
+            "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}",
             unit.side,
             Time((unit.start_ns - begin_ns) as f64 / 1e9),
             Time(unit.duration_s)
         )?;
+        if let Some(waited) = unit.pool_queue_s {
+            write!(f, "; its jobs waited {} for threads", Time(waited))?;
+        }
+        f.write_str("</title></rect>")?;
         // A call waits for its answer: what it does meanwhile is its request's.
         if unit.side == "server" {
             let parts = parts([unit.cpu_s, unit.runqueue_s, unit.downstream_s, unit.blocked_s]);
             shares(f, &parts, unit.duration_s, left, width, "y=7 height=3")?;
         }
         f.write_str("</svg>")
+    }
+}
+
+/// Where a unit waited before it was read, last first: colour, words, seconds.
+fn queues(unit: &UnitView) -> [(&'static str, &'static str, f64); 2] {
+    match (unit.accept_queue_s, unit.socket_queue_s) {
+        (Some(accept), Some(socket)) => {
+            [("socket", "in the socket", socket), ("accept", "waiting to be accepted", accept)]
+        }
+        _ => [("queue", "waiting to be accepted or in the socket", unit.queue_s), ("accept", "", 0.0)],
     }
 }
 
@@ -176,7 +199,7 @@ fn shares(
 }
 
 /// What the colours of [`bar`] mean.
-pub(super) const LEGEND: &str = "<p class=legend><svg class=key><rect class=queue width=12 height=12 /></svg> queue <svg class=key><rect class=cpu width=12 height=12 /></svg> on CPU <svg class=key><rect class=runq width=12 height=12 /></svg> run queue <svg class=key><rect class=down width=12 height=12 /></svg> downstream <svg class=key><rect class=blocked width=12 height=12 /></svg> blocked otherwise</p>";
+pub(super) const LEGEND: &str = "<p class=legend><svg class=key><rect class=accept width=12 height=12 /></svg> accept queue <svg class=key><rect class=socket width=12 height=12 /></svg> socket queue <svg class=key><rect class=queue width=12 height=12 /></svg> either <svg class=key><rect class=cpu width=12 height=12 /></svg> on CPU <svg class=key><rect class=runq width=12 height=12 /></svg> run queue <svg class=key><rect class=down width=12 height=12 /></svg> downstream <svg class=key><rect class=blocked width=12 height=12 /></svg> blocked otherwise</p>";
 
 #[cfg(test)]
 mod tests {

@@ -192,6 +192,17 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "",
         ),
     });
+    features.push(match (on("accepted"), on("accepted_unix")) {
+        (Some(tcp), Some(unix)) => Feature::full("accept queue", format!("by the ends of {tcp} and {unix}")),
+        _ => Feature::less(
+            "accept queue",
+            State::Degraded,
+            why(&["accepted", "accepted_unix"]),
+            "of a request that arrived before its connection was accepted the time until it was read is one (queue), not \
+             that in the accept queue and that in the socket's; of all others it is the socket's",
+            "a kernel that lets BPF hang on function exits",
+        ),
+    });
     features.push(match on("waking") {
         Some(hook) => {
             Feature::full("pools of threads", format!("who waits for whose result, by {hook}, when it is needed"))
@@ -446,6 +457,7 @@ mod tests {
             ("UDP sockets", State::Degraded),
             ("io_uring", State::Degraded),
             ("arrival times", State::Degraded),
+            ("accept queue", State::Degraded),
             ("pools of threads", State::Missing),
             ("waiting times", State::Missing),
             ("CPU accounting", State::Degraded),

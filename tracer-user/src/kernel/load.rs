@@ -275,7 +275,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
                 let what = format!("the program for {name} was refused");
                 return Err(LoadError::Refused { what, why, hint: "" });
             }
-            Err(why) => entry.missing = Some(why),
+            // Refused before the verifier looked, there is no log, and the reason is said twice.
+            Err(why) => entry.missing = Some(why.split(". Verifier output: : ").next().unwrap_or_default().to_owned()),
         }
         attached.push(entry);
     }

@@ -98,6 +98,8 @@ const fn second(program: &'static str, hooks: &'static [Hook]) -> Probe {
     Probe { until: Some(Until::Skipped), ..at(program, hooks, false, without) }
 }
 
+const ACCEPT: &str = "time in the accept queue is not told from time in the socket queue";
+
 const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
     Probe { until: Some(Until::Called), ..at(program, hooks, false, without) }
@@ -116,6 +118,9 @@ pub const PROBES: &[Probe] = &[
     at("state", &[Hook::Tracepoint("inet_sock_set_state")], true, "connections have no end"),
     at("arrived", &[Hook::Tracepoint("sk_data_ready")], false, "no socket queue times"),
     instead("arrived", "arrived_entry", &[Hook::Entry("sock_def_readable")], false, "no socket queue times"),
+    // No tracepoint tells a connection's acceptance.
+    at("accepted", &[Hook::Exit("inet_accept")], false, ACCEPT),
+    at("accepted_unix", &[Hook::Exit("unix_accept")], false, ACCEPT),
     // Every receive on every TCP socket passes it, and only those by splice are told: it waits for the first of them.
     Probe {
         until: Some(Until::Spliced),

@@ -55,7 +55,7 @@ pub struct Metrics {
     lookups: [HistogramVec; 2],
     turns: [HistogramVec; 2],
     work: IntCounterVec,
-    work_time: [CounterVec; 5],
+    work_time: [CounterVec; 8],
     service_cpu: CounterVec,
     host_cpu: Seconds,
     host_busy: Counter,
@@ -126,9 +126,14 @@ struct Class {
     simple: Simple,
     folded: bool,
     work: Option<Work>,
-    /// CPU, run queue, blocked, queue, downstream.
-    time: [Counter; 5],
+    /// CPU, run queue, blocked, queue, downstream, accept queue, socket queue, pool queue.
+    time: [Counter; 8],
 }
+
+const ACCEPT_QUEUE: &str = "Of the queue time, what requests waited for their connections to be accepted. What neither this nor \
+    the socket's queue has is where the kernel does not show when that was.";
+
+const POOL_QUEUE: &str = "Of the duration, what jobs of requests are certain to have waited for threads of pools.";
 
 /// Units by outcome.
 #[derive(Debug)]
@@ -171,6 +176,12 @@ impl Metrics {
             ("tracer_work_blocked_seconds_total", "Time threads that held a request of the class were blocked."),
             ("tracer_work_queue_seconds_total", "Time requests of the class had arrived and were not yet read."),
             ("tracer_work_downstream_seconds_total", "Time requests of the class had a downstream call open."),
+            ("tracer_work_accept_queue_seconds_total", ACCEPT_QUEUE),
+            (
+                "tracer_work_socket_queue_seconds_total",
+                "Of the queue time, what requests waited in accepted connections.",
+            ),
+            ("tracer_work_pool_queue_seconds_total", POOL_QUEUE),
         ]
         .map(|(name, help)| vec(r, counter(name, help, work_labels)));
         let attribution =
@@ -609,6 +620,10 @@ impl Sink for Metrics {
         }
         class.time[3].inc_by(unit.queue() as f64 / 1e9);
         class.time[4].inc_by(unit.downstream as f64 / 1e9);
+        let queues = unit.queues().unwrap_or_default();
+        class.time[5].inc_by(queues.accept as f64 / 1e9);
+        class.time[6].inc_by(queues.socket as f64 / 1e9);
+        class.time[7].inc_by(unit.pool_queue.unwrap_or_default() as f64 / 1e9);
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {

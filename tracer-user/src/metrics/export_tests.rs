@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::metrics::samples::unit;
-use crate::model::ServiceId;
+use crate::model::{Accepted, ServiceId};
 use std::sync::Arc;
 
 fn names(classes: usize) -> Names {
@@ -47,7 +47,7 @@ fn every_loss_is_there_from_the_start() {
 fn a_request_is_counted_under_the_conventions_names() {
     let (names, mut metrics) = (names(2), Metrics::new());
     metrics.unit(&names, &unit(1, 100, 20_000_000, false));
-    metrics.unit(&names, &Unit { arrived: 60, downstream: 5, ..unit(2, 100, 1, true) });
+    metrics.unit(&names, &Unit { arrived: 60, accepted: Accepted::At(70), downstream: 5, ..unit(2, 100, 1, true) });
     metrics.unit(&names, &Unit { outcome: Outcome::Aborted, status: None, error: true, ..unit(3, 0, 1, false) });
     metrics.unit(&names, &Unit { outcome: Outcome::Unfinished, status: None, error: true, ..unit(4, 0, 1, false) });
     let call = Unit {
@@ -77,6 +77,8 @@ fn a_request_is_counted_under_the_conventions_names() {
         has(&text, &format!("tracer_work_total{{{class},status=\"{status}\"}} {count}"));
     }
     has(&text, &format!("tracer_work_queue_seconds_total{{{class}}} 0.00000004"));
+    has(&text, &format!("tracer_work_accept_queue_seconds_total{{{class}}} 0.00000001"));
+    has(&text, &format!("tracer_work_socket_queue_seconds_total{{{class}}} 0.00000003"));
     has(&text, "tracer_attribution_total{grade=\"confirmed\"} 1");
 }
 

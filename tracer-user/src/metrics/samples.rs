@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ClassId, Cost, Grade, Outcome, ServiceId, Side, TraceId, Unit, UnitId};
+use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ServiceId, Side, TraceId, Unit, UnitId};
 
 pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit {
     Unit {
@@ -27,6 +27,8 @@ pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         peer: Arc::from("127.0.0.1"),
         peer_port: 5,
         arrived: 0,
+        accepted: Accepted::Before,
+        pool_queue: None,
         start,
         first_reply: start,
         end: start + duration,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::quantile::Quantiles;
-use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Unit};
+use crate::model::{ClassId, Cost, Names, Nanos, Owner, Queues, ServiceId, Sink, Unit};
 
 /// Length of one window, nanoseconds, and how many are kept: times are of the last five minutes.
 const WINDOW: Nanos = 60_000_000_000;
@@ -19,6 +19,7 @@ struct Window {
     count: u64,
     durations: Quantiles,
     queue: u64,
+    queues: Queues,
     downstream: u64,
     duration: u64,
     cost: Cost,
@@ -28,6 +29,7 @@ impl Window {
     fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.queue += other.queue;
+        self.queues.add(other.queues);
         self.downstream += other.downstream;
         self.duration += other.duration;
         self.cost.add(other.cost);
@@ -88,6 +90,10 @@ pub struct ClassFigures {
     pub mean_s: f64,
     /// Arrived, not yet read.
     pub queue_s: f64,
+    /// Of that, until the connection was accepted, and after that, as far as it is known which it was.
+    pub accept_queue_s: f64,
+    /// See there.
+    pub socket_queue_s: f64,
     /// On CPU.
     pub cpu_s: f64,
     /// Runnable, waiting for a CPU.
@@ -226,6 +232,8 @@ impl ClassStats {
             p99_s: quantile(0.99),
             mean_s: each(sum.duration),
             queue_s: each(sum.queue),
+            accept_queue_s: each(sum.queues.accept),
+            socket_queue_s: each(sum.queues.socket),
             cpu_s: each(sum.cost.cpu),
             runqueue_s: each(sum.cost.runq),
             blocked_s: each(sum.cost.blocked),
@@ -254,6 +262,7 @@ impl Sink for ClassStats {
         window.durations.add(unit.duration());
         window.duration += unit.duration();
         window.queue += unit.queue();
+        window.queues.add(unit.queues().unwrap_or_default());
         window.downstream += unit.downstream;
     }
 

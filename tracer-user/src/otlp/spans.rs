@@ -7,7 +7,7 @@ use super::proto::{
     Code, KeyValue, Kind, Link, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span,
     Status, Value,
 };
-use crate::model::{ClassInfo, Side, TraceId, Unit, UnitId};
+use crate::model::{ClassInfo, Queues, Side, TraceId, Unit, UnitId};
 use crate::protocols::{Conventions, conventions, messaging};
 use crate::store::attributes;
 
@@ -93,6 +93,14 @@ fn span(finished: &Finished) -> Span {
     ] {
         all.push(KeyValue::of(key, seconds(nanos)));
     }
+    // Where it is not known which, there is only their sum.
+    if let Some(Queues { accept, socket }) = unit.queues() {
+        all.push(KeyValue::of("tracer.accept_queue.time", seconds(accept)));
+        all.push(KeyValue::of("tracer.socket_queue.time", seconds(socket)));
+    }
+    if let Some(waited) = unit.pool_queue {
+        all.push(KeyValue::of("tracer.pool_queue.time", seconds(waited)));
+    }
     Span {
         trace_id: unit.trace.0.to_be_bytes().to_vec(),
         span_id: unit.id.0.to_be_bytes().to_vec(),
@@ -157,7 +165,7 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{ClassId, Cost, Grade, Linked, Outcome, ServiceId};
+    use crate::model::{Accepted, ClassId, Cost, Grade, Linked, Outcome, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
         let unit = Unit {
@@ -182,6 +190,8 @@ pub(super) mod tests {
             peer: "10.0.0.1".into(),
             peer_port: 4321,
             arrived: 900,
+            accepted: Accepted::At(960),
+            pool_queue: Some(70),
             start: 1_000,
             first_reply: 2_000,
             end: 5_000,
@@ -250,6 +260,9 @@ pub(super) mod tests {
             ("error.type", "503"),
             ("tracer.cpu.time", "Double(5e-7)"),
             ("tracer.queue.time", "Double(1e-7)"),
+            ("tracer.accept_queue.time", "Double(6e-8)"),
+            ("tracer.socket_queue.time", "Double(4e-8)"),
+            ("tracer.pool_queue.time", "Double(7e-8)"),
         ] {
             assert_eq!(text(span, key), expected, "{key}");
         }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub use whole::Whole;
 
-const MAGIC: &[u8; 8] = b"TRACERF\x03";
+const MAGIC: &[u8; 8] = b"TRACERF\x04";
 /// Says the byte order: reads differently on a machine of the other one.
 const ORDER: u32 = 0x0102_0304;
 /// Longest frame that is believed.
@@ -192,7 +192,7 @@ impl<R: Read> Reader<R> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
         if reader.array("the beginning of a file written by `tracer record`")? != *MAGIC {
-            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 3)"));
+            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 4)"));
         }
         if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {
             return Err(reader.malformed(8, "a file from a machine of the same byte order"));

@@ -1,7 +1,7 @@
 //! What is kept, what is let go, and that neither grows.
 
 use super::*;
-use crate::model::{ClassInfo, Cost, Grade, Outcome, UnitId};
+use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, UnitId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub(crate) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         peer: Arc::from("127.0.0.1"),
         peer_port: 5,
         arrived: 0,
+        accepted: Accepted::Before,
+        pool_queue: None,
         start,
         first_reply: start,
         end: start + duration,

@@ -72,8 +72,15 @@ pub struct UnitView {
     pub start_ns: i64,
     /// Seconds.
     pub duration_s: f64,
-    /// Seconds.
+    /// Seconds from the arrival of the first byte until it was read.
     pub queue_s: f64,
+    /// Seconds of these before the connection was accepted; `null` when not known.
+    pub accept_queue_s: Option<f64>,
+    /// Seconds of these after that; `null` when not known.
+    pub socket_queue_s: Option<f64>,
+    /// Seconds its jobs waited for threads of pools, within its duration; absent when it had none or it is not certain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool_queue_s: Option<f64>,
     /// Seconds.
     pub cpu_s: f64,
     /// Seconds.
@@ -142,6 +149,9 @@ pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitVie
         start_ns: (unit.start as i64).saturating_add(wall_offset),
         duration_s: seconds(unit.duration()),
         queue_s: seconds(unit.queue()),
+        accept_queue_s: unit.queues().map(|queues| seconds(queues.accept)),
+        pool_queue_s: unit.pool_queue.map(seconds),
+        socket_queue_s: unit.queues().map(|queues| seconds(queues.socket)),
         cpu_s: seconds(unit.cost.cpu),
         runqueue_s: seconds(unit.cost.runq),
         blocked_s: seconds(unit.cost.blocked),

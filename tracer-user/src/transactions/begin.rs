@@ -7,7 +7,7 @@ use super::engine::{Engine, Output};
 use super::entities::is_unique;
 use super::ids;
 use super::join::Key;
-use super::live::{Cause, Live, Slot, Vote};
+use super::live::{Cause, Live, PoolQueue, Slot, Vote};
 use super::loops::is_looped;
 use super::thread::{Entity, Thread};
 use super::turns::UNKNOWN;
@@ -76,6 +76,8 @@ impl Engine {
             peer: connection.peer(&self.empty),
             peer_port: connection.peer_port,
             arrived,
+            accepted: connection.accepted(arrived),
+            pool_queue: PoolQueue::default(),
             start: first.nanos,
             first_reply: 0,
             end: 0,

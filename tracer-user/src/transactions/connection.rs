@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracer_common::event::{
-    FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
+    FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, OPEN_QUEUED, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
 };
 
 use super::live::{Cause, Slot};
 use super::relayed::Contact;
-use crate::model::{Direction, Nanos, Side};
+use crate::model::{Accepted, Direction, Nanos, Side};
 use crate::protocols::Talk;
 
 /// Calls of one task in a row that are remembered with a connection.
@@ -36,6 +36,10 @@ pub struct Connection {
     pub tgid: u32,
     /// Last operation.
     pub last: Nanos,
+    /// What arrived earlier arrived before it was accepted: that moment, where it was seen, else its first operation.
+    queued_until: Nanos,
+    /// The first of the two.
+    accept_seen: bool,
     /// Last wish sent to the kernel, without its positions: head sizes and a verdict.
     pub asked: (u16, u16, u8),
     /// Local port.
@@ -106,6 +110,8 @@ impl Connection {
             used: false,
             tgid: 0,
             last: 0,
+            queued_until: 0,
+            accept_seen: false,
             asked: (0, 0, 0),
             local_port: 0,
             peer_port: 0,
@@ -133,6 +139,12 @@ impl Connection {
         self.announced = false;
         self.tgid = open.header.tgid;
         self.last = open.header.nanos;
+        self.accept_seen = open.accepted != 0;
+        self.queued_until = match (open.header.flags & OPEN_QUEUED, open.accepted) {
+            (0, _) => 0,
+            (_, 0) => open.header.nanos,
+            (_, at) => at,
+        };
         self.local_port = open.local_port;
         self.peer_port = open.remote_port;
         (self.remote, self.family) = (open.remote, open.family);
@@ -153,6 +165,15 @@ impl Connection {
             datagrams.then(|| Kind::Datagrams(Place { address: own(), netns: open.netns }))
         };
         self.kind = kind.map(Box::new);
+    }
+
+    /// Whether it was accepted when what was first read of a request `arrived`.
+    pub fn accepted(&self, arrived: Nanos) -> Accepted {
+        match (arrived < self.queued_until, self.accept_seen) {
+            (false, _) => Accepted::Before,
+            (true, true) => Accepted::At(self.queued_until),
+            (true, false) => Accepted::Unseen,
+        }
     }
 
     /// TCP sequence number of stream position `pos`.

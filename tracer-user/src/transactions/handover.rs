@@ -82,6 +82,17 @@ struct Back {
     waited: bool,
     /// Whether it had woken the other one before.
     paired: bool,
+    /// When it fell asleep, to wait; when it woke the other one last, if it was the last to.
+    slept_at: Nanos,
+    given_at: Nanos,
+}
+
+/// How a job began: what its thread's books said at its first call.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    /// Waits for work so far, and when the last of them was over.
+    idles: u32,
+    idle_end: Nanos,
 }
 
 /// Calls of one thread that are nobody's yet.
@@ -95,9 +106,28 @@ pub struct Errands {
     more: bool,
     /// When the job before ended at the latest: its result was handed back then.
     settled: Nanos,
+    /// Waits for work of the thread when it handed that back, where it is certain that it did.
+    settled_idles: Option<u32>,
+    /// The same at the last wake-up.
+    back_idles: u32,
+    /// At the first of `calls`.
+    began: Option<Began>,
 }
 
 impl Errands {
+    /// How long a job that `began` so waited for its thread, whose requester gave it at `given_at` (0: not seen) and fell asleep
+    /// at `slept_at` to wait for it; `None` when it is not certain when it began. That was when the one before was handed
+    /// back, if its thread has not waited since; or when its one wait since then was over, if the requester ended that.
+    fn pool_queue(&self, began: Option<Began>, given_at: Nanos, slept_at: Nanos) -> Option<u64> {
+        let Began { idles, idle_end } = began?;
+        let at = match idles.checked_sub(self.settled_idles?)? {
+            0 => self.settled,
+            1 if given_at > self.settled && given_at <= idle_end => idle_end,
+            _ => return None,
+        };
+        (slept_at != 0).then(|| at.saturating_sub(slept_at))
+    }
+
     /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
@@ -134,6 +164,9 @@ impl Engine {
             self.decide(tid);
         }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if thread.errands.calls.is_empty() {
+            thread.errands.began = Some(Began { idles: op.books.idles, idle_end: op.books.idle_end });
+        }
         let given_up = (thread.errands.calls.len() >= ERRANDS).then(|| thread.errands.calls.remove(0));
         thread.errands.calls.push(slot);
         if let Some(live) = self.units.get_mut(slot) {
@@ -190,6 +223,8 @@ impl Engine {
             by: wake.wakee,
             waited: wake.slept_at < replied,
             paired: wake.given_by == wake.wakee && wake.given_at > settled,
+            slept_at: wake.slept_at,
+            given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
         };
         let calls = self.threads.get(&tid).map(|thread| thread.errands.calls.clone()).unwrap_or_default();
         if let Some(live) = self.units.get_mut(request) {
@@ -201,6 +236,7 @@ impl Engine {
         }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.errands.back_at = header.nanos;
+        thread.errands.back_idles = wake.books.idles;
         if thread.errands.backs.len() < BACKS {
             thread.errands.backs.push(back);
         } else {
@@ -212,11 +248,18 @@ impl Engine {
     fn done(&mut self, wake: &Wake, request: Slot, out: &mut Vec<Output>) {
         let (tid, tgid) = (wake.header.tid, wake.header.tgid);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let began = Began { idles: wake.books.idles, idle_end: wake.books.idle_end };
+        let waited = thread.errands.pool_queue(Some(began), wake.given_at, wake.slept_at);
         let before = std::mem::replace(&mut thread.errands.settled, wake.header.nanos);
         let given = given(wake, before);
+        // Others may have been woken for a lock, in the midst of a job.
+        thread.errands.settled_idles = given.then_some(wake.books.idles);
         let works = thread.works;
         if given && let Some(pools) = self.pools.get_mut(&tgid) {
             pools.job(false, true);
+        }
+        if given && let Some(live) = self.units.get_mut(request) {
+            live.pool_queue.job(waited);
         }
         // Threads of a virtual machine of which that is not known wake others for reasons of their own.
         let owner = if works && job(wake, before) { Target::of(&self.units, request) } else { Target::Nobody };
@@ -264,7 +307,16 @@ impl Engine {
         // their calls were.
         let one = first.count() == 1 && thread.errands.backs.is_empty();
         thread.errands.more |= !one;
-        thread.errands.backs.push(Back { request, since, kept, by: tid, waited: true, paired: true });
+        thread.errands.backs.push(Back {
+            request,
+            since,
+            kept,
+            by: tid,
+            waited: true,
+            paired: true,
+            slept_at: 0,
+            given_at: 0,
+        });
         thread.errands.back_at = now;
         self.decide(tid);
     }
@@ -276,10 +328,13 @@ impl Engine {
         if thread.errands.calls.is_empty() {
             return;
         }
-        let Errands { calls, backs, more, back_at, .. } = std::mem::take(&mut thread.errands);
-        thread.errands.settled = if backs.is_empty() { now } else { back_at };
+        let errands = std::mem::take(&mut thread.errands);
+        thread.errands.settled = if errands.backs.is_empty() { now } else { errands.back_at };
         let tgid = thread.tgid;
-        let doubted = !backs.is_empty() && thread.settled();
+        let doubted = !errands.backs.is_empty() && thread.settled();
+        let pool_queue =
+            errands.backs.first().and_then(|back| errands.pool_queue(errands.began, back.given_at, back.slept_at));
+        let Errands { calls, backs, more, back_idles, .. } = errands;
         let Some(first) = backs.first().copied() else {
             for call in calls {
                 self.dismiss(call);
@@ -312,6 +367,13 @@ impl Engine {
             calls.iter().copied().partition(|call| self.units.get(*call).is_some_and(|live| live.start >= back.since));
         for call in others {
             self.dismiss(call);
+        }
+        let certain = doubt.is_none() && backs.len() == 1 && !own.is_empty() && self.doubt_of(tgid).is_none();
+        if let Some(request) = self.units.get_mut(back.request) {
+            request.pool_queue.job(pool_queue.filter(|_| certain));
+        }
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.errands.settled_idles = certain.then_some(back_idles);
         }
         let count = own.len();
         for (index, call) in own.into_iter().enumerate() {

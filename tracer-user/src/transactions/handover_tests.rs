@@ -218,3 +218,26 @@ fn a_call_and_who_may_have_caused_it_wait_for_each_other() {
     assert_eq!(told(&mut host, 900_000_000), 1, "only the request that nobody helped");
     assert_eq!(told(&mut host, 1_600_000_000), 2);
 }
+
+#[test]
+fn a_job_waited_until_its_thread_had_done_the_one_before_or_was_woken_for_it() {
+    // Waits of the worker between the two jobs, and whether the requester ended the last of them.
+    for (waits, gives, certain) in [(0, false, true), (1, true, true), (1, false, false), (2, true, false)] {
+        let mut host = host();
+        host.calls("/c").wakes(WORKER, FIRST, EARLY, (0, 0));
+        let mut begins = host.nanos;
+        let slept_at = begins - 100;
+        let mut given = (0, 0);
+        for _ in 0..waits {
+            given = if gives { (host.nanos + 500, SECOND) } else { (0, 0) };
+            host.waits(WORKER, false);
+            begins = host.nanos;
+        }
+        host.calls("/d").wakes(WORKER, SECOND, slept_at, given).both_answer();
+        let units = host.finish();
+        let found = |path: &str| units.iter().find(|(live, _)| &*live.request.path == path).map(|(live, _)| live);
+        let pool_queue = found("/2").and_then(|live| live.pool_queue.sum());
+        assert_eq!(pool_queue, certain.then_some(begins - slept_at), "{waits} waits, given {gives}");
+        assert_eq!(found("/1").and_then(|live| live.pool_queue.sum()), None, "what was before it is not known");
+    }
+}

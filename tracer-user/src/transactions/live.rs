@@ -8,7 +8,9 @@ use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
 use super::tags::Tagged;
-use crate::model::{ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
+use crate::model::{
+    Accepted, ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId,
+};
 use crate::protocols::Request;
 
 /// Names a live unit; goes stale, detectably, when the unit is reported.
@@ -115,6 +117,32 @@ pub struct Tie {
     pub sure: bool,
 }
 
+/// How long jobs of a request waited for threads of pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolQueue {
+    /// Sum of those that are known, nanoseconds.
+    known: u64,
+    /// How many there were, and of how many it is known.
+    jobs: u32,
+    sure: u32,
+}
+
+impl PoolQueue {
+    /// Another job, and how long it waited if that is certain.
+    pub fn job(&mut self, waited: Option<u64>) {
+        self.jobs = self.jobs.saturating_add(1);
+        if let Some(waited) = waited {
+            self.known = self.known.saturating_add(waited);
+            self.sure += 1;
+        }
+    }
+
+    /// All together, nanoseconds; `None` where there was none, or one of which it is not certain.
+    pub fn sum(&self) -> Option<u64> {
+        (self.jobs != 0 && self.jobs == self.sure).then_some(self.known)
+    }
+}
+
 /// A unit of work in progress or in its grace time.
 #[derive(Debug)]
 pub struct Live {
@@ -154,6 +182,10 @@ pub struct Live {
     pub peer_port: u16,
     /// First byte in the socket, 0 unknown.
     pub arrived: Nanos,
+    /// Whether its connection was accepted by then.
+    pub accepted: Accepted,
+    /// How long its jobs waited for threads.
+    pub pool_queue: PoolQueue,
     /// First byte read or sent.
     pub start: Nanos,
     /// First byte of the reply, 0 none.

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
 };
 
 use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::live::Live;
 use crate::decode::Record;
-use crate::model::{ClassId, Grade, Nanos, Outcome, ServiceId};
+use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, ServiceId};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -190,6 +190,25 @@ fn nobody_waits_for_a_cpu_before_it_arrived() {
     host.works(5, 10).sends(5, 1, OK);
     let runq: Vec<u64> = host.finish().iter().map(|(live, _)| live.cost.runq).collect();
     assert_eq!(runq, [0, 270]);
+}
+
+#[test]
+fn what_arrived_before_it_was_accepted_waited_for_that_first() {
+    for (seen, early) in [(0, Accepted::Unseen), (1_500, Accepted::At(1_500))] {
+        let mut host = Host::new(Limits::default());
+        host.nanos = 2_000;
+        let header = Header { kind: Kind::Open as u8, flags: OPEN_QUEUED, nanos: 2_000, tgid: 1, ..Header::default() };
+        let open = Open { header, cookie: 1, accepted: seen, family: FAMILY_INET, ..Open::default() };
+        host.engine.record(&Record::Open(open), &mut host.out);
+        // The second was left unread by the first read; the third came later.
+        for arrived in [1_200, 1_200, 3_000] {
+            host.nanos = host.nanos.max(arrived);
+            host.arrived = arrived;
+            host.reads(5, 1, GET).sends(5, 1, OK);
+        }
+        let accepted: Vec<Accepted> = host.finish().iter().map(|(live, _)| live.accepted).collect();
+        assert_eq!(accepted, [early, early, Accepted::Before], "accepted at {seen}");
+    }
 }
 
 #[test]

@@ -1,0 +1,196 @@
+"""A server as operators run it, made to call for each request: GET /MODE/ID calls /b/ID/kN/dT of the upstream. Takes its kind
+(-X served=KIND), writes its configuration here, says PORT once it listens, and becomes the server."""
+
+import os
+import pathlib
+import socket
+import sys
+import time
+
+UPSTREAM = os.environ["UPSTREAM_PORT"]
+HERE = pathlib.Path.cwd()
+SOURCES = pathlib.Path(__file__).resolve().parent
+DELAYS = [500, 1300, 2100, 3700, 5000, 6400]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def write(name, text):
+    path = HERE / name
+    path.write_text(text)
+    return str(path)
+
+
+def gunicorn(kind, port):
+    concurrent = {
+        "sync": ["--workers", "4"],
+        "gthread": ["--workers", "2", "--threads", "8"],
+        "gevent": ["--workers", "2"],
+    }
+    os.environ["PYTHONPATH"] = str(SOURCES)
+    return ["gunicorn", "-k", kind, *concurrent[kind], "-b", f"127.0.0.1:{port}", "tree_wsgi:application"]
+
+
+def nginx(_, port):
+    # Of two kept connections, which all requests of a worker take turns on; or of a new one each.
+    delays = "\n".join(f"~{digit}$ {DELAYS[digit % 6]};" for digit in range(10))
+    path = "proxy_pass http://{}/b/$id/k0/d$delay; proxy_http_version 1.1; proxy_set_header Connection '';"
+    config = f"""
+        daemon off; user root; worker_processes 2; pid {HERE}/nginx.pid; error_log {HERE}/nginx.error;
+        events {{ worker_connections 2048; }}
+        http {{
+            access_log off; client_body_temp_path {HERE}; proxy_temp_path {HERE}; fastcgi_temp_path {HERE};
+            uwsgi_temp_path {HERE}; scgi_temp_path {HERE};
+            map $msec $delay {{ default 900; {delays} }}
+            upstream kept {{ server 127.0.0.1:{UPSTREAM}; keepalive 2; }}
+            server {{
+                listen 127.0.0.1:{port} backlog=1024;
+                location ~ ^/same/(?<id>[^/]+)$ {{ {path.format('kept')} }}
+                location ~ ^/new/(?<id>[^/]+)$ {{ {path.format('127.0.0.1:' + UPSTREAM)} }}
+            }}
+        }}"""
+    return ["nginx", "-c", write("nginx.conf", config), "-p", str(HERE)]
+
+
+def php(_, port):
+    """PHP-FPM behind nginx, which becomes what is served by."""
+    config = f"""
+[global]
+pid = {HERE}/php.pid
+error_log = {HERE}/php-error.log
+daemonize = no
+[pool]
+user = root
+group = root
+listen = {HERE}/php.sock
+listen.backlog = 1024
+pm = static
+pm.max_children = 8
+env[UPSTREAM_PORT] = {UPSTREAM}
+"""
+    program = sorted(pathlib.Path("/usr/sbin").glob("php-fpm*"))[-1]
+    command = [program, "-n", "-R", "-F", "-y", write("php-fpm.conf", config)]
+    if os.fork() == 0:
+        os.execv(program, command)
+    while not (HERE / "php.sock").exists():
+        time.sleep(0.05)
+    config = f"""
+        daemon off; user root; worker_processes 2; pid {HERE}/nginx.pid; error_log {HERE}/nginx.error;
+        events {{ worker_connections 2048; }}
+        http {{
+            access_log off; client_body_temp_path {HERE}; proxy_temp_path {HERE}; fastcgi_temp_path {HERE};
+            uwsgi_temp_path {HERE}; scgi_temp_path {HERE};
+            server {{
+                listen 127.0.0.1:{port} backlog=1024;
+                location / {{
+                    fastcgi_pass unix:{HERE}/php.sock;
+                    fastcgi_param SCRIPT_FILENAME {SOURCES}/tree.php;
+                    fastcgi_param REQUEST_METHOD $request_method;
+                    fastcgi_param REQUEST_URI $request_uri;
+                }}
+            }}
+        }}"""
+    return ["nginx", "-c", write("nginx.conf", config), "-p", str(HERE)]
+
+
+def haproxy(_, port):
+    config = f"""
+global
+    nbthread 2
+defaults
+    mode http
+    timeout connect 10s
+    timeout client 30s
+    timeout server 30s
+frontend front
+    bind 127.0.0.1:{port} backlog 1024
+    use_backend %[path,field(2,/)]
+backend same
+    http-reuse always
+    http-request set-path /b/%[path,field(3,/)]/k0/d%[rand(6000)]
+    server upstream 127.0.0.1:{UPSTREAM}
+backend new
+    http-reuse never
+    http-request set-path /b/%[path,field(3,/)]/k0/d%[rand(6000)]
+    server upstream 127.0.0.1:{UPSTREAM}
+"""
+    return ["haproxy", "-db", "-f", write("haproxy.cfg", config)]
+
+
+def apache(kind, port):
+    modules = [f"mpm_{kind}", "unixd", "authz_core", "proxy", "proxy_http", "rewrite"]
+    loads = "\n".join(
+        f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so"
+        for name in modules
+        if name != "unixd" or pathlib.Path("/usr/lib/apache2/modules/mod_unixd.so").exists()
+    )
+    delays = write("delays", "d " + "|".join(map(str, DELAYS)) + "\n")
+    # As many as there are clients: when they run out, event closes idle connections, and prefork's wait for each other.
+    if kind == "prefork":
+        limits = "ServerLimit 300\nMaxRequestWorkers 300\nStartServers 80\nMinSpareServers 20\nMaxSpareServers 300"
+    else:
+        limits = "ThreadsPerChild 64\nMaxRequestWorkers 512\nStartServers 5\nMinSpareThreads 64\nMaxSpareThreads 512"
+    config = f"""
+{loads}
+ServerRoot {HERE}
+ServerName localhost
+Listen 127.0.0.1:{port}
+ListenBacklog 1024
+PidFile {HERE}/apache.pid
+ErrorLog {HERE}/apache.error
+Mutex sem
+User www-data
+Group www-data
+KeepAliveTimeout 30
+MaxKeepAliveRequests 0
+{limits}
+RewriteEngine on
+RewriteMap delays rnd:{delays}
+RewriteRule ^/same/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P]
+RewriteRule ^/new/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P,E=proxy-nokeepalive:1]
+<Proxy http://127.0.0.1:{UPSTREAM}/>
+    ProxySet enablereuse=on max=100
+</Proxy>
+"""
+    return ["apache2", "-DFOREGROUND", "-f", write("apache.conf", config)]
+
+
+def puma(_, port):
+    os.environ["RACK_ENV"] = "production"
+    return ["puma", "-t", "8:8", "-b", f"tcp://127.0.0.1:{port}", str(SOURCES / "tree.ru")]
+
+
+KINDS = {"gunicorn": gunicorn, "nginx": nginx, "haproxy": haproxy, "php": php, "apache": apache, "puma": puma}
+
+
+def say_when_it_listens(port):
+    """By a process that is nobody's child of ours: the server reaps only its own."""
+    if os.fork():
+        os.wait()
+        return
+    if os.fork():
+        os._exit(0)
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    print("PORT", port, flush=True)
+    os._exit(0)
+
+
+def main(kind):
+    name, _, of = kind.partition("-")
+    port = free_port()
+    command = KINDS[name](of, port)
+    say_when_it_listens(port)
+    os.environ["PATH"] += ":/usr/sbin"
+    os.execvp(command[0], command)
+
+
+main(sys._xoptions["served"])

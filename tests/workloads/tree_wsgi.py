@@ -1,0 +1,41 @@
+"""An application for gunicorn's workers: GET /MODE/ID calls /b/ID/kN/dT of the upstream."""
+
+import http.client
+import os
+import random
+import threading
+import time
+
+UPSTREAM = int(os.environ["UPSTREAM_PORT"])
+OWN = threading.local()
+
+
+def ask(connection, ident, number):
+    connection.request("GET", f"/b/{ident}/k{number}/d{random.randrange(500, 6500)}")
+    connection.getresponse().read()
+
+
+def new():
+    return http.client.HTTPConnection("127.0.0.1", UPSTREAM, timeout=30)
+
+
+def own():
+    """The connection of this thread or greenlet."""
+    connection = getattr(OWN, "connection", None)
+    if connection is None:
+        connection = OWN.connection = new()
+    return connection
+
+
+def application(environ, start):
+    _, mode, ident = environ["PATH_INFO"].split("/")
+    time.sleep(random.random() * 0.004)
+    for number in range(2):
+        if mode == "same":
+            ask(own(), ident, number)
+        else:
+            connection = new()
+            ask(connection, ident, number)
+            connection.close()
+    start("200 OK", [("Content-Length", "3")])
+    return [b"ok\n"]
