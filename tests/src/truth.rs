@@ -64,6 +64,10 @@ impl Application {
 /// How long a call may wait to be decided.
 const DECIDED: Duration = Duration::from_secs(20);
 
+/// So long nothing new is told of an application once it has done what it does for requests that are answered: its longest
+/// pause is a fraction of it.
+const SETTLED: Duration = Duration::from_millis(1000);
+
 /// A process whose jobs come from pools confirms nobody's before it has shown some of them.
 pub const FEW: u64 = 200;
 
@@ -174,7 +178,7 @@ pub fn run(
         let mut before = usize::MAX;
         while before != tail.read().iter().filter(|unit| of(unit)).count() {
             before = tail.units.iter().filter(|unit| of(unit)).count();
-            std::thread::sleep(Duration::from_millis(1500));
+            std::thread::sleep(SETTLED);
         }
     }
     // Calls wait for who turns out to have caused them, those of nobody longest.

@@ -15,14 +15,8 @@ use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, free_port, peers, say, scale, scratch};
 
 /// Bytes of a body, connections, streams at once, requests a second on each (0: as many as can be), requests in all.
-const CASES: [(usize, u32, u32, u32, u64); 6] = [
-    (1_000, 2, 1, 200, 800),
-    (200, 2, 10, 400, 2_000),
-    (1_000, 2, 10, 400, 2_000),
-    (1_000, 2, 10, 0, 1_000),
-    (100_000, 2, 1, 50, 200),
-    (100_000, 2, 10, 0, 200),
-];
+const CASES: [(usize, u32, u32, u32, u64); 4] =
+    [(200, 2, 10, 400, 2_000), (1_000, 2, 10, 0, 1_000), (100_000, 2, 1, 50, 100), (100_000, 2, 10, 0, 200)];
 
 /// Whether one operation can hold frames of several bodies, some of which begin beyond what is captured of it (8 KiB).
 fn beyond(size: usize, streams: u32) -> bool {
@@ -51,8 +45,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count.max(1) as f64
 }
 
-/// What an agent found of `loaded` at both ends of `port`. Where frames may have begun beyond what was captured, what is
-/// missing must have been counted, and what is there must be right; elsewhere all must be there.
+/// What an agent found of `loaded` at both ends of `port`. Where frames began beyond the fronts of operations, the kernel side may
+/// have lost them as an exception: what is missing must have been counted, and what is there must be right. Elsewhere all must be
+/// there.
 fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: bool) -> Vec<Unit> {
     let mut tail = Tail::new(&agent.transactions);
     if all_there {
@@ -98,6 +93,7 @@ fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: boo
         } else {
             assert!(of().count() as u64 <= loaded.done, "{title}, server {side}: more than there were");
             assert!(found.done == loaded.done || missed > 0.0, "{title}, server {side}: {found:?} of {loaded:?}");
+            assert!(found.done * 100 >= loaded.done * 95, "{title}, server {side}: {found:?} of {loaded:?}");
             let wrong = named().find(|unit| unit.status.is_none_or(|status| status / 100 != 2));
             assert!(wrong.is_none(), "{title}, server {side}: {wrong:?}");
         }

@@ -31,7 +31,7 @@ fn signals_detach_within_a_second_and_a_kill_leaves_nothing() {
         assert!(ended.took < Duration::from_secs(1).div_f64(scale().max(0.2)), "{:?}", ended.took);
         assert!(signal == libc::SIGKILL || ended.status.success(), "{}:\n{}", ended.status, ended.said);
         // The kernel frees programs after a grace period of its own.
-        wait("the kernel to free the programs", Duration::from_secs(10), || (bpf::programs() == before).then_some(()));
+        wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
         let left = bpf::programs().difference(&before).count();
         figure(&format!("left after signal {signal}"), &format!("{left} programs"));
         drop(std::net::TcpListener::bind(listen).expect("the console's port is free again"));

@@ -180,10 +180,15 @@ fn digests_say_the_same() {
             theirs * 1e3
         ));
         assert!(count > 0, "{class}: nothing was digested");
-        assert_eq!((served.len() as u64, called, failed), (count, count, errors), "{class}; lost {lost:?}");
-        assert!(timed as u64 >= count, "{class}: {timed} of {count} were timed");
+        let served = served.len() as u64;
+        assert_eq!(called, served, "{class}; lost {lost:?}");
+        // The server adds to a digest without a lock: of two sessions that end a statement at once one can go uncounted. Its
+        // history has them all.
+        let counted = |ours: u64, theirs: u64| (theirs..=theirs + 1 + theirs / 100).contains(&ours);
+        assert!(counted(served, count) && counted(failed, errors), "{class}: {served}, {failed}; lost {lost:?}");
+        assert!(timed as u64 >= served, "{class}: {timed} of {served} were timed");
         assert!(scale() < 1.0 || (ours - theirs).abs() <= 1e-3 + 0.02 * theirs, "{class}: {ours} and {theirs}");
-        count
+        served
     };
     let mut compared = 0;
     for (table, class) in CLASSES {
@@ -193,8 +198,8 @@ fn digests_say_the_same() {
     }
     // Two statements of one query: a digest each, whatever MariaDB calls the second one.
     let of = of_table("t_first");
-    assert!(of.len() == 2 && of[0].0 == of[1].0, "digests of two statements: {digests:?}");
-    compared += check("INSERT t_first; SELECT t_second", (of[0].0, of[0].1 + of[1].1), (1, "t_first"));
+    assert!(of.len() == 2 && of[0].0.abs_diff(of[1].0) <= 1 + of[0].0 / 100, "digests of two statements: {digests:?}");
+    compared += check("INSERT t_first; SELECT t_second", (of[0].0.min(of[1].0), of[0].1 + of[1].1), (1, "t_first"));
     // What is prepared is counted by commands.
     let executed = commands.get("statement/com/Execute").copied().unwrap_or_else(|| panic!("{commands:?}"));
     compared += check("UPDATE t_prepared", executed, (0, "statement/com/Execute"));

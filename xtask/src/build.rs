@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Processor of the machine to be traced; this machine's when not given.
     #[arg(long, value_parser = ["x86_64", "aarch64"])]
     arch: Option<String>,
+    /// With `--arch`: build the object and see that the rest compiles, but make no binary.
+    #[arg(long, requires = "arch", conflicts_with = "release")]
+    check: bool,
 }
 
 /// Builds and says where the binary is.
@@ -29,7 +32,14 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
             if arch != cross::RUST {
                 bail!("building for {arch} on {} is not supported; build there", env::consts::ARCH);
             }
-            Cross::ready()?.tracer(way, options.release)?
+            let cross = Cross::ready()?;
+            if options.check {
+                return cross.check(way);
+            }
+            cross.tracer(way, options.release)?
+        }
+        _ if options.check => {
+            bail!("--check is for another machine's processor; `cargo xtask check` is for this one's")
         }
         _ => tracer(way, options.release)?,
     };

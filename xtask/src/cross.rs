@@ -89,6 +89,15 @@ impl Cross {
         command
     }
 
+    /// Builds the eBPF object for arm64 and sees that the agent compiles.
+    pub(crate) fn check(&self, way: Option<Way>) -> Result<()> {
+        let object = build_ebpf::compile(way, RUST)?;
+        shell::progress("checking tracer for arm64");
+        let mut command = self.cargo("check");
+        command.args(["--package", "tracer-user", "--bin", "tracer"]).env("TRACER_EBPF_OBJECT", object);
+        shell::run(&mut command, "the compiler's own words are above")
+    }
+
     /// Builds the agent with the eBPF object for arm64 inside; gives its path.
     pub(crate) fn tracer(&self, way: Option<Way>, release: bool) -> Result<PathBuf> {
         let object = build_ebpf::compile(way, RUST)?;

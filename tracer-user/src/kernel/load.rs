@@ -369,7 +369,7 @@ impl Kernel {
                             Until::Spliced => "bytes left a socket by splice",
                             Until::Skipped => "the kernel preempts programs and skips them for others",
                             Until::HandedOver => "threads of a server make calls for requests that others hold",
-                            Until::Called => "it should not be",
+                            Until::Called => "another program goes on with it",
                         }
                     );
                 }
