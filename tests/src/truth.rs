@@ -66,7 +66,7 @@ const DECIDED: Duration = Duration::from_secs(20);
 
 /// So long nothing new is told of an application once it has done what it does for requests that are answered: its longest
 /// pause is a fraction of it.
-const SETTLED: Duration = Duration::from_millis(1000);
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// A process whose jobs come from pools confirms nobody's before it has shown some of them.
 pub const FEW: u64 = 200;
