@@ -32,8 +32,8 @@ pub fn programs() -> BTreeSet<u32> {
     }
 }
 
-/// Commands of `bpf(2)` that open a program, a map, a link by its id.
-const GET_FD_BY_ID: [(&str, libc::c_long); 3] = [("prog_id", 13), ("map_id", 14), ("link_id", 30)];
+/// Commands of `bpf(2)` that give the id of the next program, map, link behind one.
+const NEXT_ID: [(&str, libc::c_long); 3] = [("prog_id", 11), ("map_id", 12), ("link_id", 31)];
 
 /// Programs, maps and links, by kind and id.
 pub type Objects = BTreeSet<(&'static str, u32)>;
@@ -48,7 +48,7 @@ pub fn held(pid: u32) -> Objects {
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
         for line in text.lines() {
             let Some((key, value)) = line.split_once(':') else { continue };
-            let kind = GET_FD_BY_ID.iter().find(|(kind, _)| *kind == key);
+            let kind = NEXT_ID.iter().find(|(kind, _)| *kind == key);
             if let (Some((kind, _)), Ok(id)) = (kind, value.trim().parse()) {
                 objects.insert((kind, id));
             }
@@ -62,19 +62,20 @@ pub fn remaining(objects: &Objects) -> Objects {
     objects.iter().copied().filter(|object| exists(*object)).collect()
 }
 
+/// By the list of ids and not by opening it: the kernel empties an array of programs each time its last descriptor is closed,
+/// and loses count of it where that happens twice before it gets round to it (`prog_array_map_clear`).
 fn exists((kind, id): (&str, u32)) -> bool {
-    let command = GET_FD_BY_ID.iter().find(|(known, _)| *known == kind).map(|(_, command)| *command);
-    let attributes = NextId { start: id, ..NextId::default() };
-    // SAFETY: the kernel reads as many bytes as it is told, of a structure that lives on.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command.unwrap_or(-1), &raw const attributes, size_of::<NextId>()) };
-    if fd < 0 {
+    let command = NEXT_ID.iter().find(|(known, _)| *known == kind).map(|(_, command)| *command);
+    let mut attributes = NextId { start: id.saturating_sub(1), ..NextId::default() };
+    // SAFETY: the kernel reads and writes as many bytes as it is told, of a structure that lives on.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command.unwrap_or(-1), &raw mut attributes, size_of::<NextId>()) };
+    if result != 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{kind} {id}: {error}");
         return false;
     }
-    // SAFETY: the descriptor was just opened and is nobody else's.
-    unsafe { libc::close(fd as i32) };
-    true
+    attributes.next == id
 }
 
 /// Waits until the kernel has freed all of `objects`, which it does after grace periods of its own; how many it has
