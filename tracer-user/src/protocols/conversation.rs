@@ -34,6 +34,14 @@ pub(super) struct Held {
     pub(super) arrived: Nanos,
 }
 
+impl From<&Chunk<'_>> for Held {
+    fn from(chunk: &Chunk<'_>) -> Self {
+        let Chunk { dir, pos, len, head, tail, pieces, at, arrived } = *chunk;
+        let [head, tail, pieces] = [head, tail, pieces].map(<[u8]>::to_vec);
+        Self { dir, pos, len, head, tail, pieces, at, arrived }
+    }
+}
+
 /// What a connection's bytes say.
 #[derive(Debug)]
 pub struct Conversation {

@@ -51,16 +51,7 @@ impl Conversation {
         {
             return false;
         }
-        self.held.push(Held {
-            dir: chunk.dir,
-            pos: chunk.pos,
-            len: chunk.len,
-            head: chunk.head.to_vec(),
-            tail: chunk.tail.to_vec(),
-            pieces: chunk.pieces.to_vec(),
-            at: chunk.at,
-            arrived: chunk.arrived,
-        });
+        self.held.push(Held::from(chunk));
         true
     }
 }

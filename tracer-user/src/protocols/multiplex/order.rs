@@ -38,16 +38,7 @@ impl Multiplexed {
     }
 
     pub(super) fn park(&mut self, chunk: &Chunk<'_>) {
-        self.parked.push(Held {
-            dir: chunk.dir,
-            pos: chunk.pos,
-            len: chunk.len,
-            head: chunk.head.to_vec(),
-            tail: chunk.tail.to_vec(),
-            pieces: chunk.pieces.to_vec(),
-            at: chunk.at,
-            arrived: chunk.arrived,
-        });
+        self.parked.push(Held::from(chunk));
     }
 
     /// Takes what has waited longest, and what has to come before it, with the gap before it.
