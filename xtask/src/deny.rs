@@ -78,9 +78,13 @@ fn obtain() -> Result<PathBuf> {
     if let Some(found) = [Some(own.clone()), shell::find("cargo-deny")].into_iter().flatten().find(|path| fits(path)) {
         return Ok(found);
     }
-    shell::progress(format!("building cargo-deny {VERSION} (about two minutes, once)"));
+    shell::progress(format!("building cargo-deny {VERSION} (a minute or two, once)"));
     let mut command = shell::cargo();
-    command.args(["install", "--locked", "--force", "--root"]).arg(&root).arg(format!("cargo-deny@{VERSION}"));
+    // Built without optimisations: it checks for seconds.
+    command
+        .args(["install", "--debug", "--locked", "--force", "--root"])
+        .arg(&root)
+        .arg(format!("cargo-deny@{VERSION}"));
     shell::run(command.current_dir("/"), "cargo's own words are above")?;
     if !fits(&own) {
         bail!("{} does not run", own.display());

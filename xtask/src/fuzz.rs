@@ -79,10 +79,21 @@ fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     // `--target`, so that build scripts and macros are left uninstrumented.
     command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
     shell::run(&mut command, "the compiler's own words are above")?;
-    for target in &targets {
-        shell::progress(format!("fuzz target {target}, {} s", time.seconds));
-        let program = built.join(&host).join("release").join(target);
-        tally.add(&format!("fuzz target {target}"), one(&dir, target, &program, time));
+    // A target keeps one core busy.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for together in targets.chunks(cores) {
+        let run = |target: &str| {
+            shell::progress(format!("fuzz target {target}, {} s", time.seconds));
+            one(&dir, target, &built.join(&host).join("release").join(target), time)
+        };
+        let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = together.iter().map(|target| scope.spawn(move || run(target))).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        for (target, result) in together.iter().zip(results) {
+            tally.add(&format!("fuzz target {target}"), result);
+        }
     }
     Ok(())
 }

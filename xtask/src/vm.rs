@@ -8,6 +8,7 @@ mod guest;
 mod image;
 mod kernels;
 mod machine;
+mod pair;
 mod report;
 
 use std::fs;
@@ -45,6 +46,11 @@ pub(crate) struct Options {
     /// No tests: only load the programs, with their self-test.
     #[arg(long)]
     load: bool,
+    /// Instead: boot these two kernels at once, joined by a wire, an agent and a program in each; every request that
+    /// crosses the wire must know the call that caused it.
+    #[arg(long, value_delimiter = ',', num_args = 0..=2, default_missing_value = "6.1,6.12",
+          conflicts_with_all = ["smoke", "load", "full", "kernel", "arch", "test", "record"])]
+    pair: Option<Vec<String>>,
     /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for the README.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
     test: Vec<String>,
@@ -63,6 +69,10 @@ pub(crate) struct Options {
 const REFUSED: &[&str] = &["5.10"];
 /// Most time for one guest.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Most time for one test in it.
+const TEST_LIMIT: Duration = Duration::from_secs(300);
+/// How much of the usual load tests make in a guest.
+const SCALE: &str = "0.05";
 /// Tests of a quick run, `binary:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4", "queues:"];
 /// Tests of a full run, besides those.
@@ -74,14 +84,13 @@ const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let machine = options.arch;
     let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
-    if let Some(unknown) = options.kernel.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
+    let named = options.pair.as_ref().unwrap_or(&options.kernel);
+    if let Some(unknown) = named.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
         let names: Vec<&str> = offered.iter().map(|s| s.name).collect();
         bail!("no kernel '{unknown}' is known for this processor; expected some of {}", names.join(", "));
     }
-    let chosen: Vec<&Source> = offered
-        .into_iter()
-        .filter(|s| options.kernel.is_empty() || options.kernel.iter().any(|k| k == s.name))
-        .collect();
+    let chosen: Vec<&Source> =
+        offered.into_iter().filter(|s| named.is_empty() || named.iter().any(|k| k == s.name)).collect();
     packages::install(&[Need::Guests])?;
     build_ebpf::ready(way)?;
     let built = machine.build(way)?;
@@ -92,16 +101,37 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let tests = tests(options);
     let files = files(&base, &built)?;
     let parts = Parts { base: &base, qemu, root, files, append: &options.append };
+    if options.pair.is_some() {
+        return pair::run(&parts, machine, &chosen, options.readme);
+    }
     // Of all processors together: one table shows them.
     let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
     let build = fingerprint()?;
     let mut recorded = Table::read()?;
     let mut failed = Vec::new();
     let mut outcomes = Vec::new();
-    for source in chosen {
-        let (kernel, package) = kernels::image(source, machine, &base)?;
-        let wanted: &[String] = if REFUSED.contains(&source.name) { &[] } else { &tests };
-        let mut boot = parts.boot(&kernel, source, wanted)?;
+    let wanted = |source: &Source| if REFUSED.contains(&source.name) { &[] } else { &tests[..] };
+    // A guest keeps one core busy; whole sets of tests want the machine for themselves.
+    let alone = !(options.smoke || options.load);
+    let together = if alone { 1 } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) };
+    let mut first = Vec::new();
+    for some in chosen.chunks(together) {
+        let images = some.iter().map(|source| kernels::image(source, machine, &base));
+        let images = images.collect::<Result<Vec<_>>>()?;
+        let boots: Vec<Result<Boot>> = std::thread::scope(|scope| {
+            let parts = &parts;
+            let start = |(source, (kernel, _)): (&&'static Source, &'_ (PathBuf, String))| {
+                let (source, kernel, tests) = (*source, kernel.clone(), wanted(source));
+                scope.spawn(move || parts.boot(&kernel, source, tests))
+            };
+            let threads: Vec<_> = some.iter().zip(&images).map(start).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        first.extend(images.into_iter().zip(boots));
+    }
+    for (source, ((kernel, package), boot)) in chosen.into_iter().zip(first) {
+        let (wanted, mut boot) = (wanted(source), boot?);
         let mut retried = None;
         // Emulated on a busy machine, a guest can panic or a wait in it run out; said, and tried once more.
         if let Err(why) = verdict(source, &boot, wanted) {
@@ -223,18 +253,26 @@ impl Parts<'_> {
     /// Boots one kernel and runs `tests` in it.
     fn boot(&self, kernel: &Path, source: &Source, tests: &[String]) -> Result<Boot> {
         shell::progress(format!("booting {}", source.name));
-        let init = self.base.join("init");
-        fs::write(&init, guest::init(tests, "0.05")).with_context(|| format!("cannot write {}", init.display()))?;
-        let mut files = self.files.clone();
-        files.push((init, "/guest/init".into()));
-        let disk = self.base.join(format!("disk-{}.img", source.name));
-        image::with_files(&self.root, &disk, &files)?;
+        let init = guest::init(tests, SCALE, TEST_LIMIT, None);
+        let disk = self.disk(source.name, &init, &[])?;
         let log = self.base.join(format!("{}.log", source.name));
-        let boot = guest::boot(&self.qemu, kernel, &disk, self.append, &log, LIMIT);
+        let boot = guest::boot(&self.qemu, (kernel, self.append), &disk, &[], &log, LIMIT);
         let _ = fs::remove_file(&disk);
         let boot = boot?;
         shell::progress(format!("{} ran for {:.0} s", source.name, boot.took.as_secs_f64()));
         Ok(boot)
+    }
+
+    /// A disk of its own for a guest called `name`, with its first process and `more` files.
+    fn disk(&self, name: &str, init: &str, more: &[(PathBuf, String)]) -> Result<PathBuf> {
+        let first = self.base.join(format!("init-{name}"));
+        fs::write(&first, init).with_context(|| format!("cannot write {}", first.display()))?;
+        let mut files = self.files.clone();
+        files.push((first, "/guest/init".into()));
+        files.extend_from_slice(more);
+        let disk = self.base.join(format!("disk-{name}.img"));
+        image::with_files(&self.root, &disk, &files)?;
+        Ok(disk)
     }
 }
 
@@ -265,7 +303,7 @@ fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
         shell::output(command.arg(&to).arg(source))?;
         files.push((to, format!("/guest/{name}.bin")));
     }
-    for script in ["edge.py", "calls.py", "queues.py"] {
+    for script in ["edge.py", "calls.py", "hop.py", "queues.py"] {
         files.push((shell::root().join("tests/workloads").join(script), format!("/guest/{script}")));
     }
     Ok(files)
@@ -328,8 +366,8 @@ mod tests {
     fn a_full_run_has_every_quick_test() {
         let of = |smoke| {
             let (kernel, test, append, arch) = (Vec::new(), Vec::new(), String::new(), Machine::X86);
-            let (full, load, record, readme) = (false, false, false, false);
-            tests(&Options { kernel, arch, full, smoke, load, test, append, record, readme })
+            let (full, load, record, readme, pair) = (false, false, false, false, None);
+            tests(&Options { kernel, arch, full, smoke, load, pair, test, append, record, readme })
         };
         for test in of(true) {
             assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");

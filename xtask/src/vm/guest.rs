@@ -24,6 +24,7 @@ busybox mount -t tmpfs tmp /tmp && busybox chmod 1777 /tmp
 busybox mount -t tmpfs run /run
 busybox ip link set lo up
 busybox ip addr add ::1/128 dev lo 2>/dev/null
+@wire@
 echo "GUEST kernel $(busybox uname -r) $(busybox nproc) CPUs"
 export TRACER_BIN=/guest/tracer TRACER_WORKLOADS=/guest TRACER_TEST_SCALE=@scale@ RUST_BACKTRACE=0
 cd /tmp
@@ -32,7 +33,7 @@ for test in @tests@; do
     name=${test%%:*}
     filter=${test#*:}
     echo "GUEST test $test"
-    busybox timeout 300 /guest/$name --test-threads=1 --nocapture $filter 2>&1
+    busybox timeout @limit@ /guest/$name --test-threads=1 --nocapture $filter 2>&1
     echo "GUEST exit $? $test"
 done
 echo "GUEST end"
@@ -63,13 +64,42 @@ pub(super) struct Boot {
     pub(super) log: PathBuf,
 }
 
-/// The first process for these tests (`binary:filter`).
-pub(super) fn init(tests: &[String], scale: &str) -> String {
-    INIT.replace("@tests@", &tests.join(" ")).replace("@scale@", scale)
+/// Brings a guest onto the wire: its address, and which half of the test it is.
+const WIRE: &str = r"busybox insmod /guest/wire.ko
+busybox ip addr add @own@/24 dev eth0
+busybox ip link set eth0 up
+export TRACER_PAIR='@role@ @own@ @other@'";
+
+/// A guest's end of a wire to another guest.
+pub(super) struct Wire {
+    /// Which half of the test runs in it.
+    pub(super) role: &'static str,
+    /// Its address, and the other's.
+    pub(super) own: &'static str,
+    pub(super) other: &'static str,
+    /// QEMU's words for its network card.
+    pub(super) arguments: Vec<String>,
 }
 
-/// Boots `kernel` with `disk`; ends by itself, by the guest's panic, or after `limit`.
-pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, append: &str, log: &Path, limit: Duration) -> Result<Boot> {
+/// The first process for these tests (`binary:filter`), each of which may take `limit`.
+pub(super) fn init(tests: &[String], scale: &str, limit: Duration, wire: Option<&Wire>) -> String {
+    let wire = wire.map_or_else(String::new, |wire| {
+        WIRE.replace("@role@", wire.role).replace("@own@", wire.own).replace("@other@", wire.other)
+    });
+    let limit = limit.as_secs().to_string();
+    let text = INIT.replace("@tests@", &tests.join(" ")).replace("@scale@", scale);
+    text.replace("@wire@", &wire).replace("@limit@", &limit)
+}
+
+/// Boots `kernel` with `disk` and `more` words for QEMU; ends by itself, by the guest's panic, or after `limit`.
+pub(super) fn boot(
+    qemu: &Qemu,
+    (kernel, append): (&Path, &str),
+    disk: &Path,
+    more: &[String],
+    log: &Path,
+    limit: Duration,
+) -> Result<Boot> {
     let mut command = qemu.command();
     // One thread for both CPUs: quicker on a busy machine, and code that is patched is not run at the same time.
     command.args(["-accel", "tcg,thread=single", "-m", "1G", "-smp", "2"]);
@@ -78,7 +108,7 @@ pub(super) fn boot(qemu: &Qemu, kernel: &Path, disk: &Path, append: &str, log: &
     let words = "panic=-1 quiet loglevel=1 root=/dev/nvme0n1 rw init=/guest/init";
     command.arg("-append").arg(format!("console={} {words} {append}", qemu.console()));
     command.arg("-drive").arg(format!("file={},if=none,id=d,format=raw", disk.display()));
-    command.args(["-device", "nvme,drive=d,serial=root"]);
+    command.args(["-device", "nvme,drive=d,serial=root"]).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let begin = Instant::now();
     let mut child = command.spawn().context("cannot start QEMU")?;

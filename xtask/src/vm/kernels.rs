@@ -86,7 +86,40 @@ pub(super) fn image(source: &Source, machine: Machine, base: &Path) -> Result<(P
     Ok((image, name))
 }
 
+/// A module of a kernel whose image is there, as a file that can be loaded into it.
+pub(super) fn module(source: &Source, machine: Machine, base: &Path, name: &str) -> Result<PathBuf> {
+    let dir = base.join("kernels").join(source.name);
+    let module = dir.join(format!("{name}.ko"));
+    if module.is_file() {
+        return Ok(module);
+    }
+    let package = fs::read_to_string(dir.join("package")).context("the kernel's image is not there")?;
+    // From 7 on a package beside the image's has them.
+    let package = package.replacen("linux-binary-", "linux-modules-", 1);
+    shell::progress(format!("fetching modules of kernel {}", source.name));
+    let archive = Archive::open(base, source.name, machine.debian(), source.suites, source.security)?;
+    let unpacked = dir.join("modules.d");
+    let _ = fs::remove_dir_all(&unpacked);
+    archive.unpack(std::slice::from_ref(&package), &unpacked)?;
+    let found = find(&unpacked, &format!("{name}.ko"))?;
+    let found = found.with_context(|| format!("{package} has no module {name}"))?;
+    let bytes = fs::read(&found).with_context(|| format!("cannot read {}", found.display()))?;
+    let bytes = match found.extension().and_then(std::ffi::OsStr::to_str) {
+        Some("xz") => filter("xz", &bytes)?,
+        Some("zst") => filter("zstd", &bytes)?,
+        _ => bytes,
+    };
+    fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove {}", unpacked.display()))?;
+    fs::write(&module, bytes).with_context(|| format!("cannot write {}", module.display()))?;
+    Ok(module)
+}
+
 fn find_image(dir: &Path) -> Result<PathBuf> {
+    find(dir, "vmlinuz")?.context("the package holds no kernel image")
+}
+
+/// The first file below `dir` whose name begins like this.
+fn find(dir: &Path, prefix: &str) -> Result<Option<PathBuf>> {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?.flatten() {
@@ -94,12 +127,12 @@ fn find_image(dir: &Path) -> Result<PathBuf> {
             let name = entry.file_name().to_string_lossy().into_owned();
             if path.is_dir() && !path.is_symlink() {
                 dirs.push(path);
-            } else if name.starts_with("vmlinuz") {
-                return Ok(path);
+            } else if name.starts_with(prefix) {
+                return Ok(Some(path));
             }
         }
     }
-    bail!("the package holds no kernel image")
+    Ok(None)
 }
 
 /// The ELF file in a bzImage, by the place its setup header names (Documentation/arch/x86/boot.rst, protocol 2.08).

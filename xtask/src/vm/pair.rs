@@ -1,0 +1,97 @@
+//! Two guests under two kernels on one wire: test `pair`, a half in each.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::guest::{self, Boot, Wire};
+use super::kernels::{self, Source};
+use super::machine::Machine;
+use super::{Parts, SCALE};
+use crate::{readme, shell};
+
+/// The test, `binary:filter`.
+const TEST: &str = "pair:";
+/// The module of the card: of those QEMU has, the one that needs no other module.
+const CARD: &str = "vmxnet3";
+/// Most time for both: each begins for a minute or two before it waits for the other.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// Boots both kernels of `chosen`, each as the one that calls and as the one that is called.
+pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme: bool) -> Result<()> {
+    let [one, other] = chosen else { bail!("--pair wants two different kernels") };
+    let mut rows = Vec::new();
+    for (caller, callee) in [(*one, *other), (*other, *one)] {
+        let mut said = both(parts, machine, caller, callee)?;
+        // Emulated on a busy machine, a wait can run out.
+        if let Err(why) = &said {
+            shell::progress(format!("{} to {}: {why}; once more", caller.name, callee.name));
+            said = both(parts, machine, caller, callee)?;
+        }
+        match said {
+            Ok(row) => rows.push(row),
+            Err(why) => bail!("{} to {}: {why}", caller.name, callee.name),
+        }
+    }
+    let table = format!("| caller | callee | edges |\n| --- | --- | --- |\n{}", rows.concat());
+    shell::print(&table);
+    if to_readme { readme::put("pair", &table) } else { Ok(()) }
+}
+
+/// Boots both at once; the row of the table, or why there is none. Errors are of this machine's making.
+fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Result<Result<String, String>> {
+    shell::progress(format!("booting {} and {}, joined by a wire", caller.name, callee.name));
+    // A datagram a frame: neither end has to be there first.
+    let sockets = ["caller", "callee"].map(|end| parts.base.join(format!("wire-{end}")));
+    let clear = || sockets.iter().for_each(|socket| drop(fs::remove_file(socket)));
+    clear();
+    let end = |role, own, other, [here, there]: [usize; 2]| {
+        let [local, remote] = [here, there].map(|end| sockets[end].display().to_string());
+        let local = format!("local.type=unix,local.path={local}");
+        let netdev = format!("dgram,id=w,{local},remote.type=unix,remote.path={remote}");
+        let card = format!("{CARD},netdev=w,mac=52:54:00:00:00:{:02x}", here + 1);
+        let words = ["-netdev", &netdev, "-device", &card];
+        Wire { role, own, other, arguments: words.map(str::to_owned).to_vec() }
+    };
+    let ends = [
+        (caller, end("caller", "10.77.0.1", "10.77.0.2", [0, 1])),
+        (callee, end("callee", "10.77.0.2", "10.77.0.1", [1, 0])),
+    ];
+    let boots = std::thread::scope(|scope| {
+        let threads = ends.each_ref().map(|(source, wire)| scope.spawn(|| boot(parts, machine, source, wire)));
+        threads.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    clear();
+    let [calls, called] = boots;
+    let (calls, called) = (calls?, called?);
+    for (role, boot) in [("caller", &calls), ("callee", &called)] {
+        let passed = boot.tests.first().is_some_and(|(_, passed)| *passed);
+        if !boot.complete || !passed {
+            let what = if boot.panicked {
+                "its kernel panicked"
+            } else if boot.late {
+                "its time was over"
+            } else {
+                "its test failed"
+            };
+            return Ok(Err(format!("the {role}: {what}; its console: {}", boot.log.display())));
+        }
+    }
+    let edges = calls.figures.get("edges between two hosts").context("the test told no figure")?;
+    Ok(Ok(format!("| {} | {} | {edges} |\n", calls.version, called.version)))
+}
+
+fn boot(parts: &Parts, machine: Machine, source: &Source, wire: &Wire) -> Result<Boot> {
+    let (kernel, _) = kernels::image(source, machine, parts.base)?;
+    let module = kernels::module(source, machine, parts.base, CARD)?;
+    let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, Some(wire));
+    let name = format!("{}-{}", wire.role, source.name);
+    let disk = parts.disk(&name, &init, &[(module, "/guest/wire.ko".into())])?;
+    let log = parts.base.join(format!("{name}.log"));
+    let boot = guest::boot(&parts.qemu, (&kernel, parts.append), &disk, &wire.arguments, &log, LIMIT);
+    let _ = fs::remove_file(&disk);
+    let boot = boot?;
+    shell::progress(format!("{name} ran for {:.0} s", boot.took.as_secs_f64()));
+    Ok(boot)
+}
