@@ -12,6 +12,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -107,18 +108,34 @@ static int reply(struct connection *c, int status, const char *body, size_t leng
     return send_all(c->fd, out, n + length);
 }
 
-/* Serves on a free port of 127.0.0.1, which is printed; never returns. */
+/* A listening socket at a path. */
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    if (bind(listener, (void *)&address, sizeof address) || listen(listener, 1024)) {
+        perror(path);
+        exit(1);
+    }
+    return listener;
+}
+
+/* Serves on a free port of 127.0.0.1, which is printed, or on the UNIX socket LISTEN_UNIX; never returns. */
 static void serve(void *(*handler)(void *))
 {
     signal(SIGPIPE, SIG_IGN);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
-    int on = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listener, (void *)&address, sizeof address) || listen(listener, 1024) ||
-        getsockname(listener, (void *)&address, &length)) {
-        perror("listen");
-        exit(1);
+    const char *path = getenv("LISTEN_UNIX");
+    int on = 1, listener = path ? listen_at(path) : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (!path) {
+        setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(listener, (void *)&address, sizeof address) || listen(listener, 1024) ||
+            getsockname(listener, (void *)&address, &length)) {
+            perror("listen");
+            exit(1);
+        }
     }
     printf("PORT %d\n", ntohs(address.sin_port));
     fflush(stdout);

@@ -1,0 +1,188 @@
+//! Which request caused which call, in the shapes work takes in applications: tried again, handed over twice, spread and
+//! joined, over connections of everybody's, from a thread of the client library's own, in forked processes and with
+//! connections that were passed to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::load::{self, Request};
+use tracer_tests::postgresql::{self, Postgres};
+use tracer_tests::redis::Redis;
+use tracer_tests::truth::{Application, Mode, Score, report, run, sizes};
+use tracer_tests::units::{Tail, Unit};
+use tracer_tests::workload::{Server, compile, source};
+use tracer_tests::{begin, find, say, scratch, wait};
+
+const SOURCE: &str = "tree_shapes.py";
+
+const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
+    Mode { name, title, right }
+}
+
+const fn application(name: &'static str, arguments: &'static [&'static str], title: &'static str) -> Application {
+    Application { name, program: "python3", arguments, source: SOURCE, java: false, title }
+}
+
+fn judge(test: &str, application: &Application, modes: &[Mode]) {
+    let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let scores = run(&agent, upstream.address, dir.path(), application, modes);
+    agent.stop();
+    let faults = report(application, &scores);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn shapes() {
+    let application = application("shapes", &["-u"], "Python threads, other shapes");
+    let modes = [
+        mode("retry", "given up and tried again", 0.999),
+        mode("shared", "two calls by connections of all threads", 0.999),
+        mode("nested", "handed over twice, awaited", 0.0),
+        mode("fan", "four jobs at once, joined", 0.0),
+        // One thread sends everybody's.
+        mode("background", "sent by a thread of the client's own", 0.0),
+    ];
+    judge("transactions_shapes", &application, &modes);
+}
+
+#[test]
+fn forked_processes() {
+    let application = application("shapesforked", &["-u", "-X", "shape=forked"], "Python, two forked processes");
+    judge("transactions_forked", &application, &[mode("direct", "a call on the request's thread", 0.999)]);
+}
+
+#[test]
+fn passed_connections() {
+    let application = application("shapespassed", &["-u", "-X", "shape=passed"], "Python, connections passed on");
+    judge("transactions_passed", &application, &[mode("direct", "a call on the request's thread", 0.999)]);
+}
+
+#[test]
+fn unix_sockets() {
+    let Some(_turn) = begin("transactions_unix", &["python3", "cc"]) else { return };
+    let dir = scratch();
+    let socket = dir.path().join("upstream.sock");
+    let mut command = Command::new(compile(dir.path(), "origin"));
+    let upstream = Server::start("origin", dir.path(), command.env("LISTEN_UNIX", &socket));
+    let agent = Agent::start(dir.path(), &[]);
+    let application = application("shapeslocal", &["-u"], "Python threads, to a UNIX socket");
+    let modes = [mode("local", "two calls on the request's thread", 0.999)];
+    let scores = run(&agent, upstream.address, dir.path(), &application, &modes);
+    agent.stop();
+    let faults = report(&application, &scores);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// A call to a store, as the application says: its id, and where it stands among those of its connection.
+type Call = (String, u16, usize);
+
+/// What the application printed of calls to `store`.
+fn calls(said: &str, store: &str) -> Vec<Call> {
+    let mut counts: HashMap<u16, usize> = HashMap::new();
+    let lines = said.lines().filter_map(|line| line.strip_prefix("CALL ")?.strip_prefix(store)?.strip_prefix(' '));
+    lines
+        .filter_map(|line| {
+            let (ident, port) = line.split_once(' ')?;
+            let port = port.parse().ok()?;
+            let count = counts.entry(port).or_default();
+            *count += 1;
+            Some((ident.to_owned(), port, *count - 1))
+        })
+        .collect()
+}
+
+/// Compares the application's calls to a store with the edges, by way of the store's own end of each.
+fn compare(units: &[Unit], calls: &[Call], store: &str, prefix: &str) -> Score {
+    let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+    let mut served: HashMap<u16, Vec<&Unit>> = HashMap::new();
+    for unit in units.iter().filter(|unit| unit.server && unit.protocol == store) {
+        if ["GET", "SELECT"].iter().any(|name| unit.class.starts_with(name)) {
+            served.entry(unit.peer_port).or_default().push(unit);
+        }
+    }
+    for units in served.values_mut() {
+        units.sort_by_key(|unit| unit.start_ns);
+    }
+    let mut score = Score::default();
+    for (ident, port, number) in calls.iter().filter(|(ident, ..)| ident.starts_with(prefix)) {
+        score.made += 1;
+        let end = served.get(port).and_then(|units| units.get(*number));
+        let call = end.and_then(|unit| ids.get(unit.parent.as_deref()?));
+        let Some(call) = call else { continue };
+        let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
+        let right = parent.is_some_and(|parent| parent.path.rsplit('/').next() == Some(ident));
+        let counter = match call.grade.as_str() {
+            "certain" | "confirmed" if right => &mut score.right,
+            "certain" => &mut score.certain_wrong,
+            "confirmed" => &mut score.confirmed_wrong,
+            "ambiguous" => &mut score.ambiguous,
+            _ => &mut score.orphan,
+        };
+        *counter += 1;
+    }
+    score
+}
+
+#[test]
+fn stores() {
+    let programs = ["python3", "cc", "redis-server"];
+    let Some(_turn) = begin("transactions_stores", &programs) else { return };
+    assert!(postgresql::programs().is_some(), "no PostgreSQL");
+    let dir = scratch();
+    let (database, redis) = (Postgres::start(dir.path()), Redis::start(dir.path()));
+    let agent = Agent::start(dir.path(), &[]);
+    let mut tail = Tail::new(&agent.transactions);
+    let mut faults = Vec::new();
+    for (mode, how, right) in
+        [("stores", "on the request's thread", 0.999), ("stores-pool", "a job in a pool, awaited", 0.98)]
+    {
+        let mut command = Command::new(find("python3").expect("python3"));
+        command.arg("-u").arg(source(SOURCE)).env("UPSTREAM_PORT", "0");
+        database.tell(command.env("REDIS_PORT", redis.address.port().to_string()));
+        let mut server = Server::start("shapesstores", dir.path(), &mut command);
+        let mut sent = 0;
+        let mut ask = |prefix: &str, connections: u64, requests: u64| {
+            let each = requests.div_ceil(connections);
+            let plan = |c| (0..each).map(move |r| Request::get(format!("/{mode}/{prefix}c{c}r{r}"))).collect();
+            let loaded = load::run(server.address, (0..connections).map(plan).collect());
+            assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
+            sent += loaded.answers.len();
+        };
+        ask("warm-", 1, 20);
+        for (connections, requests) in sizes() {
+            // A database takes a hundred connections at once.
+            ask(&format!("{mode}{connections}-"), (*connections).min(64), *requests);
+        }
+        let wanted = format!("/{mode}/");
+        let served = |unit: &Unit| unit.server && unit.path.starts_with(&wanted);
+        let have = tail.until(sent, Duration::from_secs(30), served);
+        assert_eq!(have, sent, "lost: {:?}", agent.metrics().lost());
+        server.process.signal(libc::SIGTERM);
+        server.process.wait(Duration::from_secs(10));
+        wait("every call to be decided", Duration::from_secs(30), || {
+            (agent.metrics().sum("tracer_fill_entries", &[("what", "units")]) == 0.0).then_some(())
+        });
+        tail.read();
+        let said = server.process.said();
+        for store in ["redis", "postgresql"] {
+            let title = if store == "redis" { "Python threads, to Redis" } else { "Python threads, to PostgreSQL" };
+            let application = application("shapesstores", &["-u"], title);
+            let of = |connections: u64| {
+                let score = compare(&tail.units, &calls(&said, store), store, &format!("{mode}{connections}-"));
+                (Mode { name: mode, title: how, right }, connections, score)
+            };
+            faults.extend(report(
+                &application,
+                &sizes().iter().map(|(connections, _)| of(*connections)).collect::<Vec<_>>(),
+            ));
+        }
+    }
+    say(&format!("lost: {:?}", agent.metrics().lost()));
+    agent.stop();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
