@@ -9,6 +9,7 @@ use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, PoolQueue, Slot, Vote};
 use super::loops::is_looped;
+use super::pools::End;
 use super::thread::{Entity, Thread};
 use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
@@ -370,7 +371,7 @@ impl Engine {
             }
             return;
         }
-        let reader = live.tid;
+        let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
         if live.tie.is_some() {
             self.answered_in(slot, op.and_then(|during| during.own));
             return;
@@ -379,6 +380,11 @@ impl Engine {
         self.confirm(slot, first.tid);
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
+        } else if calls > 0
+            && self.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.returned(End::Answered, calls);
         }
         if let Some(During { op, .. }) = op {
             self.answered_by_task(slot, op);

@@ -14,7 +14,7 @@ use tracer_common::event::{Op, WAKE_RESULT, Wake};
 use super::charge::{UNIT_SAMPLES, add, less};
 use super::engine::{Engine, Output};
 use super::live::{Handed, Kept, Live, Slot, Vote};
-use super::pools::Pools;
+use super::pools::{End, Pools};
 use super::rivals::{Rivals, SEVERAL};
 use super::thread::Target;
 use crate::model::{Cost, Nanos, Owner, Side};
@@ -129,7 +129,7 @@ impl Engine {
         if let ControlFlow::Break(bare) = thread.kind.calls()
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
-            pools.bare(bare);
+            pools.bare(End::HandedBack, bare);
         }
         if thread.errands.calls.is_empty() {
             thread.errands.began = Some(Began { idles: op.books.idles, idle_end: op.books.idle_end });
@@ -228,7 +228,7 @@ impl Engine {
             && thread.kind.bare()
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
-            pools.bare(1);
+            pools.bare(End::HandedBack, 1);
         }
         if given && let Some(live) = self.units.get_mut(request) {
             live.pool_queue.job(waited);
@@ -283,7 +283,7 @@ impl Engine {
             if thread.kind.bare()
                 && let Some(pools) = self.pools.get_mut(&thread.tgid)
             {
-                pools.bare(1);
+                pools.bare(End::Answered, 1);
             }
             return;
         }
@@ -341,6 +341,7 @@ impl Engine {
             (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
             (None, None) => (backs.iter().find(|back| back.waited).copied().unwrap_or(first), Some(SEVERAL)),
         };
+        let end = if back.by == tid { End::Answered } else { End::HandedBack };
         let doubt = match doubt {
             None if more => Some("its thread woke more, or made more calls, than can be told apart"),
             None if doubted => Some("something of its thread was not seen"),
@@ -351,7 +352,7 @@ impl Engine {
         for call in others {
             self.dismiss(call);
         }
-        let certain = doubt.is_none() && backs.len() == 1 && !own.is_empty() && self.doubt_of(tgid).is_none();
+        let certain = doubt.is_none() && backs.len() == 1 && !own.is_empty() && self.doubt_of(tgid, end).is_none();
         if let Some(request) = self.units.get_mut(back.request) {
             request.pool_queue.job(pool_queue.filter(|_| certain));
         }
@@ -361,7 +362,7 @@ impl Engine {
         let count = own.len();
         let mut unreturned = false;
         if let Some(pools) = self.pools.get_mut(&tgid) {
-            pools.returned(count);
+            pools.returned(end, count);
             unreturned = pools.is_unreturned(now);
         }
         let others: SmallVec<[(Slot, u32); 2]> =
@@ -460,25 +461,26 @@ impl Engine {
 
     /// What of the process puts it in doubt that who took a call's result caused it. That who took it had also given
     /// work does not help: a thread that is woken often takes another job first.
-    pub(super) fn doubt_of(&self, tgid: u32) -> Option<&'static str> {
+    pub(super) fn doubt_of(&self, tgid: u32, end: End) -> Option<&'static str> {
         let pools = self.pools.get(&tgid)?;
         if pools.shares_threads() {
             return Some("requests of its process move between threads");
         }
-        pools.mixed().then_some("its process has jobs nobody waits for, and some without calls")
+        pools.mixed(end).then_some("its process has jobs nobody waits for, and some without calls")
     }
 
     /// What puts it in doubt, by now, that a call was made for who took a result.
     pub(super) fn doubt_of_errand(&self, live: &Live) -> Option<&'static str> {
         let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
         let pools = self.pools.get(&live.pid);
-        if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(handed.calls)) {
+        let end = if live.cause.by == live.tid { End::Answered } else { End::HandedBack };
+        if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
             return Some("not the last call of its thread before somebody took a result");
         }
-        if live.cause.by == live.tid && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
+        if end == End::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
             return Some("its thread does several things at once");
         }
-        self.doubt_of(live.pid)
+        self.doubt_of(live.pid, end)
     }
 
     /// What a call cost that is nobody's is its service's overhead; what is left of one that is somebody's, that one's.

@@ -22,59 +22,30 @@ const UNUSUAL: u32 = 20;
 /// them was not looked at yet.
 const ATTACHING: Nanos = 250_000_000;
 
-/// What the jobs of a process are like.
+/// Jobs that end in one way.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pools {
-    /// When the first was seen.
-    pub(super) since: Nanos,
-    /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
-    unreturned: Nanos,
-    /// How many there were of those lately, of jobs that were waited for and made no call, and of all.
+struct Jobs {
+    /// Lately: those nobody waited for, those that were waited for and made no call, and all.
     alone: u32,
     bare: u32,
-    jobs: u32,
-    /// Requests read by threads that run one at a time, and by others, since it was looked at.
-    single: u32,
-    shared: u32,
-    /// How many calls most jobs make, how many jobs did, and how many others made more or fewer.
+    all: u32,
+    /// How many calls most of them make, how many did, and how many others made more or fewer.
     usual: usize,
     same: u32,
     other: u32,
 }
 
-impl Pools {
-    /// A process of which nothing is known but whether its requests move between threads.
-    pub(super) fn new(since: Nanos, shared: bool) -> Self {
-        Self { since, shared: u32::from(shared), ..Self::default() }
-    }
-
+impl Jobs {
     fn job(&mut self, alone: bool, bare: bool) {
-        if self.jobs >= JOBS {
-            (self.alone, self.bare, self.jobs) = (self.alone / 2, self.bare / 2, self.jobs / 2);
+        if self.all >= JOBS {
+            (self.alone, self.bare, self.all) = (self.alone / 2, self.bare / 2, self.all / 2);
         }
         self.alone += u32::from(alone);
         self.bare += u32::from(bare);
-        self.jobs += 1;
+        self.all += 1;
     }
 
-    /// Nobody waited for a job with calls, of which the first was made at `began`; `given`: its thread was given other work.
-    pub(super) fn unreturned(&mut self, began: Nanos, given: bool, now: Nanos) {
-        if began.saturating_sub(self.since) < ATTACHING {
-            return;
-        }
-        if given {
-            self.unreturned = now;
-        }
-        self.job(true, false);
-    }
-
-    /// Somebody waited for so many jobs without a call.
-    pub(super) fn bare(&mut self, jobs: u32) {
-        (0..jobs.min(JOBS)).for_each(|_| self.job(false, true));
-    }
-
-    /// Somebody waited for a job that made `calls`.
-    pub(super) fn returned(&mut self, calls: usize) {
+    fn returned(&mut self, calls: usize) {
         self.job(false, false);
         if self.same.max(self.other) >= JOBS {
             (self.same, self.other) = (self.same / 2, self.other / 2);
@@ -89,11 +60,88 @@ impl Pools {
         }
     }
 
+    fn is_usual(&self, calls: usize) -> bool {
+        let few = |count: u32, of: u32| count.saturating_mul(UNUSUAL) <= of;
+        calls == self.usual && self.same >= USUAL && few(self.other, self.same) && few(self.alone, self.all)
+    }
+
+    fn mixed(&self) -> bool {
+        let [alone, bare, all] = [self.alone, self.bare, self.all].map(u64::from);
+        alone * bare * MIXED > all * all
+    }
+}
+
+/// How a job ends that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its thread wakes who waits for its result.
+    HandedBack,
+    /// Its thread writes the answer itself.
+    Answered,
+}
+
+/// What the jobs of a process are like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pools {
+    /// When the first was seen.
+    since: Nanos,
+    /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
+    unreturned: Nanos,
+    handed: Jobs,
+    answered: Jobs,
+    /// Requests read by threads that run one at a time, and by others, since it was looked at.
+    single: u32,
+    shared: u32,
+}
+
+impl Pools {
+    /// A process of which nothing is known but whether its requests move between threads.
+    pub(super) fn new(since: Nanos, shared: bool) -> Self {
+        Self { since, shared: u32::from(shared), ..Self::default() }
+    }
+
+    fn of(&mut self, end: End) -> &mut Jobs {
+        match end {
+            End::HandedBack => &mut self.handed,
+            End::Answered => &mut self.answered,
+        }
+    }
+
+    fn jobs(&self, end: End) -> &Jobs {
+        match end {
+            End::HandedBack => &self.handed,
+            End::Answered => &self.answered,
+        }
+    }
+
+    /// Nobody waited for a job with calls, of which the first was made at `began`; `given`: its thread was woken by one
+    /// that held a request, perhaps for a lock. Otherwise it did something else, and answered nothing either.
+    pub(super) fn unreturned(&mut self, began: Nanos, given: bool, now: Nanos) {
+        if began.saturating_sub(self.since) < ATTACHING {
+            return;
+        }
+        if given {
+            self.unreturned = now;
+        } else {
+            self.answered.job(true, false);
+        }
+        self.handed.job(true, false);
+    }
+
+    /// So many jobs that ended so made no call.
+    pub(super) fn bare(&mut self, end: End, jobs: u32) {
+        (0..jobs.min(JOBS)).for_each(|_| self.of(end).job(false, true));
+    }
+
+    /// A job that ended so made `calls`.
+    pub(super) fn returned(&mut self, end: End, calls: usize) {
+        self.of(end).returned(calls);
+    }
+
     /// Whether `calls` are what one of its jobs makes, and not the last of a job nobody waited for together with those of
     /// the next: nearly all jobs make as many. Were some of them two jobs, others would have shown fewer.
-    pub(super) fn is_usual(&self, calls: usize) -> bool {
-        let few = |count: u32, of: u32| count.saturating_mul(UNUSUAL) <= of;
-        calls == self.usual && self.same >= USUAL && few(self.other, self.same) && few(self.alone, self.jobs)
+    pub(super) fn is_usual(&self, end: End, calls: usize) -> bool {
+        self.jobs(end).is_usual(calls)
     }
 
     /// Whether a job nobody waited for was seen lately.
@@ -103,9 +151,8 @@ impl Pools {
 
     /// Whether it has both, jobs with calls that nobody waits for and jobs without that somebody does: the one before the
     /// other on the same thread looks like a job with a call.
-    pub(super) fn mixed(&self) -> bool {
-        let [alone, bare, jobs] = [self.alone, self.bare, self.jobs].map(u64::from);
-        alone * bare * MIXED > jobs * jobs
+    pub(super) fn mixed(&self, end: End) -> bool {
+        self.jobs(end).mixed()
     }
 
     /// A request was read, by a thread that runs several at once or not.
@@ -164,23 +211,25 @@ impl Thread {
 mod tests {
     use super::*;
 
+    const BACK: End = End::HandedBack;
+
     fn jobs(calls: &[usize], times: usize) -> Pools {
         let mut pools = Pools::new(1, false);
-        (0..times).for_each(|_| calls.iter().for_each(|calls| pools.returned(*calls)));
+        (0..times).for_each(|_| calls.iter().for_each(|calls| pools.returned(BACK, *calls)));
         pools
     }
 
     #[test]
     fn a_number_of_calls_is_usual_where_nearly_all_jobs_make_as_many() {
-        assert!(jobs(&[2], 60).is_usual(2));
-        assert!(!jobs(&[2], 60).is_usual(3), "that is more than one makes");
-        assert!(!jobs(&[2], 49).is_usual(2), "too few were seen");
+        assert!(jobs(&[2], 60).is_usual(BACK, 2));
+        assert!(!jobs(&[2], 60).is_usual(BACK, 3), "that is more than one makes");
+        assert!(!jobs(&[2], 49).is_usual(BACK, 2), "too few were seen");
         // One in two is two jobs, of which nobody waited for the first.
-        assert!(![1, 2].iter().any(|calls| jobs(&[1, 2], 500).is_usual(*calls)));
+        assert!(![1, 2].iter().any(|calls| jobs(&[1, 2], 500).is_usual(BACK, *calls)));
         let mut left = jobs(&[2], 600);
-        assert!(left.is_usual(2));
+        assert!(left.is_usual(BACK, 2));
         (0..60).for_each(|_| left.unreturned(u64::MAX, false, 1));
-        assert!(!left.is_usual(2), "nobody waits for one in eleven");
+        assert!(!left.is_usual(BACK, 2), "nobody waits for one in eleven");
     }
 
     #[test]
