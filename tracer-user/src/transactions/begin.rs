@@ -9,6 +9,7 @@ use super::ids;
 use super::join::Key;
 use super::live::{Cause, Live, PoolQueue, Slot, Vote};
 use super::loops::is_looped;
+use super::pools::End;
 use super::thread::{Entity, Thread};
 use super::turns::UNKNOWN;
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
@@ -97,6 +98,9 @@ impl Engine {
             passed_on: false,
             tie: None,
             helped: SmallVec::new(),
+            rivals: None,
+            stirs: 0,
+            answered_after: None,
             answered_by: 0,
             alone: true,
             batch: false,
@@ -170,6 +174,10 @@ impl Engine {
                 }
             }
             Side::Client => {
+                self.acts(head_at.tid);
+                if let Some(holder) = op.and_then(|during| during.holder) {
+                    self.stirred(holder);
+                }
                 // A task that was made by another is told of by that one, whatever thread it runs on.
                 let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
                 if let Some(During { op, .. }) = op {
@@ -246,7 +254,7 @@ impl Engine {
         if thread.open.len() < 4096 {
             thread.open.push(slot);
         }
-        let shared = thread.multiplexer;
+        let shared = thread.shares();
         if let Some(pools) = self.pools.get_mut(&tgid) {
             pools.read(shared);
         }
@@ -327,6 +335,13 @@ impl Engine {
         Cause { candidate, alone, kept, ..none(evidence) }
     }
 
+    /// The thread made a call, or answered a request.
+    fn acts(&mut self, tid: u32) {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.kind.acts |= thread.multiplexer;
+        }
+    }
+
     /// Whether nothing answers a request, so that its thread does not hold it although it works for it.
     fn is_unanswered(&self, slot: Slot) -> bool {
         self.units.get(slot).is_some_and(|live| live.request.asked.silent)
@@ -347,16 +362,29 @@ impl Engine {
         live.status = (status != NO_STATUS).then_some(status);
         live.failure = failure;
         if live.side == Side::Client {
+            let asker = live.tid;
+            // Who asks and leaves the reply to another does other things meanwhile.
+            if first.tid != asker
+                && let Some(thread) = self.threads.get_mut(&asker)
+            {
+                thread.kind.juggles = true;
+            }
             return;
         }
-        let reader = live.tid;
+        let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
         if live.tie.is_some() {
             self.answered_in(slot, op.and_then(|during| during.own));
             return;
         }
+        self.acts(first.tid);
         self.confirm(slot, first.tid);
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
+        } else if calls > 0
+            && self.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.returned(End::Answered, calls);
         }
         if let Some(During { op, .. }) = op {
             self.answered_by_task(slot, op);

@@ -14,13 +14,13 @@ use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VE
 use super::begin::{Begun, During};
 use super::connection::Connection;
 use super::entities::Entities;
-use super::handover::Pools;
 use super::join::Joins;
 use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
 use super::loops::Meetings;
+use super::pools::Pools;
 use super::relayed::Relays;
 use super::tags::Tags;
 use super::thread::{Entity, Group, Target, Thread};

@@ -6,12 +6,16 @@
 //! nothing of interest for a while. Whoever was woken until then is a candidate; two of them that may have waited for
 //! the result make it ambiguous, because one of them waited for a lock.
 
+use std::ops::ControlFlow;
+
 use smallvec::SmallVec;
 use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::charge::{UNIT_SAMPLES, add, less};
 use super::engine::{Engine, Output};
 use super::live::{Handed, Kept, Live, Slot, Vote};
+use super::pools::{End, Pools};
+use super::rivals::{Rivals, SEVERAL};
 use super::thread::Target;
 use crate::model::{Cost, Nanos, Owner, Side};
 
@@ -19,55 +23,6 @@ use crate::model::{Cost, Nanos, Owner, Side};
 const ERRANDS: usize = 32;
 /// Most threads woken that are remembered; with more, none is sure.
 const BACKS: usize = 8;
-/// A process whose threads share requests reads more than one in so many by such a thread.
-const SHARED: u32 = 8;
-/// How long a process counts as one that has jobs nobody waits for, after the last of them.
-const REMEMBERED: Nanos = 60_000_000_000;
-/// Jobs counted of a process before the counts are halved.
-const JOBS: u32 = 8192;
-/// At most one hand-back in so many may be another's: the share of jobs nobody waits for, times that of jobs without
-/// calls.
-const MIXED: u64 = 2500;
-
-/// What the jobs of a process are like, as far as it was seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pools {
-    /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
-    unreturned: Nanos,
-    /// How many there were of those lately, of jobs that were waited for and made no call, and of all.
-    alone: u32,
-    bare: u32,
-    jobs: u32,
-    /// Requests read by threads that run one at a time, and by others, since it was looked at.
-    single: u32,
-    shared: u32,
-}
-
-impl Pools {
-    /// A job was seen: whether nobody waited for it, whether it made no call.
-    fn job(&mut self, alone: bool, bare: bool) {
-        if self.jobs >= JOBS {
-            (self.alone, self.bare, self.jobs) = (self.alone / 2, self.bare / 2, self.jobs / 2);
-        }
-        self.alone += u32::from(alone);
-        self.bare += u32::from(bare);
-        self.jobs += 1;
-    }
-
-    /// Whether it has both, jobs with calls that nobody waits for and jobs without that somebody does: the one before the
-    /// other on the same thread looks like a job with a call.
-    fn mixed(&self) -> bool {
-        let [alone, bare, jobs] = [self.alone, self.bare, self.jobs].map(u64::from);
-        alone * bare * MIXED > jobs * jobs
-    }
-
-    /// A request was read, by a thread that runs several at once or not.
-    pub(super) fn read(&mut self, shared: bool) {
-        let count = if shared { &mut self.shared } else { &mut self.single };
-        *count = count.saturating_add(1);
-    }
-}
-
 /// A thread that held a request and was woken by one that had made a call.
 #[derive(Clone, Copy, Debug)]
 struct Back {
@@ -85,6 +40,8 @@ struct Back {
     /// When it fell asleep, to wait; when it woke the other one last, if it was the last to.
     slept_at: Nanos,
     given_at: Nanos,
+    /// How often the thread of its request had been woken or had called.
+    stirs: u32,
 }
 
 /// How a job began: what its thread's books said at its first call.
@@ -153,8 +110,8 @@ impl Engine {
             return;
         }
         if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
-            let shared = self.threads.values().any(|thread| thread.tgid == tgid && thread.multiplexer);
-            self.pools.insert(tgid, Pools { shared: u32::from(shared), ..Pools::default() });
+            let shared = self.threads.values().any(|thread| thread.tgid == tgid && thread.shares());
+            self.pools.insert(tgid, Pools::new(self.now, shared));
             if self.wanted.len() < self.limits.processes {
                 self.wanted.push(tgid);
             }
@@ -163,7 +120,17 @@ impl Engine {
         if self.threads.get(&tid).is_some_and(|thread| !thread.errands.backs.is_empty()) {
             self.decide(tid);
         }
+        let asked = self.threads.get(&tid).and_then(|thread| thread.errands.calls.last()).copied();
+        let asked = asked.and_then(|slot| self.units.get(slot));
+        // A name is asked for by two questions at once.
+        let juggles = asked.is_some_and(|call| call.first_reply == 0 && call.end == 0 && call.protocol != "dns");
         let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.kind.juggles |= juggles;
+        if let ControlFlow::Break(bare) = thread.kind.calls()
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.bare(End::HandedBack, bare);
+        }
         if thread.errands.calls.is_empty() {
             thread.errands.began = Some(Began { idles: op.books.idles, idle_end: op.books.idle_end });
         }
@@ -196,6 +163,7 @@ impl Engine {
         }
         let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
+        let stirs = self.stirred(request);
         let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
         let Some(last) = errands.calls.last().copied() else {
             self.done(wake, request, out);
@@ -225,6 +193,7 @@ impl Engine {
             paired: wake.given_by == wake.wakee && wake.given_at > settled,
             slept_at: wake.slept_at,
             given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
+            stirs,
         };
         let calls = self.threads.get(&tid).map(|thread| thread.errands.calls.clone()).unwrap_or_default();
         if let Some(live) = self.units.get_mut(request) {
@@ -255,8 +224,11 @@ impl Engine {
         // Others may have been woken for a lock, in the midst of a job.
         thread.errands.settled_idles = given.then_some(wake.books.idles);
         let works = thread.works;
-        if given && let Some(pools) = self.pools.get_mut(&tgid) {
-            pools.job(false, true);
+        if given
+            && thread.kind.bare()
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.bare(End::HandedBack, 1);
         }
         if given && let Some(live) = self.units.get_mut(request) {
             live.pool_queue.job(waited);
@@ -284,13 +256,18 @@ impl Engine {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.errands.calls = new;
         }
+        self.unreturned(tgid, &old, true);
         for call in old {
             self.dismiss(call);
         }
+    }
+
+    /// Nobody waited for what `calls` were made for; `given`: their thread was given other work.
+    fn unreturned(&mut self, tgid: u32, calls: &[Slot], given: bool) {
         let now = self.now;
-        if let Some(pools) = self.pools.get_mut(&tgid) {
-            pools.unreturned = now;
-            pools.job(true, false);
+        let first = calls.first().and_then(|call| self.units.get(*call)).map(|call| call.start);
+        if let (Some(pools), Some(began)) = (self.pools.get_mut(&tgid), first) {
+            pools.unreturned(began, given, now);
         }
     }
 
@@ -299,23 +276,31 @@ impl Engine {
         let Some(live) = self.units.get(request) else { return };
         let (since, kept, now) = (live.start, live.kept(), self.now);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
-        if thread.multiplexer || !thread.open.is_empty() || thread.errands.calls.is_empty() {
+        if thread.multiplexer || !thread.open.is_empty() {
             return;
         }
-        let first = thread.errands.calls.iter().filter(|call| self.units.get(**call).is_some_and(|c| c.start >= since));
-        // Which of several was for this one is not known: the others may have been of requests that were answered before
-        // their calls were.
-        let one = first.count() == 1 && thread.errands.backs.is_empty();
-        thread.errands.more |= !one;
+        if thread.errands.calls.is_empty() {
+            if thread.kind.bare()
+                && let Some(pools) = self.pools.get_mut(&thread.tgid)
+            {
+                pools.bare(End::Answered, 1);
+            }
+            return;
+        }
+        let mut calls = thread.errands.calls.iter().filter_map(|call| self.units.get(*call));
+        // Who still waits for a reply writes this between two things it does for somebody else.
+        let waits = calls.any(|call| call.start >= since && call.first_reply == 0);
+        thread.errands.more |= waits || !thread.errands.backs.is_empty();
         thread.errands.backs.push(Back {
             request,
             since,
             kept,
             by: tid,
             waited: true,
-            paired: true,
+            paired: false,
             slept_at: 0,
             given_at: 0,
+            stirs: 0,
         });
         thread.errands.back_at = now;
         self.decide(tid);
@@ -330,12 +315,16 @@ impl Engine {
         }
         let errands = std::mem::take(&mut thread.errands);
         thread.errands.settled = if errands.backs.is_empty() { now } else { errands.back_at };
-        let tgid = thread.tgid;
+        let (tgid, works) = (thread.tgid, thread.works);
         let doubted = !errands.backs.is_empty() && thread.settled();
         let pool_queue =
             errands.backs.first().and_then(|back| errands.pool_queue(errands.began, back.given_at, back.slept_at));
         let Errands { calls, backs, more, back_idles, .. } = errands;
         let Some(first) = backs.first().copied() else {
+            // Others ask for themselves now and then, and nobody ever waits for them.
+            if works {
+                self.unreturned(tgid, &calls, false);
+            }
             for call in calls {
                 self.dismiss(call);
             }
@@ -350,25 +339,20 @@ impl Engine {
         let (back, doubt) = match (one(&|_| true), one(&|back| back.waited)) {
             (_, Some(back)) => (back, None),
             (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
-            (None, None) => (first, Some("its thread woke several that waited")),
+            (None, None) => (backs.iter().find(|back| back.waited).copied().unwrap_or(first), Some(SEVERAL)),
         };
+        let end = if back.by == tid { End::Answered } else { End::HandedBack };
         let doubt = match doubt {
             None if more => Some("its thread woke more, or made more calls, than can be told apart"),
             None if doubted => Some("something of its thread was not seen"),
             doubt => doubt,
         };
-        let mut pools = Pools::default();
-        if let Some(known) = self.pools.get_mut(&tgid) {
-            known.job(false, false);
-            pools = *known;
-        }
-        let unreturned = pools.unreturned != 0 && now.saturating_sub(pools.unreturned) < REMEMBERED;
         let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
             calls.iter().copied().partition(|call| self.units.get(*call).is_some_and(|live| live.start >= back.since));
         for call in others {
             self.dismiss(call);
         }
-        let certain = doubt.is_none() && backs.len() == 1 && !own.is_empty() && self.doubt_of(tgid).is_none();
+        let certain = doubt.is_none() && backs.len() == 1 && !own.is_empty() && self.doubt_of(tgid, end).is_none();
         if let Some(request) = self.units.get_mut(back.request) {
             request.pool_queue.job(pool_queue.filter(|_| certain));
         }
@@ -376,11 +360,22 @@ impl Engine {
             thread.errands.settled_idles = certain.then_some(back_idles);
         }
         let count = own.len();
+        let mut unreturned = false;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.returned(end, count);
+            unreturned = pools.is_unreturned(now);
+        }
+        let others: SmallVec<[(Slot, u32); 2]> =
+            backs.iter().filter(|o| o.waited && o.request != back.request).map(|o| (o.request, o.stirs)).collect();
+        let rivals = (doubt == Some(SEVERAL)).then(|| Box::new(Rivals { own: back.stirs, others }));
         for (index, call) in own.into_iter().enumerate() {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
-            let doubt = doubt.or((!alone).then_some("not the last call of its thread before somebody took a result"));
-            self.hand(call, &back, Handed { doubt });
+            self.hand(call, &back, Handed { doubt, calls: if alone { 1 } else { count } });
+            if let Some(live) = self.units.get_mut(call) {
+                live.rivals.clone_from(&rivals);
+                live.cause.open |= rivals.is_some();
+            }
         }
     }
 
@@ -420,6 +415,7 @@ impl Engine {
     pub(super) fn confirm(&mut self, request: Slot, tid: u32) {
         let Some(live) = self.units.get_mut(request) else { return };
         live.answered_by = tid;
+        live.answered_after.get_or_insert(live.stirs);
         let helped = live.helped.clone();
         for call in helped {
             let Some(live) = self.units.get_mut(call) else { continue };
@@ -440,6 +436,7 @@ impl Engine {
     pub(super) fn dismiss(&mut self, call: Slot) {
         if let Some(live) = self.units.get_mut(call) {
             live.cause.open = live.cause.waits;
+            live.rivals = None;
         }
     }
 
@@ -455,7 +452,7 @@ impl Engine {
                 }
             }
             None => {
-                if !self.still_waits(slot, now) {
+                if !self.still_waits(slot, now) && !self.still_rivals(slot, now) {
                     self.dismiss(slot);
                 }
             }
@@ -464,18 +461,26 @@ impl Engine {
 
     /// What of the process puts it in doubt that who took a call's result caused it. That who took it had also given
     /// work does not help: a thread that is woken often takes another job first.
-    pub(super) fn doubt_of(&self, tgid: u32) -> Option<&'static str> {
-        if self.shares_threads(tgid) {
+    pub(super) fn doubt_of(&self, tgid: u32, end: End) -> Option<&'static str> {
+        let pools = self.pools.get(&tgid)?;
+        if pools.shares_threads() {
             return Some("requests of its process move between threads");
         }
-        let mixed = self.pools.get(&tgid).is_some_and(Pools::mixed);
-        mixed.then_some("its process has jobs nobody waits for, and some without calls")
+        pools.mixed(end).then_some("its process has jobs nobody waits for, and some without calls")
     }
 
-    /// Whether requests of the process move between its threads (goroutines, tasks): then a thread that is woken, or
-    /// answers, does not stand for one.
-    fn shares_threads(&self, tgid: u32) -> bool {
-        self.pools.get(&tgid).is_some_and(|pools| pools.shared.saturating_mul(SHARED) > pools.single)
+    /// What puts it in doubt, by now, that a call was made for who took a result.
+    pub(super) fn doubt_of_errand(&self, live: &Live) -> Option<&'static str> {
+        let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
+        let pools = self.pools.get(&live.pid);
+        let end = if live.cause.by == live.tid { End::Answered } else { End::HandedBack };
+        if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
+            return Some("not the last call of its thread before somebody took a result");
+        }
+        if end == End::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
+            return Some("its thread does several things at once");
+        }
+        self.doubt_of(live.pid, end)
     }
 
     /// What a call cost that is nobody's is its service's overhead; what is left of one that is somebody's, that one's.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::entities::Answer;
 use super::knots::Knot;
 use super::relayed::Relayed;
+use super::rivals::Rivals;
 use super::tags::Tagged;
 use crate::model::{
     Accepted, ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId,
@@ -96,6 +97,9 @@ pub type Kept = (UnitId, TraceId, ServiceId, Option<ClassId>);
 pub struct Handed {
     /// Why it may have been somebody else.
     pub doubt: Option<&'static str>,
+    /// How many calls its thread had made since the result before, where this one is only known to be of the same job
+    /// because jobs of its process make so many; 1 where that is not needed.
+    pub calls: usize,
 }
 
 impl Cause {
@@ -224,6 +228,12 @@ pub struct Live {
     pub tie: Option<Tie>,
     /// Server side: calls of other threads that may be its.
     pub helped: SmallVec<[Slot; 1]>,
+    /// Client side: several that were woken after its reply came, until it is known which of them took it.
+    pub rivals: Option<Box<Rivals>>,
+    /// Server side: how often its thread was woken by others of its process that work for others, or made a call.
+    pub stirs: u32,
+    /// The same when its answer began.
+    pub answered_after: Option<u32>,
     /// Server side: the thread that answered it, 0 none yet.
     pub answered_by: u32,
     /// Server side: whether its thread ran one request at a time throughout.

@@ -106,19 +106,16 @@ impl Engine {
     pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
         self.settle_due(slot, Nanos::MAX);
         let Some(live) = self.units.get(slot) else { return };
-        if let Some(handed) = live.cause.handed
-            && handed.doubt.is_none()
-            && !live.cause.told
-            && let Some(doubt) = self.doubt_of(live.pid)
+        if let Some(doubt) = self.doubt_of_errand(live)
             && let Some(live) = self.units.get_mut(slot)
         {
-            live.cause.handed = Some(Handed { doubt: Some(doubt) });
+            live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
         }
         let Some(live) = self.units.get(slot) else { return };
         if let Some(doubt) = self.doubt_of_task(live)
             && let Some(live) = self.units.get_mut(slot)
         {
-            live.cause.handed = Some(Handed { doubt: Some(doubt) });
+            live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
         }
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);

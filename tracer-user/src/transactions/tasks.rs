@@ -153,7 +153,7 @@ impl Engine {
         for (call, doubt) in self.entities.reads(op, cookie) {
             let Some(live) = self.units.get_mut(call) else { continue };
             if live.cause.told {
-                live.cause.handed = Some(Handed { doubt });
+                live.cause.handed = Some(Handed { doubt, calls: 1 });
             } else if live.cause.waits {
                 live.cause.waits = false;
                 live.cause.open = false;
@@ -196,7 +196,7 @@ impl Engine {
         if live.cause.told {
             // A doubt can come later; nothing else does.
             if let Some(doubt) = doubt {
-                live.cause.handed = Some(Handed { doubt: Some(doubt) });
+                live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
             }
             return;
         }
@@ -218,7 +218,7 @@ impl Engine {
         live.cause.told = true;
         live.cause.candidate = Some(answer.request);
         live.cause.kept = Some(answer.kept);
-        live.cause.handed = Some(Handed { doubt });
+        live.cause.handed = Some(Handed { doubt, calls: 1 });
         live.cause.vote = Vote::For(answer.request);
         live.cause.evidence = "its task, or the one that made it, answered the request";
         let (cost, times) = (std::mem::take(&mut live.cost), (live.start, live.end));

@@ -8,6 +8,7 @@ use tracer_common::event::Books;
 use super::handover::Errands;
 use super::live::Slot;
 use super::loops::Loop;
+use super::pools::Kind;
 use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
 /// Samples kept per thread until it is known whom its work was for.
@@ -120,6 +121,8 @@ pub struct Thread {
     pub errands: Errands,
     /// One of those was for somebody who waited for its result: it works for others.
     pub works: bool,
+    /// What kind of thread it is, by what it did so far.
+    pub kind: Kind,
     /// Whom its work since the last operation is for, until something says otherwise.
     pub last: Target,
     /// Recent stretches, newest last.
@@ -147,6 +150,7 @@ impl Thread {
             lap: None,
             errands: Errands::default(),
             works: false,
+            kind: Kind::default(),
             last: Target::Nobody,
             history: VecDeque::new(),
             pending: Vec::new(),
