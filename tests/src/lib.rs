@@ -26,6 +26,7 @@ pub mod peers;
 pub mod php;
 pub mod postgresql;
 pub mod process;
+pub mod python;
 pub mod rabbitmq;
 pub mod redis;
 pub mod secrets;

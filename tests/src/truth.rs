@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::load::{self, Request};
 use crate::units::{self, Unit};
 use crate::workload::{Server, source};
-use crate::{Numbers, find, go, say};
+use crate::{Numbers, find, go, python, say};
 
 /// An application of `workloads/`.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,9 @@ impl Application {
         }
         let mut command = Command::new(find(self.program));
         command.args(self.arguments);
+        if let Some(libraries) = python::libraries(self.program) {
+            command.env("PYTHONPATH", libraries);
+        }
         if self.source.is_empty() {
             return command;
         }

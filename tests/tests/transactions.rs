@@ -2,10 +2,11 @@
 //! that the application passed on.
 
 use tracer_tests::agent::Agent;
-use tracer_tests::go::toolchain;
+use tracer_tests::go::{node_of, toolchain};
+use tracer_tests::python::others;
 use tracer_tests::truth::{Application, Mode, full, report, run};
 use tracer_tests::workload::{Server, built};
-use tracer_tests::{begin, scratch};
+use tracer_tests::{begin, say, scratch};
 
 const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
     Mode { name, title, right }
@@ -123,8 +124,8 @@ fn python_uvicorn() {
 fn python_uvloop() {
     let application = python("pyuvloop", &["-u", "-X", "loop=uvloop"], "tree_uvicorn.py");
     let application = Application { title: "uvicorn (uvloop), aiohttp", ..application };
-    // It sends from its loop, which is every request's: nothing tells whose a call is, and nothing may be said.
-    let modes = [mode("naps", "two calls after sleeps", 0.0), mode("gather", "two calls at once (gather)", 0.0)];
+    // It sends from its loop, which is every request's.
+    let modes = [mode("naps", "two calls after sleeps", 0.999), mode("gather", "two calls at once (gather)", 0.999)];
     judge("transactions_uvloop", &application, &modes);
 }
 
@@ -132,23 +133,77 @@ fn python_uvloop() {
 fn python_gevent() {
     let application = Application { title: "gevent", ..python("pygevent", &["-u"], "tree_gevent.py") };
     let modes = [
-        mode("direct", "a call at once", 0.0),
-        mode("naps", "two calls after sleeps", 0.0),
-        mode("two", "two greenlets at once", 0.0),
+        mode("direct", "a call at once", 0.999),
+        mode("naps", "two calls after sleeps", 0.999),
+        mode("two", "two greenlets at once", 0.999),
     ];
     judge("transactions_gevent", &application, &modes);
 }
 
+/// Other versions of Python, where there are any, with newer libraries: short, since of all that is found in a process only
+/// where things are in memory differs.
+#[test]
+fn pythons() {
+    let others = others();
+    if others.is_empty() {
+        say("only the system's Python is here");
+    }
+    let some = |all: &[(bool, Mode)]| -> Vec<Mode> {
+        all.iter().filter(|(short, _)| *short || full()).map(|(_, mode)| *mode).collect()
+    };
+    for (program, version) in others {
+        let application = |name: &str, title: &str, arguments, source| {
+            // Names are static everywhere else; there are a few of these.
+            let leak = |text: String| &*Box::leak(text.into_boxed_str());
+            let name = leak(format!("py{}{name}", version.replace('.', "")));
+            Application {
+                name,
+                program,
+                arguments,
+                source,
+                java: false,
+                title: leak(format!("Python {version}, {title}")),
+            }
+        };
+        let naps = mode("naps", "two calls after sleeps", 0.999);
+        let gather = mode("gather", "two calls at once (gather)", 0.999);
+        let streams = application("streams", "asyncio streams", &["-u"], "tree_asyncio.py");
+        let nested = mode("nested", "a task in a task", 0.999);
+        let thread = mode("thread", "asyncio.to_thread", 0.999);
+        judge(
+            "transactions_pythons",
+            &streams,
+            &some(&[(false, naps), (true, gather), (false, nested), (false, thread)]),
+        );
+        let uvloop = application("uvloop", "uvloop", &["-u", "-X", "loop=uvloop"], "tree_asyncio.py");
+        judge("transactions_pythons", &uvloop, &some(&[(false, naps), (true, gather)]));
+        let gevent = application("gevent", "gevent", &["-u"], "tree_gevent.py");
+        let two = mode("two", "two greenlets at once", 0.999);
+        judge("transactions_pythons", &gevent, &some(&[(false, naps), (true, two)]));
+    }
+}
+
+/// Node.js of some version.
+const fn nodejs(name: &'static str, program: &'static str, title: &'static str) -> Application {
+    Application { name, program, arguments: &[], source: "tree.js", java: false, title }
+}
+
+/// Another version of Node.js.
+#[test]
+fn node_newer() {
+    let application = nodejs("nodejs22", node_of("22."), "Node.js 22, http");
+    let modes = [
+        mode("row", "two calls, one after the other", 0.999),
+        mode("timers", "a call from a timer", 0.999),
+        mode("twice", "two calls, each after an awaited timer", 0.45),
+    ];
+    judge("transactions_node_newer", &application, &modes);
+}
+
 #[test]
 fn node() {
-    let application = Application {
-        name: "nodejs",
-        program: "node",
-        arguments: &[],
-        source: "tree.js",
-        java: false,
-        title: "Node.js, http",
-    };
+    let named = std::env::var("TRACER_NODE").ok().map(|path| &*Box::leak(path.into_boxed_str()));
+    let application = nodejs("nodejs", named.unwrap_or("node"), "Node.js, http");
     let modes = [
         mode("direct", "a call at once", 0.999),
         mode("row", "two calls, one after the other", 0.999),

@@ -1,8 +1,9 @@
-"""A server of asyncio streams with a pool of connections: GET /MODE/ID calls /b/ID/kN/dT of the upstream."""
+"""A server of asyncio streams with a pool of connections, on uvloop with `-X loop=uvloop`: GET /MODE/ID calls /b/ID/kN/dT of the upstream."""
 
 import asyncio
 import os
 import random
+import sys
 import urllib.request
 
 UPSTREAM = int(os.environ["UPSTREAM_PORT"])
@@ -101,4 +102,11 @@ async def main():
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys._xoptions.get("loop") == "uvloop":
+        import uvloop
+
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(main())
+    else:
+        asyncio.run(main())

@@ -11,6 +11,8 @@ pub const KIND_GO: u32 = 2;
 pub const KIND_NODE: u32 = 3;
 /// [`Runtime::kind`]: tokio (Rust); a task is one of its own.
 pub const KIND_TOKIO: u32 = 4;
+/// [`Runtime::kind`]: `CPython` with greenlets (gevent); a task is a greenlet.
+pub const KIND_GREENLET: u32 = 5;
 
 /// Node.js: bits of each of the two async ids in the name of an entity that sends: execution, then trigger.
 pub const NODE_ID_BITS: u32 = 27;
@@ -63,11 +65,15 @@ pub enum UserProbe {
     NodePipes = 8,
     /// tokio takes on a task that was just made.
     TokioSpawned = 9,
+    /// Where greenlet (`CPython`) makes one.
+    PythonGreenlet = 10,
+    /// `PySet_Add` (`CPython`), by which uvloop puts a stream aside that is to be written to at the end of a turn.
+    PythonWrites = 11,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -78,6 +84,8 @@ impl UserProbe {
         Self::NodeConnects,
         Self::NodePipes,
         Self::TokioSpawned,
+        Self::PythonGreenlet,
+        Self::PythonWrites,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -93,6 +101,8 @@ impl UserProbe {
             Self::NodeConnects => "node_connects",
             Self::NodePipes => "node_pipes",
             Self::TokioSpawned => "tokio_spawned",
+            Self::PythonGreenlet => "python_greenlet",
+            Self::PythonWrites => "python_writes",
         }
     }
 
@@ -109,6 +119,8 @@ impl UserProbe {
             Self::NodeConnects => "uprobe node::ConnectionWrap<TCPWrap>::AfterConnect",
             Self::NodePipes => "uprobe node::ConnectionWrap<PipeWrap>::AfterConnect",
             Self::TokioSpawned => "uprobe tokio::runtime::task::list::OwnedTasks::bind_inner",
+            Self::PythonGreenlet => "uprobe greenlet::UserGreenlet::UserGreenlet",
+            Self::PythonWrites => "uprobe PySet_Add",
         }
     }
 
@@ -116,6 +128,8 @@ impl UserProbe {
     pub fn without(self) -> &'static str {
         match self {
             Self::PythonContext => "calls of Python's event loops are nobody's",
+            Self::PythonGreenlet => "calls of greenlets are nobody's",
+            Self::PythonWrites => "calls of uvloop's tasks are nobody's",
             Self::GoCreated => "calls of goroutines that requests start are nobody's",
             Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or nobody's",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",

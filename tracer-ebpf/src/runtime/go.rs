@@ -5,20 +5,14 @@
 //! number and its maker's; then of a goroutine where it began. Then from where to where goroutines begin that serve
 //! connections: who makes one of them makes it for others, too.
 
-use aya_ebpf::{
-    helpers::generated::bpf_ktime_get_ns,
-    macros::{map, uprobe},
-    maps::LruHashMap,
-    programs::ProbeContext,
-};
+use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use tracer_common::{
     event::KIN_CREATED,
-    limits::USES_MAX,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GO, Runtime, UserProbe},
 };
 
-use super::{hit, kin, named, of};
+use super::{hit, kin, named, of, uses};
 use crate::{
     emit,
     kernel::{regs::Regs, task::Task},
@@ -38,27 +32,6 @@ const TYPE: u64 = 64;
 const FAMILIES: [u64; 3] = [1, 2, 10];
 const STREAM: u64 = 1;
 
-/// A descriptor of a process.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Descriptor {
-    tgid: u32,
-    fd: u32,
-}
-
-/// For whom the next request is sent by a descriptor, and since when that is known.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Use {
-    entity: u64,
-    since: u64,
-}
-
-/// What goroutines do for others by which descriptor. Least recently used ones go first: none is used later than it takes
-/// to write a request.
-#[map]
-static USES: LruHashMap<Descriptor, Use> = LruHashMap::with_max_entries(USES_MAX, 0);
-
 /// The goroutine the current thread runs.
 #[inline(always)]
 pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
@@ -76,18 +49,6 @@ fn goroutine(runtime: &Runtime, at: u64) -> u64 {
         return named(runtime, 0);
     }
     named(runtime, user::<u64>(at + (offsets >> 32 & 0xffff)))
-}
-
-/// For whom the current thread sends by a descriptor: what writes a connection's requests is a goroutine of its own. What
-/// was known before the connection was there was of another.
-#[inline(always)]
-pub(super) fn sends(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
-    // The first argument of every system call that sends.
-    let key = Descriptor { tgid, fd: Regs::of(task).arg0() as u32 };
-    // SAFETY: copied out at once.
-    let Some(found) = (unsafe { USES.get(&key) }).copied() else { return own };
-    let _ = USES.remove(&key);
-    if found.since < established { own } else { found.entity }
 }
 
 /// hook: uprobe at the call of `runtime.runqput` in `runtime.newproc.func1`. Emits [`tracer_common::event::Kin`].
@@ -140,10 +101,7 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
         emit::count(Lost::Runtime);
         return 0;
     }
-    let key = Descriptor { tgid, fd: user::<u64>(net + DESCRIPTOR) as u32 };
-    // SAFETY: no argument.
-    let found = Use { entity: goroutine(runtime, running(&ctx)), since: unsafe { bpf_ktime_get_ns() } };
-    let _ = USES.insert(&key, &found, 0);
+    uses::note(tgid, user::<u64>(net + DESCRIPTOR) as u32, goroutine(runtime, running(&ctx)));
     0
 }
 

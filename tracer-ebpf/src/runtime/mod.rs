@@ -3,9 +3,11 @@
 //! A process without a runtime costs one look at its thread's record.
 
 mod go;
+mod greenlet;
 mod node;
 mod python;
 mod tokio;
+mod uses;
 
 use core::arch::asm;
 
@@ -18,7 +20,7 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_GO, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
 };
 
 use crate::{
@@ -82,8 +84,12 @@ pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, s
         return;
     };
     let own = entity::<TX>(task, thread, runtime);
-    let sends = TX && runtime.kind == KIND_GO && sock.flags & SOCK_PASSIVE == 0;
-    thread.entity = if sends { go::sends(task, tgid, own, sock.established) } else { own };
+    let noted = match runtime.kind {
+        KIND_GO => sock.flags & SOCK_PASSIVE == 0,
+        KIND_PYTHON => python::is_noted(runtime),
+        _ => false,
+    };
+    thread.entity = if TX && noted { uses::sends(task, tgid, own, sock.established) } else { own };
 }
 
 /// The task that runs on the current thread, as `tracer_common::event::Op::entity`.
@@ -97,6 +103,7 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
         KIND_GO => go::entity(task, runtime),
         KIND_NODE => node::entity::<TX>(task, thread, runtime),
         KIND_TOKIO => tokio::entity(task, runtime),
+        KIND_GREENLET => greenlet::entity(task, runtime),
         _ => 0,
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use object::read::ReadCacheOps;
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
+use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFlags};
 
 use super::maps::Mapping;
 
@@ -48,7 +48,14 @@ pub struct Program {
     segments: Vec<(u64, u64, u64)>,
     /// Symbols that were asked for, by address.
     symbols: Vec<(String, u64)>,
+    /// Length of a thread's own data of it.
+    local: u64,
+    /// Addresses where the dynamic linker puts the number of the module that such data is of.
+    modules: Vec<u64>,
 }
+
+/// Most such addresses that are kept.
+const MODULES: usize = 4;
 
 impl Program {
     /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` when it is no ELF file that can be read.
@@ -78,7 +85,22 @@ impl Program {
                 break;
             }
         }
-        Some(Self { segments, symbols })
+        let local = file.elf_program_headers().iter().find(|h| h.p_type(endian) == object::elf::PT_TLS);
+        let local = local.map_or(0, |header| header.p_memsz(endian));
+        // Few programs have any; of others the relocations are not read.
+        let relocations = (local != 0).then(|| file.dynamic_relocations()).flatten().into_iter().flatten();
+        let is_module =
+            |flags| matches!(flags, RelocationFlags::Elf { r_type } if r_type == object::elf::R_X86_64_DTPMOD64);
+        let modules = relocations.filter(|(_, relocation)| is_module(relocation.flags()));
+        let modules = modules.map(|(address, _)| address).take(MODULES).collect();
+        Some(Self { segments, symbols, local, modules })
+    }
+
+    /// Length of each thread's own data of the program, and where in its memory its number among the modules that have
+    /// such data is; `None` where that is in several places or none. On x86-64.
+    pub fn thread_local(&self) -> Option<(u64, u64)> {
+        let [module] = self.modules[..] else { return None };
+        Some((self.local, module))
     }
 
     /// The address of a symbol that was wanted, as the file has it.

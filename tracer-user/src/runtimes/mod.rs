@@ -5,6 +5,7 @@
 
 pub mod elf;
 pub mod go;
+mod greenlet;
 pub mod maps;
 mod node;
 pub mod python;
@@ -96,6 +97,7 @@ impl Found {
 pub fn recognise(pid: u32) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
     go::recognise(pid, &maps)
+        .or_else(|| greenlet::recognise(pid, &maps))
         .or_else(|| python::recognise(pid, &maps))
         .or_else(|| node::recognise(pid, &maps))
         .or_else(|| tokio::recognise(pid, &maps))

@@ -37,15 +37,19 @@ const LAYOUTS: &[Layout] = &[
 
 const RUNTIME: &str = "_PyRuntime";
 const COPY: &str = "PyContext_CopyCurrent";
+const ADD: &str = "PySet_Add";
+
+/// The file in a process's memory that holds the interpreter.
+pub(super) fn program(maps: &Maps) -> Option<&str> {
+    match maps.named(|name| name.starts_with("libpython") && name.contains(".so")) {
+        Some(mapping) => Some(mapping.path.as_str()),
+        None => name(&maps.exe).starts_with("python").then_some(maps.exe.as_str()),
+    }
+}
 
 /// What of Python runs in a process; `None`: none.
 pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
-    let library = maps.named(|name| name.starts_with("libpython") && name.contains(".so"));
-    let path = match library {
-        Some(mapping) => mapping.path.as_str(),
-        None if name(&maps.exe).starts_with("python") => maps.exe.as_str(),
-        None => return None,
-    };
+    let path = program(maps)?;
     log::debug!("process {pid} runs Python: {path}");
     let minor = minor(name(path)).or_else(|| minor(name(&maps.exe)));
     let version = minor.map_or_else(String::new, |minor| format!("3.{minor}"));
@@ -55,21 +59,26 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(State::Unsupported);
     }
-    // It keeps what is written and sends it later, from its loop: the context that sends is anybody's.
-    if maps.files.iter().any(|mapping| is_uvloop(&mapping.path)) {
-        return less(State::Unsupported);
-    }
     let Some(layout) = minor.and_then(|minor| LAYOUTS.iter().find(|layout| layout.minor == minor)) else {
         return less(State::UnknownVersion);
     };
     let file = maps.open_by(path);
-    let Some(program) = Program::read(&file, &[RUNTIME, COPY]) else { return less(State::Unreadable) };
+    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD]) else { return less(State::Unreadable) };
     let (Some(runtime), Some(copy)) = (program.address(RUNTIME), program.address(COPY)) else {
         return less(State::NoSymbols);
     };
     let (Some(bias), Some(offset)) = (program.bias(maps.of(path)), program.offset(copy)) else {
         return less(State::Unreadable);
     };
+    let mut places = vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset }];
+    // It may keep what is written and send it at the end of the loop's turn: the context that sends is anybody's, and who wrote is
+    // seen where it puts the stream aside for that.
+    let uvloop = maps.files.iter().any(|mapping| is_uvloop(&mapping.path));
+    if uvloop {
+        let Some(add) = program.address(ADD) else { return less(State::NoSymbols) };
+        let Some(offset) = program.offset(add) else { return less(State::Unreadable) };
+        places.push(Place { probe: UserProbe::PythonWrites, file, offset });
+    }
     // `Py_tss_t`: whether it is in use, then the key.
     let tss = bias.wrapping_add(runtime).wrapping_add(layout.key - 4);
     let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(State::Unreadable) };
@@ -77,7 +86,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     at[0] = VALUES + EACH * u64::from(key);
     at[1] = layout.context;
     at[2] = layout.thread_id;
-    let places = vec![Place { probe: UserProbe::PythonContext, file, offset }];
+    at[3] = u64::from(uvloop);
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
 }
 

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
-use tracer_common::runtime::{KIND_GO, KIND_PYTHON, KIND_TOKIO};
+use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_PYTHON, KIND_TOKIO};
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -137,6 +137,11 @@ pub fn kind(entity: u64) -> u32 {
 /// Whether the name is nobody else's as long as its process lives.
 pub fn is_unique(entity: u64) -> bool {
     matches!(kind(entity), KIND_GO | KIND_TOKIO)
+}
+
+/// Whether it is a task of Python: a context or a greenlet.
+pub fn is_python(entity: u64) -> bool {
+    matches!(kind(entity), KIND_PYTHON | KIND_GREENLET)
 }
 
 impl Entities {
@@ -397,8 +402,8 @@ impl Entities {
         let previous = before.map_or(0, |before| before.now);
         let mixed = task.mixed.then_some(SEVERAL);
         // Others may have been read meanwhile, by the same task, and what it asked for may have been for them.
-        let unseen = kind(entity) == KIND_PYTHON
-            && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
+        let unseen =
+            is_python(entity) && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
         let doubt = mixed.or(unseen.then_some("something of its process was not seen while the request was open"));
         let mut decided = Vec::new();
         if several && !again {

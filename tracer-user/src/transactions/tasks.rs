@@ -1,12 +1,12 @@
 //! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
 
 use tracer_common::event::{Kin, Op};
-use tracer_common::runtime::{KIND_PYTHON, KIND_TOKIO};
+use tracer_common::runtime::KIND_TOKIO;
 
 use super::begin::During;
 use super::charge::UNIT_SAMPLES;
 use super::engine::Engine;
-use super::entities::{Answer, LENT, Works, is_named, is_unique, kind};
+use super::entities::{Answer, LENT, Works, is_named, is_python, is_unique, kind};
 use super::live::{Cause, Handed, Live, Slot, Vote};
 use super::thread::{Target, Thread};
 use crate::model::{Nanos, Side};
@@ -86,9 +86,7 @@ impl Engine {
 
     /// Whether only its task says for whom an operation is.
     fn is_tasked(&self, op: &Op) -> bool {
-        is_unique(op.entity)
-            || kind(op.entity) == KIND_PYTHON
-            || (op.entity == 0 && self.loops.contains(&op.header.tgid))
+        is_unique(op.entity) || is_python(op.entity) || (op.entity == 0 && self.loops.contains(&op.header.tgid))
     }
 
     /// Who caused a call that is being sent.

@@ -1,0 +1,90 @@
+//! Greenlets (`CPython` with gevent or eventlet): where a thread keeps the one that runs, and where they are made.
+//!
+//! The extension has one thread-local value, of which a thread's state hangs: the thread's first greenlet, then the one that
+//! runs (greenlet 2 and 3; 1 kept it with Python's own data). No version of Python matters to that.
+
+use tracer_common::runtime::{KIND_GREENLET, NUMBERS, Runtime, UserProbe};
+
+use super::elf::Program;
+use super::maps::{Maps, name};
+use super::{Found, Place, State, python};
+
+/// The runtime's name.
+const NAME: &str = "greenlet";
+
+const TYPE: &str = "PyGreenlet_Type";
+const USER: &str =
+    "_ZN8greenlet12UserGreenletC1EP9_greenletNS_4refs17_BorrowedGreenletIS1_XadL_ZNS3_15GreenletCheckerEPvEEEE";
+const MAIN: &str = "_ZN8greenlet12MainGreenletC1EP9_greenletPNS_11ThreadStateE";
+
+/// A thread's data of the extension: whether it was made, and where its state is.
+const LOCAL: u64 = 16;
+const LOCAL_STATE: u64 = 8;
+/// `dtv_t` (glibc): an element of a thread's vector of modules.
+const EACH: u64 = 16;
+/// Modules of a process with thread-local data: more is no number of one.
+const MODULES: u64 = 4096;
+
+/// Whether a process of Python runs greenlets, and how; `None`: it is none, or they are not what it serves by.
+pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
+    let extension = maps.files.iter().map(|mapping| mapping.path.as_str()).find(|path| is_greenlet(path))?;
+    python::program(maps)?;
+    // Others use them as a tool beside a loop of their own, whose contexts tell its tasks apart.
+    let serves = |path: &str| path.contains("/gevent/");
+    if !maps.files.iter().any(|mapping| serves(&mapping.path))
+        && maps.named(|name| name.starts_with("_asyncio.")).is_some()
+    {
+        return None;
+    }
+    let bare = Runtime { kind: KIND_GREENLET, ..Runtime::default() };
+    let found = Found { name: NAME, version: String::new(), state: State::Known, runtime: bare, places: Vec::new() };
+    let less = |state| Some(found.clone().without(state));
+    if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
+        return less(State::Unsupported);
+    }
+    let file = maps.open_by(extension);
+    let Some(program) = Program::read(&file, &[TYPE, USER, MAIN]) else { return less(State::Unreadable) };
+    let (Some(kind), Some(user), Some(main)) = (program.address(TYPE), program.address(USER), program.address(MAIN))
+    else {
+        return less(State::NoSymbols);
+    };
+    let Some((LOCAL, module)) = program.thread_local() else { return less(State::UnknownVersion) };
+    let Some(bias) = program.bias(maps.of(extension)) else { return less(State::Unreadable) };
+    let module = maps.memory::<8>(bias.wrapping_add(module)).map(u64::from_ne_bytes);
+    let Some(module) = module.filter(|module| (1..MODULES).contains(module)) else { return less(State::Unreadable) };
+    let mut places = Vec::new();
+    for address in [user, main] {
+        let Some(offset) = program.offset(address) else { return less(State::Unreadable) };
+        places.push(Place { probe: UserProbe::PythonGreenlet, file: file.clone(), offset });
+    }
+    let mut at = [0; NUMBERS];
+    at[0] = EACH * module;
+    at[1] = LOCAL_STATE;
+    at[2] = bias.wrapping_add(kind);
+    Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+/// Whether a file is greenlet's extension.
+fn is_greenlet(path: &str) -> bool {
+    let folder = path.strip_suffix(name(path)).unwrap_or_default();
+    folder.ends_with("/greenlet/") && name(path).starts_with("_greenlet.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greenlets_are_known_by_their_extension() {
+        let packages = "/usr/lib/python3/dist-packages";
+        assert!(is_greenlet(&format!("{packages}/greenlet/_greenlet.cpython-311-x86_64-linux-gnu.so")));
+        assert!(!is_greenlet(&format!("{packages}/greenlet/tests/_test_extension.so")) && !is_greenlet("_greenlet.so"));
+    }
+
+    #[test]
+    fn what_has_none_is_none() {
+        let pid = std::process::id();
+        let maps = Maps::read(pid).expect("this process");
+        assert_eq!(recognise(pid, &maps), None);
+    }
+}
