@@ -152,6 +152,15 @@ fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<Vec<R
         .collect()
 }
 
+/// Waits until nothing is undecided, but for what others on this host are in the midst of: calls wait for who turns out to
+/// have caused them, those of nobody longest.
+pub fn decided(agent: &Agent) {
+    let end = Instant::now() + DECIDED;
+    while agent.metrics().sum("tracer_fill_entries", &[("what", "units")]) > 0.0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// Runs `application`, once for each mode, in front of `upstream`, beside `agent`; waits until every unit is told.
 pub fn run(
     agent: &Agent,
@@ -184,11 +193,7 @@ pub fn run(
             std::thread::sleep(SETTLED);
         }
     }
-    // Calls wait for who turns out to have caused them, those of nobody longest.
-    let end = Instant::now() + DECIDED;
-    while agent.metrics().sum("tracer_fill_entries", &[("what", "units")]) > 0.0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    decided(agent);
     let all: usize = sent.iter().map(|(.., answers)| answers).sum();
     let own = |unit: &Unit| unit.server && unit.service == application.name;
     let have = tail.until(all, Duration::from_secs(20), own);

@@ -42,6 +42,8 @@ struct Back {
     given_at: Nanos,
     /// How often the thread of its request had been woken or had called.
     stirs: u32,
+    /// The futex it waited at; 0: it was not woken.
+    futex: u64,
 }
 
 /// How a job began: what its thread's books said at its first call.
@@ -164,6 +166,7 @@ impl Engine {
         let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
         let stirs = self.stirred(request);
+        let lock = self.pools.get_mut(&tgid).is_some_and(|pools| pools.woken(wake));
         let Some(errands) = self.threads.get(&tid).map(|thread| &thread.errands) else { return };
         let Some(last) = errands.calls.last().copied() else {
             self.done(wake, request, out);
@@ -181,7 +184,7 @@ impl Engine {
         let replied = call.first_reply;
         // Between a call and its reply it wakes for locks of its client library; and what was asked before the request
         // was read, was asked for another.
-        if !result || replied == 0 || call.start < live.start {
+        if !result || lock || replied == 0 || call.start < live.start {
             return;
         }
         let back = Back {
@@ -194,6 +197,7 @@ impl Engine {
             slept_at: wake.slept_at,
             given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
             stirs,
+            futex: wake.address,
         };
         let calls = self.threads.get(&tid).map(|thread| thread.errands.calls.clone()).unwrap_or_default();
         if let Some(live) = self.units.get_mut(request) {
@@ -301,6 +305,7 @@ impl Engine {
             slept_at: 0,
             given_at: 0,
             stirs: 0,
+            futex: 0,
         });
         thread.errands.back_at = now;
         self.decide(tid);
@@ -371,7 +376,7 @@ impl Engine {
         for (index, call) in own.into_iter().enumerate() {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
-            self.hand(call, &back, Handed { doubt, calls: if alone { 1 } else { count } });
+            self.hand(call, &back, Handed { doubt, futex: back.futex, calls: if alone { 1 } else { count } });
             if let Some(live) = self.units.get_mut(call) {
                 live.rivals.clone_from(&rivals);
                 live.cause.open |= rivals.is_some();
@@ -473,6 +478,9 @@ impl Engine {
     pub(super) fn doubt_of_errand(&self, live: &Live) -> Option<&'static str> {
         let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
         let pools = self.pools.get(&live.pid);
+        if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
+            return Some("who took its result waited for a lock");
+        }
         let end = if live.cause.by == live.tid { End::Answered } else { End::HandedBack };
         if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
             return Some("not the last call of its thread before somebody took a result");

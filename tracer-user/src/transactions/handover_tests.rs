@@ -15,6 +15,11 @@ const LATE: Nanos = 1_000_000_000;
 impl Host {
     /// Thread `tid` wakes `wakee`, which slept since `slept_at`; `given`: when who gave it work last.
     fn wakes(&mut self, tid: u32, wakee: u32, slept_at: Nanos, given: (Nanos, u32)) -> &mut Self {
+        self.wakes_at(u64::from(wakee), tid, wakee, slept_at, given)
+    }
+
+    /// The same; where the woken thread waited.
+    fn wakes_at(&mut self, address: u64, tid: u32, wakee: u32, slept_at: Nanos, given: (Nanos, u32)) -> &mut Self {
         let nth = self.numbers.entry(tid).or_default();
         *nth += 1;
         let nth = *nth;
@@ -23,7 +28,7 @@ impl Host {
         let header = Header { kind, flags: WAKE_RESULT, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
         let (given_at, given_by) = given;
         let books = self.books.get(&tid).copied().unwrap_or_default();
-        let wake = Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() };
+        let wake = Wake { header, wakee, nth, address, slept_at, given_at, given_by, books, ..Wake::default() };
         for _ in 0..self.times {
             self.engine.record(&Record::Wake(wake), &mut self.out);
         }
@@ -241,4 +246,15 @@ fn a_job_waited_until_its_thread_had_done_the_one_before_or_was_woken_for_it() {
         assert_eq!(pool_queue, certain.then_some(begins - slept_at), "{waits} waits, given {gives}");
         assert_eq!(found("/1").and_then(|live| live.pool_queue.sum()), None, "what was before it is not known");
     }
+}
+
+#[test]
+fn who_waits_where_others_wait_at_the_same_time_is_handed_nothing() {
+    let mut host = host();
+    host.two().calls("/b");
+    let slept_at = host.nanos - 1;
+    // As if it took the result; but then another is woken there, who slept there as well.
+    host.wakes_at(9, WORKER, FIRST, 1, (0, 0)).calls("/c").wakes_at(9, WORKER, SECOND, slept_at, (0, 0)).both_answer();
+    let (grade, _) = host.verdict("/b");
+    assert!(!matches!(grade, Grade::Certain | Grade::Confirmed), "{grade:?}");
 }

@@ -97,6 +97,8 @@ pub type Kept = (UnitId, TraceId, ServiceId, Option<ClassId>);
 pub struct Handed {
     /// Why it may have been somebody else.
     pub doubt: Option<&'static str>,
+    /// The futex at which who holds the request was woken; 0: it was not.
+    pub futex: u64,
     /// How many calls its thread had made since the result before, where this one is only known to be of the same job
     /// because jobs of its process make so many; 1 where that is not needed.
     pub calls: usize,

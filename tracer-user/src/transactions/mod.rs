@@ -20,6 +20,7 @@ pub mod join;
 pub mod knots;
 pub mod limits;
 pub mod live;
+mod locks;
 pub mod lookups;
 pub mod loops;
 pub mod pools;

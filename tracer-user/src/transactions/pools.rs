@@ -2,6 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use tracer_common::event::Wake;
+
+use super::locks::Locks;
 use super::thread::Thread;
 use crate::model::Nanos;
 
@@ -81,7 +84,7 @@ pub enum End {
 }
 
 /// What the jobs of a process are like.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Pools {
     /// When the first was seen.
     since: Nanos,
@@ -92,6 +95,7 @@ pub struct Pools {
     /// Requests read by threads that run one at a time, and by others, since it was looked at.
     single: u32,
     shared: u32,
+    locks: Locks,
 }
 
 impl Pools {
@@ -153,6 +157,16 @@ impl Pools {
     /// other on the same thread looks like a job with a call.
     pub(super) fn mixed(&self, end: End) -> bool {
         self.jobs(end).mixed()
+    }
+
+    /// A thread that holds a request was woken; whether it waited for a lock there, as far as is known by now.
+    pub(super) fn woken(&mut self, wake: &Wake) -> bool {
+        self.locks.woken(wake)
+    }
+
+    /// Whether who is woken at this futex is known to wait for a lock.
+    pub(super) fn is_lock(&self, address: u64) -> bool {
+        self.locks.holds(address)
     }
 
     /// A request was read, by a thread that runs several at once or not.

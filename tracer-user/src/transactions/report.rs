@@ -109,13 +109,13 @@ impl Engine {
         if let Some(doubt) = self.doubt_of_errand(live)
             && let Some(live) = self.units.get_mut(slot)
         {
-            live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
+            live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
         }
         let Some(live) = self.units.get(slot) else { return };
         if let Some(doubt) = self.doubt_of_task(live)
             && let Some(live) = self.units.get_mut(slot)
         {
-            live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
+            live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
         }
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);

@@ -465,7 +465,10 @@ impl<'a> Host<'a> {
         runs.nth += 1;
         let (nth, (given_at, given_by), books) = (runs.nth, runs.given, runs.books);
         let header = Header { flags: WAKE_RESULT, ..self.header(Kind::Wake, FRONT, worker) };
-        self.sent.push(Sent::Wake(Wake { header, wakee, nth, slept_at, given_at, given_by, books, ..Wake::default() }));
+        // Each waits for results at a futex of its own.
+        let address = u64::from(wakee);
+        let wake = Wake { header, wakee, nth, address, slept_at, given_at, given_by, books, ..Wake::default() };
+        self.sent.push(Sent::Wake(wake));
     }
 
     fn connects(&mut self, tid: u32) -> usize {

@@ -151,7 +151,7 @@ impl Engine {
         for (call, doubt) in self.entities.reads(op, cookie) {
             let Some(live) = self.units.get_mut(call) else { continue };
             if live.cause.told {
-                live.cause.handed = Some(Handed { doubt, calls: 1 });
+                live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
             } else if live.cause.waits {
                 live.cause.waits = false;
                 live.cause.open = false;
@@ -194,7 +194,7 @@ impl Engine {
         if live.cause.told {
             // A doubt can come later; nothing else does.
             if let Some(doubt) = doubt {
-                live.cause.handed = Some(Handed { doubt: Some(doubt), calls: 1 });
+                live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
             }
             return;
         }
@@ -216,7 +216,7 @@ impl Engine {
         live.cause.told = true;
         live.cause.candidate = Some(answer.request);
         live.cause.kept = Some(answer.kept);
-        live.cause.handed = Some(Handed { doubt, calls: 1 });
+        live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
         live.cause.vote = Vote::For(answer.request);
         live.cause.evidence = "its task, or the one that made it, answered the request";
         let (cost, times) = (std::mem::take(&mut live.cost), (live.start, live.end));
