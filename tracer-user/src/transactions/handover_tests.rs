@@ -272,9 +272,9 @@ fn threads_that_only_read_requests_do_not_share_them_with_those_that_answer() {
     for replied in [true, false] {
         let mut host = Host::new(Limits::default());
         let workers = [(WORKER, 70), (8, 71)];
-        workers.iter().for_each(|(_, socket)| {
-            host.opens(*socket, (0, 0));
-        });
+        for (_, socket) in workers {
+            host.opens(socket, (0, 0));
+        }
         for round in 0..10 {
             let [one, two] = [100 + 2 * round, 101 + 2 * round];
             host.opens(one, (0, 0)).opens(two, (0, 0));
