@@ -5,7 +5,10 @@ use std::process::Command;
 
 use crate::workload::source;
 
-/// Where wheels are unpacked (`TRACER_WHEELS`).
+/// Where the distribution has libraries of Go.
+pub const SOURCES: &str = "/usr/share/gocode";
+
+/// Where toolchains are unpacked (`TRACER_WHEELS`).
 pub(crate) fn wheels() -> PathBuf {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/wheels");
     std::env::var_os("TRACER_WHEELS").map_or_else(own, PathBuf::from)
@@ -41,7 +44,7 @@ pub fn build(toolchain: &Path, dir: &Path, name: &str, flags: &[&str]) -> PathBu
     let mut command = Command::new(toolchain);
     command.arg("build").args(flags).arg("-o").arg(&program).arg(source(name)).current_dir(dir);
     // Nothing is downloaded, and nothing kept but what is compiled, where `GOCACHE` says or beside the program.
-    command.env("GOTOOLCHAIN", "local").env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", dir.join("go-path"));
+    command.env("GOTOOLCHAIN", "local").env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", SOURCES);
     if std::env::var_os("GOCACHE").is_none() {
         command.env("GOCACHE", dir.join("go-cache"));
     }

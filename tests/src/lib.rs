@@ -15,6 +15,7 @@ pub mod haproxy;
 pub mod hosts;
 pub mod http;
 pub mod http2;
+pub mod jars;
 pub mod load;
 pub mod mariadb;
 pub mod messaging;

@@ -2,7 +2,7 @@
 //! it, and the comparison of every reported edge with that id.
 //!
 //! A request is `GET /MODE/ID`, a call it causes `GET /b/ID/kN/dT`: path segments, which the agent shows and never links
-//! by. Sleeps are random on both sides, so replies come in another order than requests.
+//! by; by gRPC the method `ID.kN.dT` of service `b`. Sleeps are random on both sides, so replies come in another order than requests.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::load::{self, Request};
 use crate::units::{self, Unit};
 use crate::workload::{Server, source};
-use crate::{Numbers, find, go, python, say};
+use crate::{Numbers, find, go, jars, python, say};
 
 /// An application of `workloads/`.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +55,17 @@ impl Application {
         }
         let main = self.source.trim_end_matches(".java");
         if !dir.join(main).with_extension("class").is_file() {
-            let done = Command::new(find("javac")).arg("-d").arg(dir).arg(source(self.source)).output();
+            let done = Command::new(find("javac"))
+                .arg("-cp")
+                .arg(jars::class_path(dir))
+                .arg("-d")
+                .arg(dir)
+                .arg(source(self.source))
+                .output();
             let done = done.unwrap_or_else(|error| panic!("javac: {error}"));
             assert!(done.status.success(), "{}: {}", self.source, String::from_utf8_lossy(&done.stderr));
         }
-        command.arg("-cp").arg(dir).arg(main);
+        command.arg("-cp").arg(jars::class_path(dir)).arg(main);
         command
     }
 }
@@ -113,9 +119,9 @@ pub fn sizes() -> &'static [(u64, u64)] {
     if full() { &[(1, 400), (8, 2000), (64, 6000), (256, 8000)] } else { &[(1, 20), (8, 240), (64, 960)] }
 }
 
-/// The request an edge's end belongs to: the second segment of its path.
+/// The request an edge's end belongs to: the second segment of its path, of a call by gRPC as far as that has no dot.
 fn ident(path: &str) -> &str {
-    path.split('/').nth(2).unwrap_or_default()
+    path.split('/').nth(2).and_then(|words| words.split('.').next()).unwrap_or_default()
 }
 
 /// Compares the calls of `service` for requests whose id begins with `prefix` with the truth.

@@ -105,7 +105,10 @@ pub fn unit(line: &str) -> Unit {
         status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
         grade: text("grade"),
         method: attribute_text("http.request.method"),
-        path: attribute_text("url.path"),
+        path: match attribute_text("rpc.method") {
+            method if method.is_empty() => attribute_text("url.path"),
+            method => format!("/{method}"),
+        },
         peer_port: attribute("network.peer.port").and_then(Value::as_u64).unwrap_or_default() as u16,
         offered: attribute_text("tracer.tls.offered_protocols"),
         domain: attribute_text("dns.question.name"),

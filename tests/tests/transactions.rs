@@ -57,14 +57,14 @@ fn java_pools() {
     };
     let modes = [
         mode("same", "calls on the request's thread", 0.999),
-        mode("pool", "a job in a pool, awaited", 0.7),
-        mode("once", "the same without sleeps", 0.7),
-        mode("turn", "a job with two calls", 0.0),
-        mode("bounded", "a bounded queue", 0.0),
-        mode("two", "two jobs at once", 0.0),
-        mode("join", "CompletableFuture.join, ForkJoinPool", 0.7),
+        mode("pool", "a job in a pool, awaited", 0.99),
+        mode("once", "the same without sleeps", 0.98),
+        mode("turn", "a job with two calls", 0.9),
+        mode("bounded", "a bounded queue", 0.98),
+        mode("two", "two jobs at once", 0.5),
+        mode("join", "CompletableFuture.join, ForkJoinPool", 0.98),
         mode("client", "java.net.http.HttpClient", 0.0),
-        mode("async", "answered by the pool's thread", 0.0),
+        mode("async", "answered by the pool's thread", 0.98),
         mode("forgotten", "half of the jobs not awaited", 0.0),
         mode("hole", "calls not awaited, jobs without one", 0.0),
     ];

@@ -141,7 +141,7 @@ fn puma() {
         arguments: &["-u", "-X", "served=puma"],
         program: "puma",
         title: "Puma, 8 threads",
-        right: [0.9, 0.9],
+        right: [0.98, 0.98],
     });
 }
 

@@ -1,4 +1,4 @@
-// com.sun.net.httpserver with a pool of threads that call by gRPC (Netty): GET /MODE/ID calls /b/ID/kN/dT of the upstream.
+// com.sun.net.httpserver with a pool of threads that call by gRPC (Netty): GET /MODE/ID calls /b/ID.kN.dT of the upstream.
 import com.sun.net.httpserver.HttpServer;
 import io.grpc.CallOptions;
 import io.grpc.ManagedChannel;
@@ -41,7 +41,7 @@ public class TreeGrpc {
         int delay = ThreadLocalRandom.current().nextInt(500, 6500);
         MethodDescriptor<byte[], byte[]> method = MethodDescriptor.<byte[], byte[]>newBuilder()
                 .setType(MethodDescriptor.MethodType.UNARY).setRequestMarshaller(PLAIN).setResponseMarshaller(PLAIN)
-                .setFullMethodName("b/" + id + "/k" + number + "/d" + delay).build();
+                .setFullMethodName("b/" + id + ".k" + number + ".d" + delay).build();
         ClientCalls.blockingUnaryCall(CHANNEL, method, CallOptions.DEFAULT, OK);
         return null;
     }

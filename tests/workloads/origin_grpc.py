@@ -1,4 +1,4 @@
-"""An upstream of gRPC: a call of /b/ID/kN/d1500 waits 1500 microseconds before it is answered. Prints PORT."""
+"""An upstream of gRPC: a call of /b/ID.kN.d1500 waits 1500 microseconds before it is answered. Prints PORT."""
 
 import time
 from concurrent import futures
@@ -8,7 +8,7 @@ import grpc
 
 class Origin(grpc.GenericRpcHandler):
     def service(self, details):
-        delay = int(details.method.rsplit("/d", 1)[1]) / 1e6
+        delay = int(details.method.rsplit(".d", 1)[1]) / 1e6
 
         def answer(request, _):
             time.sleep(delay)

@@ -1,4 +1,4 @@
-// A server of net/http that calls by grpc-go: GET /MODE/ID calls /b/ID/kN/dT of the upstream.
+// A server of net/http that calls by grpc-go: GET /MODE/ID calls /b/ID.kN.dT of the upstream.
 package main
 
 import (
@@ -28,7 +28,7 @@ var shared *grpc.ClientConn
 
 func ask(ident string, number int) {
 	in, out := []byte("x"), []byte{}
-	path := fmt.Sprintf("/b/%s/k%d/d%d", ident, number, 500+rand.Intn(6000))
+	path := fmt.Sprintf("/b/%s.k%d.d%d", ident, number, 500+rand.Intn(6000))
 	if err := shared.Invoke(context.Background(), path, &in, &out, grpc.ForceCodec(plain{})); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

@@ -1,4 +1,4 @@
-"""A server with a thread for each connection that calls by gRPC: GET /MODE/ID calls /b/ID/kN/dT of the upstream."""
+"""A server with a thread for each connection that calls by gRPC: GET /MODE/ID calls /b/ID.kN.dT of the upstream."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def own():
 
 
 def ask(channel, ident, number):
-    channel.unary_unary(f"/b/{ident}/k{number}/d{random.randrange(500, 6500)}")(b"x", timeout=30)
+    channel.unary_unary(f"/b/{ident}.k{number}.d{random.randrange(500, 6500)}")(b"x", timeout=30)
 
 
 def naps(channel, ident):

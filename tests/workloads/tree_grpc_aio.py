@@ -1,4 +1,4 @@
-"""A server of asyncio streams that calls by grpc.aio: GET /MODE/ID calls /b/ID/kN/dT of the upstream."""
+"""A server of asyncio streams that calls by grpc.aio: GET /MODE/ID calls /b/ID.kN.dT of the upstream."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ UPSTREAM = f"127.0.0.1:{os.environ['UPSTREAM_PORT']}"
 
 
 async def ask(channel, ident, number):
-    await channel.unary_unary(f"/b/{ident}/k{number}/d{random.randrange(500, 6500)}")(b"x", timeout=30)
+    await channel.unary_unary(f"/b/{ident}.k{number}.d{random.randrange(500, 6500)}")(b"x", timeout=30)
 
 
 async def later(channel, ident, number):

@@ -98,6 +98,7 @@ impl Engine {
             passed_on: false,
             tie: None,
             helped: SmallVec::new(),
+            sole: false,
             rivals: None,
             stirs: 0,
             answered_after: None,
@@ -175,6 +176,7 @@ impl Engine {
             }
             Side::Client => {
                 self.acts(head_at.tid);
+                self.asks_by_stream(slot, head_at.tid);
                 if let Some(holder) = op.and_then(|during| during.holder) {
                     self.stirred(holder);
                 }
@@ -369,6 +371,7 @@ impl Engine {
             {
                 thread.kind.juggles = true;
             }
+            self.replied_by_stream(slot);
             return;
         }
         let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());

@@ -32,6 +32,8 @@ pub struct Connection {
     pub closing: bool,
     /// Whether a call was already made on it.
     pub used: bool,
+    /// Thread that made every call on it, 0 none yet; [`SEVERAL`] where several did.
+    pub asker: u32,
     /// Process that last used it.
     pub tgid: u32,
     /// Last operation.
@@ -68,6 +70,9 @@ enum Kind {
     /// UDP: where it is.
     Datagrams(Place),
 }
+
+/// Of [`Connection::asker`]: not one thread's.
+pub const SEVERAL: u32 = u32::MAX;
 
 /// Where a socket of datagrams is.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +112,7 @@ impl Connection {
             announced: false,
             shut: false,
             closing: false,
+            asker: 0,
             used: false,
             tgid: 0,
             last: 0,

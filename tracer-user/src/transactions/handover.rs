@@ -397,7 +397,11 @@ impl Engine {
         live.cause.kept = Some(back.kept);
         live.cause.by = back.by;
         live.cause.handed = Some(handed);
-        live.cause.evidence = "the thread that held the request waited for its result";
+        live.cause.evidence = if back.by == live.tid {
+            "its thread read the reply and answered the request"
+        } else {
+            "the thread that held the request waited for its result"
+        };
         if let Some(tid) = answered {
             live.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
         }

@@ -258,3 +258,57 @@ fn who_waits_where_others_wait_at_the_same_time_is_handed_nothing() {
     let (grade, _) = host.verdict("/b");
     assert!(!matches!(grade, Grade::Certain | Grade::Confirmed), "{grade:?}");
 }
+
+#[test]
+fn of_two_that_waited_the_first_took_the_result_where_the_other_was_woken_again() {
+    // The other's thread waits for its own result, and gets it; or it answers at once; or it is not known.
+    for (again, expected) in [(true, Grade::Confirmed), (false, Grade::Ambiguous)] {
+        let mut host = host();
+        host.calls("/c").wakes(WORKER, FIRST, EARLY, (0, 0)).wakes(WORKER, SECOND, EARLY, (0, 0));
+        host.sends(FIRST, 1, OK);
+        if again {
+            // By another worker, which has made a call.
+            host.opens(71, (0, 0)).sends(8, 71, "GET /d HTTP/1.1\r\n\r\n").reads(8, 71, OK);
+            host.wakes(8, SECOND, EARLY, (0, 0));
+        }
+        host.sends(SECOND, 2, OK);
+        let (grade, path) = host.verdict("/c");
+        assert_eq!((grade, path.as_deref()), (expected, Some("/1")), "{again}");
+    }
+    // Who was woken first goes on with something else, so it was woken for that.
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, FIRST, EARLY, (0, 0)).wakes(WORKER, SECOND, EARLY, (0, 0)).sends(SECOND, 2, OK);
+    host.opens(72, (0, 0)).sends(FIRST, 72, "GET /e HTTP/1.1\r\n\r\n").reads(FIRST, 72, OK).sends(FIRST, 1, OK);
+    assert_eq!(host.verdict("/c").0, Grade::Ambiguous);
+}
+
+#[test]
+fn threads_that_only_read_requests_do_not_share_them_with_those_that_answer() {
+    // One thread reads all requests; of two others each makes a call and answers.
+    for replied in [true, false] {
+        let mut host = Host::new(Limits::default());
+        let workers = [(WORKER, 70), (8, 71)];
+        for (_, socket) in workers {
+            host.opens(socket, (0, 0));
+        }
+        for round in 0..10 {
+            let [one, two] = [100 + 2 * round, 101 + 2 * round];
+            host.opens(one, (0, 0)).opens(two, (0, 0));
+            host.reads(FIRST, one, format!("GET /{one} HTTP/1.1\r\n\r\n"));
+            host.reads(FIRST, two, format!("GET /{two} HTTP/1.1\r\n\r\n"));
+            for ((worker, socket), request) in workers.iter().zip([one, two]) {
+                host.sends(*worker, *socket, format!("GET /c{request} HTTP/1.1\r\n\r\n"));
+                if replied {
+                    host.reads(*worker, *socket, OK);
+                }
+                host.sends(*worker, request, OK);
+                if !replied {
+                    // The reply comes only then: it answered for another.
+                    host.reads(*worker, *socket, OK);
+                }
+            }
+        }
+        let expected = if replied { sure("/101") } else { (Grade::Ambiguous, Some("/101".into())) };
+        assert_eq!(host.verdict("/c101"), expected, "replied: {replied}");
+    }
+}

@@ -230,6 +230,8 @@ pub struct Live {
     pub tie: Option<Tie>,
     /// Server side: calls of other threads that may be its.
     pub helped: SmallVec<[Slot; 1]>,
+    /// Client side, of HTTP/2: when its reply came, no other thread had made a call by its connection.
+    pub sole: bool,
     /// Client side: several that were woken after its reply came, until it is known which of them took it.
     pub rivals: Option<Box<Rivals>>,
     /// Server side: how often its thread was woken by others of its process that work for others, or made a call.

@@ -21,6 +21,7 @@ use super::begin::During;
 use super::engine::Engine;
 use super::knots::{Asker, Whose};
 use super::live::{Cause, Kept, Live, Slot, Tie};
+use super::streams::is_stream;
 use super::thread::{Entity, Group, Thread};
 use crate::guard::fill::Fill;
 use crate::model::{Direction, Grade, Nanos, Side};
@@ -343,6 +344,8 @@ impl Engine {
                     Some("it is not seen where callbacks of its process end")
                 } else if live.start < since(slot, read) {
                     Some("sent before the only request it is tied to was read")
+                } else if is_stream(live) {
+                    Some("its connection carries several at once, and callbacks send each other's calls")
                 } else if tie.direct {
                     None
                 } else {

@@ -27,6 +27,7 @@ pub mod pools;
 pub mod relayed;
 mod report;
 pub mod rivals;
+mod streams;
 pub mod tags;
 mod tasks;
 pub mod thread;

@@ -102,3 +102,26 @@ fn what_is_said_of_an_operation_that_waited_is_no_evidence_of_another_thread() {
     let call = units.iter().find(|(live, _)| &*live.request.path == "/late").expect("the call");
     assert_eq!(call.1.grade, Grade::Orphan, "{call:?}");
 }
+
+#[test]
+fn who_sends_a_call_by_a_connection_of_many_threads_need_not_have_made_it() {
+    for shared in [false, true] {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).opens(2, (0, 0)).opens(3, (0, 0));
+        host.reads(5, 1, "GET /1 HTTP/1.1\r\n\r\n").reads(6, 2, "GET /2 HTTP/1.1\r\n\r\n");
+        host.works(5, 10).sends(5, 3, [preface(), ask(1, "/a")].concat());
+        if shared {
+            host.works(6, 10).sends(6, 3, ask(3, "/b"));
+        }
+        host.reads(5, 3, answer(1));
+        if shared {
+            host.reads(5, 3, answer(3));
+        }
+        host.works(5, 10).sends(5, 1, OK).works(6, 10).sends(6, 2, OK);
+        let units = host.finish();
+        let calls = units.iter().filter(|(live, _)| live.side == crate::model::Side::Client);
+        let grades: Vec<Grade> = calls.map(|(_, verdicts)| verdicts.grade).collect();
+        let expected = if shared { vec![Grade::Ambiguous; 2] } else { vec![Grade::Confirmed] };
+        assert_eq!(grades, expected, "shared: {shared}");
+    }
+}
