@@ -183,10 +183,10 @@ impl Engine {
         if !is_looped(op) {
             return None;
         }
-        let opener = self
-            .connections
-            .get(&op.cookie)
-            .filter(|connection| !connection.used && op.pos == 0 && connection.side() == Some(Side::Client))
+        let connection = self.connections.get(&op.cookie);
+        let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
+        let opener = connection
+            .filter(|connection| !connection.used && op.pos == 0 && asks)
             .map(|connection| connection.opener().map(|(slot, _)| slot));
         let lap = self.threads.get(&op.header.tid)?.lap.as_ref()?;
         let known = |slot: &Slot| self.units.get(*slot).is_some_and(|live| live.tie.is_some());
@@ -202,7 +202,8 @@ impl Engine {
                     Some(earlier) if lap.is_old(trigger) => {
                         Some(if self.is_tied(slot, earlier) { slot } else { earlier })
                     }
-                    None if lap.is_old(trigger) => None,
+                    // An answer's is that of its connection, which was accepted in nobody's callback.
+                    None if asks && lap.is_old(trigger) => None,
                     _ => Some(slot).filter(known),
                 };
             }

@@ -81,7 +81,11 @@ impl Node {
     }
 
     fn answers(&mut self, client: usize) -> &mut Self {
-        self.sends((0, 0));
+        self.answers_by((0, 0), client)
+    }
+
+    fn answers_by(&mut self, ids: (u64, u64), client: usize) -> &mut Self {
+        self.sends(ids);
         self.host.sends(LOOP, CLIENTS[client], OK);
         self
     }
@@ -203,6 +207,21 @@ fn what_waited_for_a_connection_is_of_whoever_asked_for_it() {
     node.replies(0).asks_by((0, timer), 0, "/timer").answers(1).turns();
     let verdicts = node.verdicts(&["/1/a", "/2/a", "/timer"]);
     assert_eq!(verdicts, [of("/1"), of("/2"), (Grade::Orphan, None)]);
+}
+
+#[test]
+fn an_answer_whose_connection_nobody_s_callback_accepted_is_of_its_callback() {
+    let mut node = Node::new();
+    node.turns();
+    let accepted = node.made();
+    node.reads(0, "/1");
+    let later = node.made();
+    // As with `AsyncLocalStorage`: continuations have ids, and the connection's is theirs in turn.
+    node.turns().asks_by((later, accepted), 0, "/1/a").turns();
+    node.reads(1, "/2").turns().asks(1, "/2/a").turns().replies(1).answers_by((0, accepted), 1).turns();
+    let newest = node.counter;
+    node.replies(0).answers_by((newest, accepted), 0).turns();
+    assert_eq!(node.verdicts(&["/1/a", "/2/a"]), [of("/1"), of("/2")]);
 }
 
 #[test]
