@@ -195,6 +195,8 @@ impl Engine {
         let told = match (opener, group) {
             (Some(opener), _) => opener,
             (None, Some(Entity::Request(slot))) => return Some(slot).filter(known),
+            // What answers is the request; whether the call that ended is its own, nothing else has told yet.
+            (None, Some(Entity::Call(slot))) if !asks && self.is_nobody_s(slot) => return Some(slot).filter(known),
             (None, Some(Entity::Call(slot))) => {
                 // A call's end lets another go that was asked for earlier, and waited for the connection. The callback's own
                 // call has such an id, too: then both are of one request, or nothing says of which.
@@ -202,8 +204,7 @@ impl Engine {
                     Some(earlier) if lap.is_old(trigger) => {
                         Some(if self.is_tied(slot, earlier) { slot } else { earlier })
                     }
-                    // An answer's is that of its connection, which was accepted in nobody's callback.
-                    None if asks && lap.is_old(trigger) => None,
+                    None if lap.is_old(trigger) => None,
                     _ => Some(slot).filter(known),
                 };
             }
@@ -254,6 +255,12 @@ impl Engine {
         let tie = |slot| self.units.get(slot).and_then(|live| live.tie);
         let (Some(one), Some(other)) = (tie(one), tie(other)) else { return };
         self.knots.join(one.knot, other.knot);
+    }
+
+    /// Whether a call is tied to no request yet.
+    fn is_nobody_s(&self, call: Slot) -> bool {
+        let tie = self.units.get(call).and_then(|live| live.tie);
+        tie.is_none_or(|tie| matches!(self.knots.whose(tie.knot), Whose::Nobody))
     }
 
     /// Whether two units are tied together.
