@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin, Op};
-use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_PYTHON, KIND_TOKIO};
+use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
 
 use super::live::{Kept, Slot};
 use crate::guard::room::Room;
@@ -124,9 +124,9 @@ pub struct Entities {
     pub lost: u64,
 }
 
-/// Whether `entity` names a task.
+/// Whether `entity` names a task; what stands there for Node.js are ids of other things.
 pub fn is_named(entity: u64) -> bool {
-    entity << (64 - ENTITY_BITS) != 0
+    entity << (64 - ENTITY_BITS) != 0 && kind(entity) != KIND_NODE
 }
 
 /// The kind of runtime an entity is of, 0 none.

@@ -184,10 +184,10 @@ impl Engine {
         if !is_looped(op) {
             return None;
         }
-        let opener = self
-            .connections
-            .get(&op.cookie)
-            .filter(|connection| !connection.used && op.pos == 0 && connection.side() == Some(Side::Client))
+        let connection = self.connections.get(&op.cookie);
+        let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
+        let opener = connection
+            .filter(|connection| !connection.used && op.pos == 0 && asks)
             .map(|connection| connection.opener().map(|(slot, _)| slot));
         let lap = self.threads.get(&op.header.tid)?.lap.as_ref()?;
         let known = |slot: &Slot| self.units.get(*slot).is_some_and(|live| live.tie.is_some());
@@ -196,6 +196,8 @@ impl Engine {
         let told = match (opener, group) {
             (Some(opener), _) => opener,
             (None, Some(Entity::Request(slot))) => return Some(slot).filter(known),
+            // What answers is the request; whether the call that ended is its own, nothing else has told yet.
+            (None, Some(Entity::Call(slot))) if !asks && self.is_nobody_s(slot) => return Some(slot).filter(known),
             (None, Some(Entity::Call(slot))) => {
                 // A call's end lets another go that was asked for earlier, and waited for the connection. The callback's own
                 // call has such an id, too: then both are of one request, or nothing says of which.
@@ -254,6 +256,12 @@ impl Engine {
         let tie = |slot| self.units.get(slot).and_then(|live| live.tie);
         let (Some(one), Some(other)) = (tie(one), tie(other)) else { return };
         self.knots.join(one.knot, other.knot);
+    }
+
+    /// Whether a call is tied to no request yet.
+    fn is_nobody_s(&self, call: Slot) -> bool {
+        let tie = self.units.get(call).and_then(|live| live.tie);
+        tie.is_none_or(|tie| matches!(self.knots.whose(tie.knot), Whose::Nobody))
     }
 
     /// Whether two units are tied together.

@@ -81,7 +81,11 @@ impl Node {
     }
 
     fn answers(&mut self, client: usize) -> &mut Self {
-        self.sends((0, 0));
+        self.answers_by((0, 0), client)
+    }
+
+    fn answers_by(&mut self, ids: (u64, u64), client: usize) -> &mut Self {
+        self.sends(ids);
         self.host.sends(LOOP, CLIENTS[client], OK);
         self
     }
@@ -203,6 +207,32 @@ fn what_waited_for_a_connection_is_of_whoever_asked_for_it() {
     node.replies(0).asks_by((0, timer), 0, "/timer").answers(1).turns();
     let verdicts = node.verdicts(&["/1/a", "/2/a", "/timer"]);
     assert_eq!(verdicts, [of("/1"), of("/2"), (Grade::Orphan, None)]);
+}
+
+#[test]
+fn an_answer_ties_the_call_that_ended_where_continuations_have_ids() {
+    let mut node = Node::new();
+    // As with `AsyncLocalStorage`: what is asked for after a sleep by a new connection has ids of the timer's callback, of nobody; the
+    // answer has the request's, which the callback that asked again has not.
+    node.reads(0, "/1");
+    let first = node.made();
+    node.turns();
+    let (connected, again) = (node.made(), node.made());
+    node.turns().asks_by((again, connected), 0, "/1/a").turns().replies(0);
+    let own = node.made();
+    node.turns().asks_by((0, own), 1, "/1/b").turns().replies(1).answers_by((first, first), 0).turns();
+    assert_eq!(node.verdicts(&["/1/a", "/1/b"]), [of("/1"), of("/1")]);
+}
+
+#[test]
+fn an_answer_does_not_tie_what_ended_for_another() {
+    let mut node = Node::new();
+    // The one's answer waited for the other's call to end, as for a lock, and ids say so.
+    node.reads(0, "/1");
+    let first = node.made();
+    node.reads(1, "/2").asks(1, "/2/a").turns();
+    node.replies(1).answers_by((first, first), 0).answers_by((0, 0), 1).turns();
+    assert_eq!(node.verdicts(&["/2/a"]), [of("/2")]);
 }
 
 #[test]
