@@ -63,11 +63,15 @@ pub enum UserProbe {
     NodePipes = 8,
     /// tokio takes on a task that was just made.
     TokioSpawned = 9,
+    /// tokio wakes a task. Only where it is asked for: hit ten times a request.
+    TokioWoken = 10,
+    /// `runtime.ready` (Go): a goroutine goes on that waited. Only where it is asked for, as before.
+    GoReady = 11,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -78,6 +82,8 @@ impl UserProbe {
         Self::NodeConnects,
         Self::NodePipes,
         Self::TokioSpawned,
+        Self::TokioWoken,
+        Self::GoReady,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -93,6 +99,8 @@ impl UserProbe {
             Self::NodeConnects => "node_connects",
             Self::NodePipes => "node_pipes",
             Self::TokioSpawned => "tokio_spawned",
+            Self::TokioWoken => "tokio_woken",
+            Self::GoReady => "go_ready",
         }
     }
 
@@ -109,6 +117,8 @@ impl UserProbe {
             Self::NodeConnects => "uprobe node::ConnectionWrap<TCPWrap>::AfterConnect",
             Self::NodePipes => "uprobe node::ConnectionWrap<PipeWrap>::AfterConnect",
             Self::TokioSpawned => "uprobe tokio::runtime::task::list::OwnedTasks::bind_inner",
+            Self::TokioWoken => "uprobes tokio::runtime::task::waker::{wake_by_val, wake_by_ref}",
+            Self::GoReady => "uprobe runtime.ready",
         }
     }
 
@@ -118,6 +128,10 @@ impl UserProbe {
             Self::PythonContext => "calls of Python's event loops are nobody's",
             Self::GoCreated => "calls of goroutines that requests start are nobody's",
             Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or nobody's",
+            Self::TokioWoken => {
+                "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or nobody's"
+            }
+            Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are nobody's",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",
             Self::NodeTimers
             | Self::NodeImmediates

@@ -64,6 +64,10 @@ pub struct Cause {
     pub waits: bool,
     /// Its task told.
     pub told: bool,
+    /// Its task handed what came of it to another one, which decides.
+    pub passed: bool,
+    /// What makes that doubtful.
+    pub doubt: Option<&'static str>,
     /// Of tasks that mostly do at once what they were woken for: what its callback group says counts until its task tells.
     pub grouped: bool,
 }
@@ -83,6 +87,8 @@ impl Cause {
             tasked: false,
             waits: false,
             told: false,
+            passed: false,
+            doubt: None,
             grouped: false,
         }
     }

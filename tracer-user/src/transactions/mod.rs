@@ -29,6 +29,7 @@ mod tasks;
 pub mod thread;
 mod turns;
 mod upkeep;
+pub mod wakers;
 
 #[cfg(test)]
 mod simulation;
