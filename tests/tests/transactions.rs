@@ -294,3 +294,54 @@ fn tokio_wakers() {
     let modes: Vec<Mode> = all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect();
     judge_by("transactions_tokio_wakers", &application, &modes, "[runtimes]\ntokio_wakers = true\n");
 }
+
+/// Of goroutines that wait for work it is asked for who lets which go on; in CI the newest Go alone.
+fn ready(test: &str, application: &Application, short: bool) {
+    let modes: Vec<Mode> = go_modes()
+        .into_iter()
+        .filter(|mode| full() || (short && mode.name == "worker"))
+        .map(|mode| if mode.name == "worker" { Mode { right: 0.999, ..mode } } else { mode })
+        .collect();
+    if !modes.is_empty() {
+        judge_by(test, application, &modes, "[runtimes]\ngo_ready = true\n");
+    }
+}
+
+#[test]
+fn go_ready() {
+    let application = Application {
+        name: "goready",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, net/http, with `go_ready`",
+    };
+    ready("transactions_go_ready", &application, true);
+}
+
+#[test]
+fn go_ready_stripped() {
+    let application = Application {
+        name: "goreadystripped",
+        program: toolchain("1.24."),
+        arguments: &["-buildmode=pie", "-ldflags=-s -w"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.24, stripped, position-independent, with `go_ready`",
+    };
+    ready("transactions_go_ready_stripped", &application, false);
+}
+
+#[test]
+fn go_ready_oldest() {
+    let application = Application {
+        name: "goreadyoldest",
+        program: toolchain("1.21."),
+        arguments: &["-ldflags=-linkmode=external"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.21, linked by the C compiler, with `go_ready`",
+    };
+    ready("transactions_go_ready_oldest", &application, false);
+}

@@ -131,6 +131,8 @@ pub const TAG_HELD: u8 = 1 << 3;
 pub const KIN_CREATED: u8 = 1;
 /// [`Kin::relation`]: `parent` woke `child`, or gave it something by a channel that `child` took it from.
 pub const KIN_WOKE: u8 = 2;
+/// [`Kin`]: of its process it is told who wakes whom.
+pub const KIN_WATCHED: u8 = 1;
 /// [`Kin::relation`]: what is sent next by the descriptor `child` is sent for `parent`.
 pub const KIN_USES: u8 = 3;
 /// [`Kin::relation`]: an event loop that received something turned to something else: `child` says what it says when it

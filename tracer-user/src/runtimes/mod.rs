@@ -123,7 +123,15 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
     for place in std::mem::take(&mut found.extra) {
         match attach(look, &place) {
             Ok(()) => found.extra.push(place),
-            Err(why) => log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place()),
+            Err(why) => {
+                log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place());
+                if place.probe == UserProbe::TokioWoken
+                    && let Some(watched) = found.runtime.at.get_mut(1)
+                {
+                    // Whoever is not seen to be woken may have been.
+                    *watched = 0;
+                }
+            }
         }
     }
     found

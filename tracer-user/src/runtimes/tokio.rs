@@ -92,7 +92,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
     log::debug!("process {pid} runs tokio: {program:x?}");
     let mut at = [0; NUMBERS];
     at[0] = program.current as u64;
-    at[1] = u64::from(wakers);
+    at[1] = u64::from(wakers && !program.wakes.is_empty());
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
     if wakers && program.state == State::Known && program.wakes.is_empty() {
         log::warn!("process {pid} runs tokio, and where tasks are woken is not known");

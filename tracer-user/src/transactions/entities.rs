@@ -336,18 +336,44 @@ impl Entities {
         false
     }
 
+    /// Whether a task was made by one that is known.
+    pub(super) fn is_made_by_any(&self, tgid: u32, entity: u64) -> bool {
+        self.interval(self.task(tgid, entity).maker).is_some()
+    }
+
+    /// Whether a task was made, maybe by way of others, for a request that is not over, or by one that answers none.
+    pub(super) fn is_made_for_open(&self, tgid: u32, entity: u64, over: &impl Fn(Slot) -> bool) -> bool {
+        let mut id = self.task(tgid, entity).maker;
+        for _ in 0..DEPTH {
+            let Some(interval) = self.interval(id) else { return false };
+            if interval.maker == 0 {
+                return interval.answer.is_none_or(|answer| !over(answer.request));
+            }
+            id = interval.maker;
+        }
+        true
+    }
+
     /// Whether two intervals are for the same request, whichever that is: the one was made in the other, or both in a third.
     pub(super) fn is_same(&self, one: Id, other: Id) -> bool {
-        let first = |mut id: Id| {
-            for _ in 0..DEPTH {
-                match self.interval(id).filter(|interval| interval.maker != 0) {
-                    Some(interval) => id = interval.maker,
-                    None => break,
-                }
+        self.first(one) == self.first(other)
+    }
+
+    /// Whether a task that was made works for the request that the other one is at.
+    pub(super) fn is_kin(&self, tgid: u32, made: u64, other: u64) -> bool {
+        let (maker, other) = (self.task(tgid, made).maker, self.task(tgid, other));
+        self.is_same(maker, if self.interval(other.maker).is_some() { other.maker } else { other.now })
+    }
+
+    /// The interval in which the first was made of those that made this one's task.
+    fn first(&self, mut id: Id) -> Id {
+        for _ in 0..DEPTH {
+            match self.interval(id).filter(|interval| interval.maker != 0) {
+                Some(interval) => id = interval.maker,
+                None => break,
             }
-            id
-        };
-        first(one) == first(other)
+        }
+        id
     }
 
     /// A call does not wait any more for what an interval turns out to be for.

@@ -1,6 +1,6 @@
 //! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
 
-use tracer_common::event::{Kin, Op};
+use tracer_common::event::{KIN_WATCHED, Kin, Op};
 use tracer_common::runtime::{KIND_PYTHON, KIND_TOKIO};
 
 use super::begin::During;
@@ -49,6 +49,9 @@ impl Engine {
         let units = &self.units;
         let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
         self.entities.kin(kin, kin.header.nanos, over);
+        if kin.header.flags & KIN_WATCHED != 0 {
+            self.wakers.watch(kin.header.tgid);
+        }
     }
 
     /// Of a program that runs requests in tasks of its own that is known by the first operation of one.
@@ -267,6 +270,16 @@ impl Engine {
             return true;
         }
         live.cause.waits = false;
+        let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed);
+        // Of those that send for others it would have been seen for whom, by now.
+        if task != 0
+            && live.first_reply != 0
+            && self.wakers.is_own(tgid, task, passed)
+            && let Some(answer) = live.lent.take()
+        {
+            live.passed_on = true;
+            self.tell(slot, &answer, Some(LENT));
+        }
         false
     }
 }
