@@ -13,10 +13,17 @@ const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
 }
 
 fn judge(test: &str, application: &Application, modes: &[Mode]) {
+    judge_by(test, application, modes, "");
+}
+
+/// The same with an agent that is configured so.
+fn judge_by(test: &str, application: &Application, modes: &[Mode], config: &str) {
     let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
+    let file = dir.path().join("tracer.toml");
+    std::fs::write(&file, config).expect("a file for the configuration");
+    let agent = Agent::start(dir.path(), &["--config", &file.to_string_lossy()]);
     let scores = run(&agent, upstream.address, dir.path(), application, modes);
     agent.stop();
     let faults = report(application, &scores);
@@ -316,4 +323,80 @@ fn tokio_stripped() {
     let modes: Vec<Mode> = tokio_modes().into_iter().map(|mode| Mode { right: 0.0, ..mode }).collect();
     let some = if full() { modes.len() } else { 2 };
     judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
+}
+
+/// Who wakes whom is asked for: hyper's client, and tasks that wait for work.
+#[test]
+fn tokio_wakers() {
+    let application = Application {
+        name: "tokiowakers",
+        program: built("tree-tokio"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper, with `tokio_wakers`",
+    };
+    let all = [
+        (true, mode("children", "two tasks, one of them two levels deep", 0.999)),
+        (true, mode("worker", "tasks that wait for work", 0.999)),
+        (false, mode("direct", "a call at once", 0.999)),
+        (false, mode("naps", "two calls after sleeps", 0.999)),
+        (false, mode("forgotten", "a task nobody waits for", 0.0)),
+        (false, mode("fetch", "a call at once by hyper's client", 0.999)),
+        (true, mode("fetch-naps", "two calls by it after sleeps", 0.999)),
+        (true, mode("fetch-children", "two tasks that call by it", 0.999)),
+    ];
+    let modes: Vec<Mode> = all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect();
+    judge_by("transactions_tokio_wakers", &application, &modes, "[runtimes]\ntokio_wakers = true\n");
+}
+
+/// Of goroutines that wait for work it is asked for who lets which go on; in CI the newest Go alone.
+fn ready(test: &str, application: &Application, short: bool) {
+    let modes: Vec<Mode> = go_modes()
+        .into_iter()
+        .filter(|mode| full() || (short && mode.name == "worker"))
+        .map(|mode| if mode.name == "worker" { Mode { right: 0.999, ..mode } } else { mode })
+        .collect();
+    if !modes.is_empty() {
+        judge_by(test, application, &modes, "[runtimes]\ngo_ready = true\n");
+    }
+}
+
+#[test]
+fn go_ready() {
+    let application = Application {
+        name: "goready",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, net/http, with `go_ready`",
+    };
+    ready("transactions_go_ready", &application, true);
+}
+
+#[test]
+fn go_ready_stripped() {
+    let application = Application {
+        name: "goreadystripped",
+        program: toolchain("1.24."),
+        arguments: &["-buildmode=pie", "-ldflags=-s -w"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.24, stripped, position-independent, with `go_ready`",
+    };
+    ready("transactions_go_ready_stripped", &application, false);
+}
+
+#[test]
+fn go_ready_oldest() {
+    let application = Application {
+        name: "goreadyoldest",
+        program: toolchain("1.21."),
+        arguments: &["-ldflags=-linkmode=external"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.21, linked by the C compiler, with `go_ready`",
+    };
+    ready("transactions_go_ready_oldest", &application, false);
 }

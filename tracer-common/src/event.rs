@@ -129,8 +129,10 @@ pub const TAG_REFUSED: u8 = 1 << 2;
 pub const TAG_HELD: u8 = 1 << 3;
 /// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const KIN_CREATED: u8 = 1;
-/// [`Kin::relation`]: `parent` handed to `child` what it waited for.
-pub const KIN_HANDED_BACK: u8 = 2;
+/// [`Kin::relation`]: `parent` woke `child`, or gave it something by a channel that `child` took it from.
+pub const KIN_WOKE: u8 = 2;
+/// [`Kin`]: of its process it is told who wakes whom.
+pub const KIN_WATCHED: u8 = 1;
 /// [`Kin::relation`]: what is sent next by the descriptor `child` is sent for `parent`.
 pub const KIN_USES: u8 = 3;
 /// [`Kin::relation`]: an event loop that received something turned to something else: `child` says what it says when it

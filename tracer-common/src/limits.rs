@@ -39,6 +39,8 @@ pub const HANDOVERS_MAX: u32 = 1024;
 pub const WAKES_MAX: u32 = 8;
 /// Descriptors of Go programs by which a request is about to be sent.
 pub const USES_MAX: u32 = 16 * 1024;
+/// Tasks of tokio that are known to be such, where it is told who wakes whom.
+pub const WOKEN_MAX: u32 = 16 * 1024;
 /// Processes whose runtime is known.
 pub const RUNTIMES_MAX: u32 = 4096;
 /// Processes with a policy of their own.

@@ -69,11 +69,15 @@ pub enum UserProbe {
     PythonGreenlet = 10,
     /// `PySet_Add` (`CPython`), by which uvloop puts a stream aside that is to be written to at the end of a turn.
     PythonWrites = 11,
+    /// tokio wakes a task. Only where it is asked for: hit ten times a request.
+    TokioWoken = 12,
+    /// `runtime.ready` (Go): a goroutine goes on that waited. Only where it is asked for, as before.
+    GoReady = 13,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -86,6 +90,8 @@ impl UserProbe {
         Self::TokioSpawned,
         Self::PythonGreenlet,
         Self::PythonWrites,
+        Self::TokioWoken,
+        Self::GoReady,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -103,6 +109,8 @@ impl UserProbe {
             Self::TokioSpawned => "tokio_spawned",
             Self::PythonGreenlet => "python_greenlet",
             Self::PythonWrites => "python_writes",
+            Self::TokioWoken => "tokio_woken",
+            Self::GoReady => "go_ready",
         }
     }
 
@@ -121,6 +129,8 @@ impl UserProbe {
             Self::TokioSpawned => "uprobe tokio::runtime::task::list::OwnedTasks::bind_inner",
             Self::PythonGreenlet => "uprobe greenlet::UserGreenlet::UserGreenlet",
             Self::PythonWrites => "uprobe PySet_Add",
+            Self::TokioWoken => "uprobes tokio::runtime::task::waker::{wake_by_val, wake_by_ref}",
+            Self::GoReady => "uprobe runtime.ready",
         }
     }
 
@@ -132,6 +142,10 @@ impl UserProbe {
             Self::PythonWrites => "calls of uvloop's tasks are nobody's",
             Self::GoCreated => "calls of goroutines that requests start are nobody's",
             Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or nobody's",
+            Self::TokioWoken => {
+                "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or nobody's"
+            }
+            Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are nobody's",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",
             Self::NodeTimers
             | Self::NodeImmediates

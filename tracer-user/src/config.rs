@@ -15,6 +15,7 @@ use crate::guard::fill;
 use crate::guard::shed::Ceilings;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::runtimes::Extras;
 
 mod hosts;
 
@@ -54,6 +55,7 @@ struct File {
     sampling: SamplingFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
+    runtimes: RuntimesFile,
     relay: RelayFile,
     classes: ClassesFile,
     limits: LimitsFile,
@@ -99,6 +101,13 @@ struct TransactionsFile {
     save: Option<Spanned<String>>,
     save_max_size: Option<Spanned<String>>,
     save_max_age: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RuntimesFile {
+    tokio_wakers: bool,
+    go_ready: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -187,6 +196,8 @@ pub struct Config {
     pub hertz: u32,
     /// Finished units.
     pub transactions: Transactions,
+    /// Costly sources of what runtimes do.
+    pub runtimes: Extras,
     /// Classes.
     pub classes: ClassConfig,
     /// Rules that name services.
@@ -263,6 +274,7 @@ impl Default for Config {
             all_hooks: false,
             hertz: 99,
             transactions: Transactions::default(),
+            runtimes: Extras::default(),
             classes: ClassConfig::default(),
             services: Vec::new(),
             ceilings: Ceilings { memory: fill::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
@@ -388,6 +400,8 @@ impl Config {
             let year = Duration::from_secs(366 * 24 * 3600);
             config.transactions.save_max_age = source.time(age, Duration::from_secs(60)..=year)?;
         }
+        let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
+        config.runtimes = Extras { tokio_wakers, go_ready };
         if let Some(max) = &file.classes.max_per_service {
             config.classes.max_per_service = source.number(max, 10..10_001)?;
         }

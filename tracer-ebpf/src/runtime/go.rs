@@ -2,12 +2,13 @@
 //! register for that), and its data say how it is numbered; numbers are never used again.
 //!
 //! `Runtime::at`: offsets, sixteen bits each: of a goroutine its machine, of a machine its goroutine, of a goroutine its
-//! number and its maker's; then of a goroutine where it began. Then from where to where goroutines begin that serve
+//! number and its maker's; then of a goroutine where it began, and what it waits for, and the number (eight bits) that says it waits for a
+//! channel to take what it sends. Then from where to where goroutines begin that serve
 //! connections: who makes one of them makes it for others, too.
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use tracer_common::{
-    event::KIN_CREATED,
+    event::{KIN_CREATED, KIN_WOKE},
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GO, Runtime, UserProbe},
 };
@@ -102,6 +103,38 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
         return 0;
     }
     uses::note(tgid, user::<u64>(net + DESCRIPTOR) as u32, goroutine(runtime, running(&ctx)));
+    0
+}
+
+/// hook: uprobe where `runtime.ready` has its frame. Emits [`tracer_common::event::Kin`].
+#[uprobe]
+pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
+    hit(UserProbe::GoReady);
+    let task = Task::current();
+    let tgid = task.tgid();
+    let Some(runtime) = of(tgid) else { return 0 };
+    if runtime.kind != KIND_GO || runtime.at[0] == AT_UNKNOWN {
+        return 0;
+    }
+    let offsets = runtime.at[0];
+    let (woken, _) = words(&ctx);
+    // It runs on the thread's own stack; whose sake that is for its machine says. Nobody's: timers and the like.
+    let machine: u64 = user(running(&ctx) + (offsets & 0xffff));
+    let waker: u64 = user(machine + (offsets >> 16 & 0xffff));
+    if waker == 0 || waker == woken {
+        return 0;
+    }
+    let from: u64 = user(waker + (offsets >> 32 & 0xffff));
+    let to: u64 = user(woken + (offsets >> 32 & 0xffff));
+    if from == 0 || to == 0 {
+        emit::count(Lost::Runtime);
+        return 0;
+    }
+    let waits: u8 = user(woken + (runtime.at[1] >> 16 & 0xffff));
+    // Who waits to send gives; the waker takes.
+    let gives = waits as u64 == (runtime.at[1] >> 32 & 0xff);
+    let (from, to) = if gives { (to, from) } else { (from, to) };
+    kin(task, tgid, KIN_WOKE, named(runtime, to), named(runtime, from));
     0
 }
 

@@ -17,7 +17,7 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray},
 };
 use tracer_common::{
-    event::{ENTITY_BITS, Header, Kin, Kind},
+    event::{ENTITY_BITS, Header, KIN_WATCHED, Kin, Kind},
     limits::RUNTIMES_MAX,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
@@ -129,10 +129,12 @@ fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
     let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: one word of map memory.
     let nth = unsafe { next(&raw mut (*runtime).kins) } as u32;
+    // SAFETY: user space replaces it as a whole, and only when the program was replaced.
+    let watched = unsafe { (*runtime).kind == KIND_TOKIO && (*runtime).at[1] != 0 };
     let record = Kin {
         header: Header {
             kind: Kind::Kin as u8,
-            flags: 0,
+            flags: watched as u8 * KIN_WATCHED,
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Kin>() as u32,

@@ -127,6 +127,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let (commands, mut command_queue) = mpsc::channel::<Command>(16);
     let console = Arc::new(http::Console::default());
     let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
+    let extras = config.runtimes;
     let mut prober = kernel.prober();
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
     let mut agent = Agent {
@@ -152,7 +153,9 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         saver,
         relaying,
         netns: config_netns,
-        finder: Finder::start(attach).inspect_err(|error| log::warn!("runtimes are not looked at: {error}")).ok(),
+        finder: Finder::start(extras, attach)
+            .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
+            .ok(),
     };
     agent.open_up()?;
 

@@ -75,6 +75,8 @@ fills! {
         callbacks,
         /// Stretches of their time that are remembered.
         task_intervals,
+        /// Tasks that others wake, where that is asked for.
+        task_wakers,
         /// Processes whose service is known.
         processes,
         /// Processes that ended and are remembered for a moment.

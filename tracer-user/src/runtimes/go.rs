@@ -53,17 +53,26 @@ pub struct Layout {
     pub parent: u16,
     /// `runtime.g.startpc`.
     pub start: u16,
+    /// `runtime.g.waitreason`.
+    pub waits: u16,
+    /// What stands there where a goroutine waits for a channel to take what it sends (`waitReasonChanSend`).
+    pub sends: u8,
 }
+
+/// Where that is not known: nothing stands there.
+const NO_REASON: u8 = 0xff;
 
 impl Layout {
     /// By the minor version, as debug information of programs of 1.21.13 to 1.27.3 says.
     pub fn of(minor: u32) -> Option<Self> {
-        let layout = |goid, parent, start, curg| Some(Self { m: 48, curg, goid, parent, start });
+        let layout =
+            |goid, parent, start, curg, sends| Some(Self { m: 48, curg, goid, parent, start, waits: goid + 24, sends });
         match minor {
-            21 | 22 => layout(152, 272, 296, 192),
-            23 | 24 => layout(160, 280, 304, 192),
-            25 => layout(152, 272, 296, 184),
-            26 | 27 => layout(152, 280, 304, 184),
+            21 | 22 => layout(152, 272, 296, 192, 15),
+            23 | 24 => layout(160, 280, 304, 192, 15),
+            25 => layout(152, 272, 296, 184, 15),
+            26 => layout(152, 280, 304, 184, NO_REASON),
+            27 => layout(152, 280, 304, 184, 20),
             _ => None,
         }
     }
@@ -80,6 +89,8 @@ pub struct Program {
     pub created: Option<u64>,
     /// Where in its file `net/http`'s client begins to use a connection.
     pub round_trip: Option<u64>,
+    /// Where in its file goroutines go on that waited.
+    pub ready: Option<u64>,
     /// From where to where goroutines begin that serve connections, as the file counts addresses; unused ones empty.
     pub servants: [(u64, u64); SERVANTS.len()],
     /// The lowest address of the file that is mapped.
@@ -90,10 +101,11 @@ impl Program {
     /// What the kernel side must know, for a process in which the program's first address is `first`; what it is is said
     /// there (`tracer-ebpf/src/runtime/go.rs`).
     fn numbers(&self, first: u64) -> [u64; NUMBERS] {
-        let Layout { m, curg, goid, parent, start } = self.layout;
+        let Layout { m, curg, goid, parent, start, waits, sends } = self.layout;
         let packed = [m, curg, goid, parent].iter().rev().fold(0, |all, offset| all << 16 | u64::from(*offset));
         let bias = first.wrapping_sub(self.lowest);
-        let mut numbers = [packed, u64::from(start), 0, 0, 0, 0, 0, 0];
+        let start = u64::from(start) | u64::from(waits) << 16 | u64::from(sends) << 32;
+        let mut numbers = [packed, start, 0, 0, 0, 0, 0, 0];
         for (pair, servant) in numbers.iter_mut().skip(2).collect::<Vec<_>>().chunks_exact_mut(2).zip(self.servants) {
             if let [from, end] = pair
                 && servant.0 < servant.1
@@ -127,7 +139,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
 }
 
 /// What of Go runs in a process; `None`: none.
-pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
     let found = |version: Box<str>, state| Found {
@@ -136,6 +148,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         state,
         runtime: bare,
         places: Vec::new(),
+        extra: Vec::new(),
     };
     let program = match inspect(&File::open(&path).ok()?) {
         Seen::Other => return None,
@@ -149,7 +162,12 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
     let mut places = vec![place(UserProbe::GoCreated, created)];
     places.extend(program.round_trip.map(|offset| place(UserProbe::GoRoundTrip, offset)));
-    Some(Found { runtime: Runtime { at: program.numbers(first), ..bare }, places, ..found })
+    let extra: Vec<Place> =
+        program.ready.filter(|_| ready).map(|at| place(UserProbe::GoReady, at)).into_iter().collect();
+    if ready && extra.is_empty() {
+        log::warn!("process {pid} runs Go, and where its goroutines go on is not known");
+    }
+    Some(Found { runtime: Runtime { at: program.numbers(first), ..bare }, places, extra, ..found })
 }
 
 /// The version in the build information.
@@ -186,16 +204,18 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Prog
         layout,
         created: None,
         round_trip: None,
+        ready: None,
         servants: [(0, 0); SERVANTS.len()],
         lowest: image.lowest(),
     };
     let functions = Functions::read(image).ok_or(State::Unreadable)?;
-    let (mut creates, mut queues, mut sends) = (None, None, None);
+    let (mut creates, mut queues, mut sends, mut goes_on) = (None, None, None, None);
     let mut servants: [Option<Range<u64>>; SERVANTS.len()] = Default::default();
     functions.each(|name, range| match name {
         b"runtime.newproc.func1" => creates = Some(range),
         b"runtime.runqput" => queues = Some(range),
         b"net/http.(*persistConn).roundTrip" => sends = Some(range),
+        b"runtime.ready" => goes_on = Some(range),
         _ => {
             let kind = SERVANTS.iter().position(|servant| name.starts_with(servant.as_bytes()));
             if let Some(all) = kind.and_then(|kind| servants.get_mut(kind)) {
@@ -210,10 +230,12 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Prog
     let text = functions::text(image, functions.text, &creates, &queues).ok_or(State::Unreadable)?;
     let place = |at: u64| text.checked_add(at).and_then(|address| image.place(address));
     program.created = functions::call(image, text, &creates, &queues).and_then(place);
-    program.round_trip = sends.and_then(|sends| {
-        let code = image.code(text.checked_add(sends.start)?, 32)?;
-        place(sends.start.checked_add(functions::frame(&code)? as u64)?)
-    });
+    let framed = |function: Range<u64>| {
+        let code = image.code(text.checked_add(function.start)?, 32)?;
+        place(function.start.checked_add(functions::frame(&code)? as u64)?)
+    };
+    program.round_trip = sends.and_then(framed);
+    program.ready = goes_on.and_then(framed);
     for (servant, range) in program.servants.iter_mut().zip(servants) {
         if let Some(range) = range {
             *servant = (text.saturating_add(range.start), text.saturating_add(range.end));
@@ -263,15 +285,16 @@ mod tests {
         let text = fixture::BASE + fixture::TEXT;
         let expected = |ahead: u64| Program {
             version: "go1.25.5".into(),
-            layout: Layout { m: 48, curg: 184, goid: 152, parent: 272, start: 296 },
+            layout: Layout { m: 48, curg: 184, goid: 152, parent: 272, start: 296, waits: 176, sends: 15 },
             created: Some(fixture::TEXT + ahead + 10),
             round_trip: Some(fixture::TEXT + ahead + 128 + 6),
+            ready: None,
             servants: [(text + ahead + 192, text + ahead + 256), (0, 0), (0, 0)],
             lowest: fixture::BASE,
         };
         let at = expected(0).numbers(0x5555_0000_0000);
         let start = 0x5555_0000_0000 + fixture::TEXT + 192;
-        assert_eq!(at, [0x0110_0098_00b8_0030, 296, start, start + 64, 0, 0, 0, 0]);
+        assert_eq!(at, [0x0110_0098_00b8_0030, 0xf_00b0_0128, start, start + 64, 0, 0, 0, 0]);
         // Where the table says where its code begins, and where something of C stands in front and it does not.
         assert_eq!(found("go1.25.5", text, 0), Seen::Known(Box::new(expected(0))));
         assert_eq!(found("go1.25.5", 0, 0), Seen::Known(Box::new(expected(0))));

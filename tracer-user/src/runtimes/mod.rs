@@ -58,6 +58,15 @@ impl State {
     }
 }
 
+/// Sources that cost so much that they are only used where somebody asks for them: probes that are hit ten times a request and more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Which task of tokio wakes which.
+    pub tokio_wakers: bool,
+    /// Which goroutine lets which go on.
+    pub go_ready: bool,
+}
+
 /// Where a probe goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -82,6 +91,8 @@ pub struct Found {
     pub runtime: Runtime,
     /// Probes it needs: without one of them its tasks are not told apart.
     pub places: Vec<Place>,
+    /// Probes that were asked for ([`Extras`]) and that it can do without.
+    pub extra: Vec<Place>,
 }
 
 impl Found {
@@ -89,18 +100,18 @@ impl Found {
     #[must_use]
     pub fn without(self, state: State) -> Self {
         let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
-        Self { state, runtime, places: Vec::new(), ..self }
+        Self { state, runtime, places: Vec::new(), extra: Vec::new(), ..self }
     }
 }
 
 /// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
-pub fn recognise(pid: u32) -> Option<Found> {
+pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    go::recognise(pid, &maps)
+    go::recognise(pid, &maps, extras.go_ready)
         .or_else(|| greenlet::recognise(pid, &maps))
         .or_else(|| python::recognise(pid, &maps))
         .or_else(|| node::recognise(pid, &maps))
-        .or_else(|| tokio::recognise(pid, &maps))
+        .or_else(|| tokio::recognise(pid, &maps, extras.tokio_wakers))
 }
 
 /// What was found, with its probes attached; with tasks that cannot be told apart where one is not.
@@ -109,6 +120,20 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
         if let Err(why) = attach(look, &place) {
             log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place());
             return found.without(State::NoProbe);
+        }
+    }
+    for place in std::mem::take(&mut found.extra) {
+        match attach(look, &place) {
+            Ok(()) => found.extra.push(place),
+            Err(why) => {
+                log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place());
+                if place.probe == UserProbe::TokioWoken
+                    && let Some(watched) = found.runtime.at.get_mut(1)
+                {
+                    // Whoever is not seen to be woken may have been.
+                    *watched = 0;
+                }
+            }
         }
     }
     found
@@ -134,12 +159,15 @@ pub struct Finder {
 
 impl Finder {
     /// Starts it; `attach` puts a probe where it belongs. Errors are the system's, where it has no thread to give.
-    pub fn start(mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(
+        extras: Extras,
+        mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel::<Look>(QUEUE);
         let (tell, told) = sync_channel(QUEUE);
         std::thread::Builder::new().name("tracer-runtimes".into()).spawn(move || {
             for look in asked {
-                let found = recognise(look.0).map(|found| probed(look, found, &mut attach));
+                let found = recognise(look.0, extras).map(|found| probed(look, found, &mut attach));
                 if tell.send((look, found)).is_err() {
                     break;
                 }

@@ -7,6 +7,8 @@
 //! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
 //! panics tell of.
 
+mod wakers;
+
 use std::collections::HashMap;
 use std::fs::File;
 
@@ -28,6 +30,8 @@ const GUARD: &[u8] = b"TaskIdGuard";
 const DROP: &[u8] = b"Drop";
 const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
+const WAKER: &[u8] = b"5tokio7runtime4task5waker";
+const WAKES: &[u8] = b"wake_by_";
 /// Most bytes of constants, of symbols and of their names that are looked at.
 const CONSTANTS: usize = 32 << 20;
 const SYMBOLS: u64 = 64 << 20;
@@ -59,6 +63,8 @@ pub struct Program {
     pub current: i64,
     /// Where in its file tasks are taken on.
     pub binds: Vec<u64>,
+    /// Where in its file tasks are woken.
+    pub wakes: Vec<u64>,
 }
 
 /// Looks at a program's file; `None`: no tokio, as far as can be told.
@@ -68,7 +74,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
     let mut program = match functions(&image) {
         Some(functions) if !functions.sets.is_empty() || version.is_some() => known(&image, &functions),
         _ if version.is_some() => {
-            Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() }
+            Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() }
         }
         _ => return None,
     };
@@ -80,19 +86,24 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
 }
 
 /// What of tokio runs in a process; `None`: none.
-pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
+pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let program = inspect(&File::open(&path).ok()?)?;
     log::debug!("process {pid} runs tokio: {program:x?}");
     let mut at = [0; NUMBERS];
     at[0] = program.current as u64;
-    let place = |offset| Place { probe: UserProbe::TokioSpawned, file: path.clone(), offset };
+    at[1] = u64::from(wakers && !program.wakes.is_empty());
+    let place = |probe, offset| Place { probe, file: path.clone(), offset };
+    if wakers && program.state == State::Known && program.wakes.is_empty() {
+        log::warn!("process {pid} runs tokio, and where tasks are woken is not known");
+    }
     let found = Found {
         name: NAME,
         version: program.version.into(),
         state: program.state,
         runtime: Runtime { kind: KIND_TOKIO, at, ..Runtime::default() },
-        places: program.binds.into_iter().map(place).collect(),
+        places: program.binds.into_iter().map(|at| place(UserProbe::TokioSpawned, at)).collect(),
+        extra: program.wakes.into_iter().filter(|_| wakers).map(|at| place(UserProbe::TokioWoken, at)).collect(),
     };
     Some(if program.state == State::Known { found } else { found.without(program.state) })
 }
@@ -127,6 +138,7 @@ struct Functions {
     /// Where the others were merged into what calls them.
     puts_back: Vec<(u64, u64)>,
     binds: Vec<u64>,
+    wakes: Vec<(u64, u64)>,
 }
 
 /// What a function of tokio is, by its name.
@@ -135,6 +147,7 @@ enum Role {
     Sets,
     PutsBack,
     Binds,
+    Wakes,
 }
 
 /// The parts of a section of at most `most` bytes, [`PIECE`] at a time, each with where it begins; what one ends with, as many
@@ -159,12 +172,16 @@ fn pieces<'a, S: Source + ?Sized>(
 
 /// Names of functions that are looked for, by where they begin in the section of names.
 fn names<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<HashMap<u64, Role>> {
-    let [sets, guard, drop, tasks, binds] = [SETS, GUARD, DROP, TASKS, BINDS].map(memchr::memmem::Finder::new);
+    let [sets, guard, drop, tasks, binds, waker, wakes] =
+        [SETS, GUARD, DROP, TASKS, BINDS, WAKER, WAKES].map(memchr::memmem::Finder::new);
     let mut found = HashMap::new();
     for (from, bytes) in pieces(image, ".strtab", NAMES, (PIECE, NAME_MOST))? {
-        for (part, other, role) in
-            [(&sets, None, Role::Sets), (&guard, Some(&drop), Role::PutsBack), (&binds, Some(&tasks), Role::Binds)]
-        {
+        for (part, other, role) in [
+            (&sets, None, Role::Sets),
+            (&guard, Some(&drop), Role::PutsBack),
+            (&binds, Some(&tasks), Role::Binds),
+            (&waker, Some(&wakes), Role::Wakes),
+        ] {
             for at in part.find_iter(&bytes) {
                 let (before, rest) = bytes.split_at_checked(at).unwrap_or_default();
                 let begin = memchr::memrchr(0, before).map_or(0, |end| end + 1);
@@ -201,6 +218,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
                 Some(Role::Sets) => found.sets.push((address, size)),
                 Some(Role::PutsBack) => found.puts_back.push((address, size)),
                 Some(Role::Binds) if !found.binds.contains(&address) => found.binds.push(address),
+                Some(Role::Wakes) if !found.wakes.contains(&(address, size)) => found.wakes.push((address, size)),
                 _ => {}
             }
         }
@@ -210,7 +228,8 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
 
 /// What can be told of its tasks.
 fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
-    let mut program = Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new() };
+    let mut program =
+        Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() };
     let setters = if functions.sets.is_empty() { &functions.puts_back } else { &functions.sets };
     let mut places = setters.iter().map(|(address, size)| {
         let code = image.code(*address, (*size).min(CODE) as usize)?;
@@ -228,6 +247,11 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
         Some(binds) => program.binds = binds,
         None => program.state = State::Unreadable,
     }
+    let wakes = functions.wakes.iter().take(2 * COPIES).map(|(address, size)| {
+        let code = image.code(*address, (*size).min(CODE) as usize)?;
+        image.place(address.checked_add(wakers::gentle(&code) as u64)?)
+    });
+    program.wakes = wakes.collect::<Option<_>>().unwrap_or_default();
     program
 }
 

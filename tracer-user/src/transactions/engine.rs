@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tracer_common::event::{
-    Books, Header, KIN_TURNED, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
+    Books, Header, KIN_TURNED, KIN_WOKE, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
     ROLE_PASSIVE, ROLE_UNKNOWN, State, TICK_DEAD, Tick,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
@@ -24,6 +24,7 @@ use super::pools::Pools;
 use super::relayed::Relays;
 use super::tags::Tags;
 use super::thread::{Entity, Group, Target, Thread};
+use super::wakers::Wakers;
 use crate::decode::Record;
 use crate::guard::fill::Fill;
 use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
@@ -157,6 +158,8 @@ pub struct Engine {
     pub(super) loops: FxHashSet<u32>,
     /// Tasks of runtimes.
     pub(super) entities: Entities,
+    /// Who does what for whom among tasks, where that is asked for.
+    pub(super) wakers: Wakers,
     /// Processes whose threads make calls while they hold no request, and what their jobs are like.
     pub(super) pools: FxHashMap<u32, Pools>,
     /// Those of them that were not asked for yet.
@@ -176,6 +179,7 @@ impl Engine {
         let relays = Relays::new(limits.relay_memory);
         let tags = Tags::new(limits.relay_memory);
         let entities = Entities::within(limits.tasks);
+        let wakers = Wakers::within(limits.tasks);
         Self {
             settings,
             limits,
@@ -206,6 +210,7 @@ impl Engine {
             served: Vec::new(),
             loops: FxHashSet::default(),
             entities,
+            wakers,
             pools: FxHashMap::default(),
             wanted: Vec::new(),
             empty: Arc::from(""),
@@ -242,6 +247,7 @@ impl Engine {
         self.pools.remove(&tgid);
         self.loops.remove(&tgid);
         self.entities.forget(tgid);
+        self.wakers.forget(tgid);
         self.meetings.remove(&tgid);
     }
 
@@ -296,6 +302,7 @@ impl Engine {
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::Kin(kin) if kin.relation == KIN_TURNED => self.turned(kin),
+            Record::Kin(kin) if kin.relation == KIN_WOKE => self.woken_task(kin),
             Record::Kin(kin) => self.kin(kin),
             Record::Tag(tag) => self.tag(tag),
             Record::Fork(_) | Record::Exec(_) => {}
@@ -420,6 +427,7 @@ impl Engine {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let Some(doubted) = thread.follow(nth) else { return };
         self.entities.lose(header.tgid, header.nanos);
+        self.wakers.lose(header.tgid);
         self.doubt(header.tid, doubted);
     }
 

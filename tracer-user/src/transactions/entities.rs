@@ -240,7 +240,7 @@ impl Entities {
     }
 
     /// The interval a task is in, begun if it must be.
-    fn current(&mut self, tgid: u32, entity: u64, now: Nanos, over: &impl Fn(Slot) -> bool) -> Id {
+    pub(super) fn current(&mut self, tgid: u32, entity: u64, now: Nanos, over: &impl Fn(Slot) -> bool) -> Id {
         let losses = self.losses(tgid);
         let key = (tgid, entity);
         let task = self.task(tgid, entity);
@@ -290,23 +290,102 @@ impl Entities {
             return Works::Unknown(SEVERAL);
         }
         let own = self.current(tgid, entity, op.header.nanos, &over);
+        self.works_in(own, &over)
+    }
+
+    /// For whom an interval is.
+    pub(super) fn works_in(&self, own: Id, over: &impl Fn(Slot) -> bool) -> Works {
         let mut id = own;
+        let mut lent = false;
         for _ in 0..DEPTH {
-            let Some(interval) = self.interval(id).filter(|interval| interval.losses == self.losses(tgid)) else {
+            let Some(interval) = self.interval(id).filter(|interval| interval.losses == self.losses(interval.tgid))
+            else {
                 break;
             };
             if let Some(answer) = interval.answer {
                 let doubt = over(answer.request).then_some(LATE);
-                let lent = (id != own && kind(entity) == KIND_TOKIO).then_some(LENT);
+                let lent = lent.then_some(LENT);
                 if let (Some(late), Some(_)) = (doubt, lent) {
                     // Most such tasks were made for a connection, and send for others now.
                     return Works::Unknown(late);
                 }
                 return Works::For(answer, interval.doubt.or(doubt).or(lent));
             }
+            lent |= interval.lent;
             id = interval.maker;
         }
         Works::Undecided(own)
+    }
+
+    /// Whether a task reads requests.
+    pub(super) fn serves(&self, tgid: u32, entity: u64) -> bool {
+        self.task(tgid, entity).reads != 0
+    }
+
+    /// Whether a task reads requests, or was made by one that is known.
+    pub(super) fn works_for_somebody(&self, tgid: u32, entity: u64) -> bool {
+        let task = self.task(tgid, entity);
+        task.reads != 0 || self.interval(task.maker).is_some()
+    }
+
+    /// Whether a task was made in an interval, or by one that was, and so on.
+    pub(super) fn is_made_in(&self, tgid: u32, entity: u64, ancestor: Id) -> bool {
+        let mut id = self.task(tgid, entity).maker;
+        for _ in 0..DEPTH {
+            if id == ancestor {
+                return id != 0;
+            }
+            let Some(interval) = self.interval(id) else { break };
+            id = interval.maker;
+        }
+        false
+    }
+
+    /// Whether a task was made by one that is known.
+    pub(super) fn is_made_by_any(&self, tgid: u32, entity: u64) -> bool {
+        self.interval(self.task(tgid, entity).maker).is_some()
+    }
+
+    /// Whether a task was made, maybe by way of others, for a request that is not over, or by one that answers none.
+    pub(super) fn is_made_for_open(&self, tgid: u32, entity: u64, over: &impl Fn(Slot) -> bool) -> bool {
+        let mut id = self.task(tgid, entity).maker;
+        for _ in 0..DEPTH {
+            let Some(interval) = self.interval(id) else { return false };
+            if interval.maker == 0 {
+                return interval.answer.is_none_or(|answer| !over(answer.request));
+            }
+            id = interval.maker;
+        }
+        true
+    }
+
+    /// Whether two intervals are for the same request, whichever that is: the one was made in the other, or both in a third.
+    pub(super) fn is_same(&self, one: Id, other: Id) -> bool {
+        self.first(one) == self.first(other)
+    }
+
+    /// Whether a task that was made works for the request that the other one is at.
+    pub(super) fn is_kin(&self, tgid: u32, made: u64, other: u64) -> bool {
+        let (maker, other) = (self.task(tgid, made).maker, self.task(tgid, other));
+        self.is_same(maker, if self.interval(other.maker).is_some() { other.maker } else { other.now })
+    }
+
+    /// The interval in which the first was made of those that made this one's task.
+    fn first(&self, mut id: Id) -> Id {
+        for _ in 0..DEPTH {
+            match self.interval(id).filter(|interval| interval.maker != 0) {
+                Some(interval) => id = interval.maker,
+                None => break,
+            }
+        }
+        id
+    }
+
+    /// A call does not wait any more for what an interval turns out to be for.
+    pub(super) fn waits_no_more(&mut self, id: Id, call: Slot) {
+        if let Some(interval) = self.interval_mut(id) {
+            interval.calls.retain(|other| *other != call);
+        }
     }
 
     /// Whether its task's name was given to another one since.

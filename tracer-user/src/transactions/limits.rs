@@ -101,6 +101,8 @@ pub struct EngineFills {
     pub callbacks: Fill,
     /// Stretches of their time.
     pub intervals: Fill,
+    /// Tasks that others wake.
+    pub wakers: Fill,
     /// Requests, and what other agents said of some.
     pub relay_requests: Fill,
     /// Calls whose other end may tell of them.
@@ -142,6 +144,7 @@ impl Engine {
             tasks: Fill::new(named, tasks, self.entities.tasks_reached),
             callbacks: self.callbacks,
             intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
+            wakers: Fill::new(self.wakers.tasks(), tasks, self.wakers.reached),
             relay_requests,
             relay_calls,
             tags: self.tags.fill(),

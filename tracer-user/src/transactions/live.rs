@@ -65,6 +65,12 @@ pub struct Cause {
     pub waits: bool,
     /// Its task told.
     pub told: bool,
+    /// Its task handed what came of it to another one, which decides.
+    pub passed: bool,
+    /// The task that it is of by now, where it is seen which wakes which; 0 not known.
+    pub task: u64,
+    /// What makes that doubtful.
+    pub doubt: Option<&'static str>,
     /// Of tasks that mostly do at once what they were woken for: what its callback group says counts until its task tells.
     pub grouped: bool,
 }
@@ -84,6 +90,9 @@ impl Cause {
             tasked: false,
             waits: false,
             told: false,
+            passed: false,
+            task: 0,
+            doubt: None,
             grouped: false,
         }
     }

@@ -33,6 +33,7 @@ mod tasks;
 pub mod thread;
 mod turns;
 mod upkeep;
+pub mod wakers;
 
 #[cfg(test)]
 mod simulation;

@@ -1,6 +1,6 @@
 //! Tasks of tokio: what they ask for themselves, what those do that they spawn, and those that serve a connection.
 
-use tracer_common::event::{ENTITY_BITS, KIN_CREATED, Kin};
+use tracer_common::event::{ENTITY_BITS, KIN_CREATED, KIN_WATCHED, KIN_WOKE, Kin};
 use tracer_common::runtime::KIND_TOKIO;
 
 use super::*;
@@ -26,6 +26,8 @@ fn get(path: &str) -> String {
 /// A runtime with one worker, or with two that take turns.
 struct Tokio {
     host: Host,
+    /// Whether it is seen who wakes whom.
+    watched: bool,
 }
 
 impl Tokio {
@@ -34,7 +36,7 @@ impl Tokio {
         for (cookie, new) in [(POOLED, tcp_state::SYN_SENT), (FRESH, tcp_state::SYN_SENT)] {
             host.state(cookie, new);
         }
-        Self { host }
+        Self { host, watched: false }
     }
 
     /// `task` goes on, after its worker waited.
@@ -66,7 +68,9 @@ impl Tokio {
     fn spawns(&mut self, maker: u64, task: u64) -> &mut Self {
         self.host.kins += 1;
         self.host.nanos += 10;
-        let header = Header { kind: Kind::Kin as u8, nanos: self.host.nanos, tgid: 1, tid: 7, ..Header::default() };
+        let flags = if self.watched { KIN_WATCHED } else { 0 };
+        let header =
+            Header { kind: Kind::Kin as u8, nanos: self.host.nanos, tgid: 1, tid: 7, flags, ..Header::default() };
         let (child, parent, nth) = (named(task), named(maker), self.host.kins);
         let kin = Kin { header, child, parent, nth, relation: KIN_CREATED, ..Kin::default() };
         self.host.engine.record(&Record::Kin(kin), &mut self.host.out);
@@ -152,4 +156,104 @@ fn without_names_only_callbacks_count() {
     tokio.reads(0, "/1").asks(0, POOLED, "/1/a").hears(0, POOLED).answers(0);
     let verdicts = tokio.verdicts();
     assert!(verdicts.iter().all(|(_, grade, _)| matches!(grade, Grade::Ambiguous | Grade::Orphan)), "{verdicts:?}");
+}
+
+/// One that serves a connection for all who use it, and that no request made.
+const SENDER: u64 = 20;
+
+impl Tokio {
+    fn wakes(&mut self, waker: u64, wakee: u64) -> &mut Self {
+        self.host.nanos += 10;
+        let header = Header { kind: Kind::Kin as u8, nanos: self.host.nanos, tgid: 1, tid: 7, ..Header::default() };
+        let kin = Kin { header, child: named(wakee), parent: named(waker), relation: KIN_WOKE, ..Kin::default() };
+        self.host.engine.record(&Record::Kin(kin), &mut self.host.out);
+        self
+    }
+
+    /// `task` leaves a request to the task of a connection, whose reply that one hands back.
+    fn leaves(&mut self, task: u64, sender: u64, path: &str) -> &mut Self {
+        self.wakes(task, sender).asks(sender, POOLED, path).hears(sender, POOLED).wakes(sender, task)
+    }
+}
+
+#[test]
+fn what_a_task_leaves_to_another_is_its_own() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.leaves(FIRST, SENDER, "/1/a").leaves(SECOND, SENDER, "/2/a").leaves(FIRST, SENDER, "/1/b");
+    tokio.answers(SECOND).answers(FIRST);
+    let of = |path, parent| told(path, Grade::Confirmed, parent);
+    assert_eq!(tokio.verdicts(), [of("/1/a", "/1"), of("/1/b", "/1"), of("/2/a", "/2")]);
+}
+
+#[test]
+fn who_only_gave_work_or_only_was_woken_is_nobody() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    // Given by the first, woken the second.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    // Woken before there is a reply; given after the call was sent.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/b").wakes(SENDER, FIRST).hears(SENDER, POOLED);
+    tokio.asks(SENDER, POOLED, "/c").wakes(SECOND, SENDER).hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, _) in tokio.verdicts() {
+        assert!(matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
+#[test]
+fn a_result_that_two_take_is_in_doubt() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").wakes(FIRST, SENDER).wakes(SECOND, SENDER);
+    tokio.asks(SENDER, POOLED, "/a").hears(SENDER, POOLED).wakes(SENDER, SECOND).wakes(SENDER, FIRST);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, _) in tokio.verdicts() {
+        assert!(matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
+#[test]
+fn a_result_goes_on_by_way_of_one_that_waits_for_work() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.wakes(SECOND, OTHER).leaves(OTHER, SENDER, "/2/a").wakes(OTHER, SECOND);
+    tokio.wakes(FIRST, OTHER).leaves(OTHER, SENDER, "/1/a").wakes(OTHER, FIRST);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_wake_up_that_was_not_needed_is_believed_where_others_agreed() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    let unseen = |tokio: &mut Tokio, path: &str| {
+        tokio.asks(SENDER, POOLED, path).hears(SENDER, POOLED).wakes(SENDER, FIRST);
+    };
+    unseen(&mut tokio, "/a");
+    for _ in 0..40 {
+        tokio.leaves(SECOND, SENDER, "/2/a");
+    }
+    unseen(&mut tokio, "/z");
+    tokio.answers(SECOND).answers(FIRST);
+    let all = tokio.verdicts();
+    let of = |path: &str| all.iter().find(|(other, ..)| other == path).cloned();
+    assert_eq!(of("/z"), Some(told("/z", Grade::Confirmed, "/1")));
+    assert!(of("/a").is_some_and(|(_, grade, _)| matches!(grade, Grade::Orphan | Grade::Ambiguous)));
+}
+
+#[test]
+fn where_wake_ups_are_seen_a_spawned_task_that_met_nobody_else_is_its_makers() {
+    for (meets, grade) in [(false, Grade::Confirmed), (true, Grade::Orphan)] {
+        let mut tokio = Tokio::new();
+        tokio.watched = true;
+        tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+        tokio.asks(CHILD, POOLED, "/1/a");
+        if meets {
+            tokio.wakes(SECOND, CHILD);
+        }
+        tokio.hears(CHILD, POOLED).answers(FIRST).answers(SECOND);
+        let verdicts = tokio.verdicts();
+        assert!(matches!(&verdicts[..], [(path, told, _)] if path == "/1/a" && *told == grade), "{verdicts:?}");
+    }
 }

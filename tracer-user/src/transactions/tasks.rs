@@ -1,14 +1,15 @@
 //! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
 
-use tracer_common::event::{Kin, Op};
+use tracer_common::event::{KIN_WATCHED, Kin, Op};
 use tracer_common::runtime::KIND_TOKIO;
 
 use super::begin::During;
 use super::charge::UNIT_SAMPLES;
 use super::engine::Engine;
-use super::entities::{Answer, LENT, Works, is_named, is_python, is_unique, kind};
+use super::entities::{Answer, Id, LENT, Works, is_named, is_python, is_unique, kind};
 use super::live::{Cause, Handed, Live, Slot, Vote};
 use super::thread::{Target, Thread};
+use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
 
 /// Times the report of a call is put off for what its task turns out to work for.
@@ -48,6 +49,9 @@ impl Engine {
         let units = &self.units;
         let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
         self.entities.kin(kin, kin.header.nanos, over);
+        if kin.header.flags & KIN_WATCHED != 0 {
+            self.wakers.watch(kin.header.tgid);
+        }
     }
 
     /// Of a program that runs requests in tasks of its own that is known by the first operation of one.
@@ -119,7 +123,10 @@ impl Engine {
         }
         let units = &self.units;
         let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        match self.entities.works(op, over) {
+        let works = self.entities.works(op, over);
+        let waits: Id = if let Works::Undecided(id) = works { id } else { 0 };
+        self.asked_by_task(slot, op, waits);
+        match works {
             Works::For(answer, doubt) => {
                 self.tell(slot, &answer, doubt);
                 return true;
@@ -180,9 +187,9 @@ impl Engine {
     }
 
     /// The call was made for the request of `answer`, its task says.
-    fn tell(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
+    pub(super) fn tell(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
         let Some(live) = self.units.get_mut(call).filter(|live| live.side == Side::Client) else { return };
-        let mut doubt = doubt;
+        let mut doubt = live.cause.doubt.or(doubt);
         if doubt == Some(LENT) && !live.cause.told && !live.cause.alone {
             if !live.passed_on {
                 live.lent = Some(Box::new(*answer));
@@ -218,7 +225,8 @@ impl Engine {
         live.cause.kept = Some(answer.kept);
         live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
         live.cause.vote = Vote::For(answer.request);
-        live.cause.evidence = "its task, or the one that made it, answered the request";
+        live.cause.evidence =
+            if live.cause.passed { PASSED } else { "its task, or the one that made it, answered the request" };
         let (cost, times) = (std::mem::take(&mut live.cost), (live.start, live.end));
         let (samples, tgid) = (std::mem::take(&mut live.samples), live.pid);
         self.post(Target::of(&self.units, answer.request), cost, tgid);
@@ -260,6 +268,16 @@ impl Engine {
             return true;
         }
         live.cause.waits = false;
+        let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed);
+        // Of those that send for others it would have been seen for whom, by now.
+        if task != 0
+            && live.first_reply != 0
+            && self.wakers.is_own(tgid, task, passed)
+            && let Some(answer) = live.lent.take()
+        {
+            live.passed_on = true;
+            self.tell(slot, &answer, Some(LENT));
+        }
         false
     }
 }

@@ -34,6 +34,7 @@ impl Engine {
         self.head_bytes = head_bytes;
         self.trim_heads();
         self.entities.tick(now);
+        self.wakers.tick(now);
         self.report_long(out);
         self.let_rest();
         self.trim_loops();
