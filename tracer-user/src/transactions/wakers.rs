@@ -276,7 +276,7 @@ impl Engine {
                 }
                 return false;
             }
-            let trusted = self.wakers.processes.get(&tgid).is_some_and(Trust::is_earned);
+            let trusted = self.wakers.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
             if !again && (!trusted || self.entities.is_made_for_open(tgid, waker, &over)) {
                 return false;
             }
