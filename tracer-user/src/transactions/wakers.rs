@@ -13,9 +13,10 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{Kin, Op};
+use tracer_common::runtime::KIND_GO;
 
 use super::engine::Engine;
-use super::entities::{Id, Works, is_named};
+use super::entities::{Id, Works, is_named, kind};
 use super::live::{Handed, Slot};
 use crate::guard::room::Room;
 use crate::model::{Nanos, Side};
@@ -248,7 +249,15 @@ impl Engine {
         // with that.
         let givers = |start: Nanos| {
             let before = relay.givers.iter().filter(|(giver, at)| {
-                let somebody = || *giver != relay.served && self.entities.works_for_somebody(tgid, *giver);
+                let somebody = || {
+                    *giver != relay.served
+                        && if kind(*giver) == KIND_GO {
+                            // Workers that a request once started wake each other by locks.
+                            self.entities.serves(tgid, *giver)
+                        } else {
+                            self.entities.works_for_somebody(tgid, *giver)
+                        }
+                };
                 *at > since && *at <= start && (*giver == wakee || somebody())
             });
             let mut before = before.map(|(giver, _)| *giver);
