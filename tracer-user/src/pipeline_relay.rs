@@ -33,6 +33,14 @@ impl Pipeline {
         self.outputs = outputs;
     }
 
+    /// Adds what became known of transactions and ends to what other agents are to be told.
+    pub fn sweep_outgoing(&mut self) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.relay_sweep(&mut outputs);
+        self.give(&mut outputs);
+        self.outputs = outputs;
+    }
+
     /// What other agents are to be told since last taken.
     pub fn take_outgoing(&mut self) -> std::vec::Drain<'_, Outgoing> {
         self.outgoing.drain(..)
