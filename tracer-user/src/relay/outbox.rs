@@ -127,6 +127,7 @@ mod tests {
             sampled: None,
             service: "".into(),
             class: "".into(),
+            carried: None,
         };
         Outgoing::Context { far: IpAddr::from([10, 0, 0, 1]), context }
     }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::bell::Bell;
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
-use super::message::{Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
+use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Trust;
 use super::{Agent, Received};
 
@@ -171,6 +171,7 @@ impl Session {
         if hello.version.min(VERSION) < hello.least.max(VERSION_LEAST) {
             return Err(Ended::Version { least: hello.least, version: hello.version });
         }
+        encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
         Ok(Self { agent, writer, reader, decoder, encoder })
     }
@@ -212,7 +213,7 @@ async fn speak(
         let (mut said, mut contexts) = (0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
-                if summaries % TIMED != 0 {
+                if !summaries.is_multiple_of(TIMED) {
                     summary.start = 0;
                 }
                 summaries += 1;
@@ -220,8 +221,7 @@ async fn speak(
             encoder.put(message, &mut bytes);
             said += u64::from(*message != Message::Alive);
             contexts += u64::from(matches!(message, Message::Context(_)));
-            // A message and the names before it are shorter than a thousand bytes.
-            if bytes.len() > CONTENT - 1024 {
+            if bytes.len() > CONTENT - CONTEXT_MOST {
                 if let Err(why) = writer.send(&bytes).await {
                     return why.into();
                 }

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod live;
 pub mod lookups;
 pub mod loops;
+mod passed;
 pub mod relayed;
 mod report;
 pub mod tags;

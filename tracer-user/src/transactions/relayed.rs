@@ -265,6 +265,7 @@ impl Engine {
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.contact = Contact::Yes;
         }
+        self.inherit(slot);
         if ended && !answered {
             self.answer_later(slot);
         }
