@@ -56,6 +56,7 @@ http {{ access_log off; keepalive_requests 1000000;
   uwsgi_temp_path {base}/d; scgi_temp_path {base}/e;
   upstream next {{ server {upstream}; keepalive 64; keepalive_requests 1000000; }}
   server {{ listen {PORT} backlog=1024;
+    location /near/ {{ return 200 \"here\"; }}
     location / {{ proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n"
         );
         let file = dir.join("nginx.conf");
@@ -73,7 +74,19 @@ http {{ access_log off; keepalive_requests 1000000;
 
 /// Load whose ids begin with `prefix`; how many requests were answered.
 pub fn load(hosts: &Hosts, front: SocketAddr, prefix: &str, connections: u64, requests: u64) -> u64 {
-    let plan = |c| (0..requests / connections).map(move |r| Request::get(format!("/hop/{prefix}-{c}-{r}"))).collect();
+    paced(hosts, front, &format!("/hop/{prefix}"), (connections, requests), Duration::ZERO)
+}
+
+/// The same for targets that begin with `path`; each connection pauses before each request. nginx itself answers `/near/`.
+pub fn paced(
+    hosts: &Hosts,
+    front: SocketAddr,
+    path: &str,
+    (connections, requests): (u64, u64),
+    pause: Duration,
+) -> u64 {
+    let request = |c, r| Request { pause, ..Request::get(format!("{path}-{c}-{r}")) };
+    let plan = |c| (0..requests / connections).map(move |r| request(c, r)).collect();
     let loaded = hosts.inside(1, || load::run(front, (0..connections).map(plan).collect()));
     assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     loaded.answers.len() as u64

@@ -8,6 +8,10 @@ use crate::agent::{Agent, binary};
 pub use crate::star::Nat;
 use crate::star::Star;
 
+/// What agents of tests keep of a transaction: a member of baggage; and a service class that the application's agent gives.
+const LADEN: &str = "[transactions]\nbaggage = [\"tenant\"]\n\
+    [[class]]\nname = \"laden\"\nservice_class = \"gold\"\nservice = \"application\"\npath = \"/hop/laden*\"\n";
+
 /// Port the agents of hosts speak to each other on.
 pub const RELAY: u16 = 19465;
 
@@ -82,7 +86,7 @@ impl Hosts {
     ) -> Agent {
         let listen = self.relay(host).to_string();
         let config = dir.join(format!("{name}.toml"));
-        let text = format!("[relay]\nport = {RELAY}\n");
+        let text = format!("[relay]\nport = {RELAY}\n{LADEN}");
         std::fs::write(&config, text).unwrap_or_else(|error| panic!("{}: {error}", config.display()));
         let config = config.display().to_string();
         let mut all = vec!["--own-netns", "--config", &config, "--relay", &listen];

@@ -4,9 +4,11 @@
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, units_of};
 use tracer_tests::hosts::{Hosts, Nat};
+use tracer_tests::http::Connection;
 use tracer_tests::units::Unit;
 use tracer_tests::{begin, figure, say, scratch, truth, wait};
 
@@ -48,10 +50,40 @@ fn translated(name: &str, nat: Nat) {
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{name}");
     assert!(edges.matched as f64 >= 0.9999 * (EDGES * sent) as f64, "{name}: {edges:?} of {}", EDGES * sent);
     assert!(edges.whole as f64 >= 0.999 * sent as f64, "{name}: {edges:?}: chains of one transaction");
+    if nat.source && nat.destination {
+        laden(&hosts, &chain, &agents);
+    }
     network_time(&units);
     clocks(&hosts, &agents);
     for agent in agents {
         agent.stop();
+    }
+}
+
+/// What a request says beside its parent comes down to where no header does: the application passes none on.
+fn laden(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
+    let head = "GET /hop/laden-0-0 HTTP/1.1\r\nHost: a\r\n\
+                traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\r\ntracestate: vendor=1\r\n\
+                baggage: user=planted-name,tenant=t1\r\n\r\n";
+    let status = hosts.inside(1, || {
+        let mut connection = Connection::open(chain.front).expect("a connection");
+        connection.send(head.as_bytes()).expect("sent");
+        connection.reply("GET").expect("a reply").status
+    });
+    assert_eq!(status, 200);
+    // The agents of the application and of the origin.
+    for (agent, from) in [(&agents[2], "traceparent"), (&agents[3], "relay")] {
+        let unit = wait("the unit to be reported", Duration::from_secs(20), || {
+            let text = std::fs::read_to_string(&agent.transactions).unwrap_or_default();
+            let mut units = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            units.find(|unit| unit["side"] == "server" && unit["attributes"]["url.path"] == "/hop/laden-0-0")
+        });
+        assert_eq!(unit["parent_from"], from, "{unit}");
+        assert_eq!(unit["trace_id"], "0af7651916cd43dd8448eb211c80319c", "{unit}");
+        let said = &unit["attributes"];
+        assert_eq!(said["tracer.parent.sampled"], false, "{unit}");
+        assert_eq!((&said["baggage.tenant"], &said["tracer.service_class"]), (&"t1".into(), &"gold".into()), "{unit}");
+        assert!(!unit.to_string().contains("planted-name"), "nobody asked for that member of baggage");
     }
 }
 

@@ -142,6 +142,7 @@ struct WatchdogFile {
 #[serde(deny_unknown_fields)]
 struct RuleFile {
     name: Spanned<String>,
+    service_class: Option<Spanned<String>>,
     service: Option<String>,
     #[serde(default)]
     method: Vec<String>,
@@ -471,8 +472,13 @@ fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError>
             )
         })
     });
+    let is_name = |text: &str| (1..=64).contains(&text.trim().len()) && !text.chars().any(char::is_control);
+    if let Some(class) = rule.service_class.as_ref().filter(|class| !is_name(class.get_ref())) {
+        return Err(source.wrong(&class.span(), "expected a service class of 1 to 64 bytes, such as \"gold\""));
+    }
     Ok(Rule {
         name: Arc::from(rule.name.get_ref().as_str()),
+        service_class: rule.service_class.as_ref().map(|class| Arc::from(class.get_ref().trim())),
         service: rule.service.as_deref().map(Glob::new),
         methods: rule.method.iter().map(|method| method.as_str().into()).collect(),
         path,

@@ -216,7 +216,7 @@ impl Outcome {
     }
 }
 
-/// What a request carried of the transaction it belongs to, beside its parent's name.
+/// What a unit has of the transaction it belongs to, beside its parent's name: from its own headers, or from its parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// W3C `tracestate`, as it was; empty when there was none, or it was too long.
@@ -224,6 +224,8 @@ pub struct Carried {
     /// Members of W3C `baggage` that the configuration asks for: their names, and their values as they were
     /// (percent-encoded), bounded.
     pub baggage: Vec<(Arc<str>, Box<str>)>,
+    /// The service class that a rule gave it or a request above it; empty where none did.
+    pub service_class: Arc<str>,
 }
 
 /// The other end of a unit on another host, as that host's agent says.
@@ -307,7 +309,7 @@ pub struct Unit {
     /// Whether whoever sent it samples the transaction, where it says so.
     pub sampled: Option<bool>,
     /// What else it carried.
-    pub carried: Option<Box<Carried>>,
+    pub carried: Option<Arc<Carried>>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.

@@ -38,7 +38,7 @@ mod classing;
 #[path = "pipeline_relay.rs"]
 mod relayed;
 
-use classing::classify;
+use classing::{classify, classify_late};
 
 /// Most services that get a name of their own; what comes later shares one, visibly.
 const SERVICES: usize = 1024;
@@ -437,14 +437,14 @@ impl Pipeline {
     fn classify_early(&mut self, slot: Slot) {
         if let Some(live) = self.engine.unit(slot) {
             let class = classify(&mut self.classifier, &mut self.names, live, None);
-            self.engine.classify(slot, class);
+            self.engine.classify(slot, class, self.classifier.service_class(class));
         }
     }
 
     fn finished(&mut self, mut live: Live, verdicts: Verdicts) {
         let class = match live.class {
             Some(class) => class,
-            None => classify(&mut self.classifier, &mut self.names, &live, live.status),
+            None => classify_late(&mut self.classifier, &mut self.names, &mut live),
         };
         self.engine.settle(&live, class);
         for mut sample in std::mem::take(&mut live.samples) {
@@ -481,9 +481,9 @@ impl Pipeline {
             trace: verdicts.trace,
             parent: verdicts.parent,
             carrier: relayed::carrier(context, verdicts.parent, &live),
-            sampled: relayed::sampled(context, &live),
+            sampled: live.sampled,
             linked: producer.map(|context| Box::new(context.into())).or(live.linked),
-            carried: live.request.carried,
+            carried: live.passed,
             side: live.side,
             protocol: live.protocol,
             service: live.service,

@@ -19,3 +19,12 @@ pub(super) fn classify(classifier: &mut Classifier, names: &mut Names, live: &Li
     };
     classifier.classify(names, &facts)
 }
+
+/// The class of a unit that is over, and the service class which that one's rule says.
+pub(super) fn classify_late(classifier: &mut Classifier, names: &mut Names, live: &mut Live) -> ClassId {
+    let class = classify(classifier, names, live, live.status);
+    if let Some(service_class) = classifier.service_class(class) {
+        live.set_service_class(service_class);
+    }
+    class
+}

@@ -1,7 +1,5 @@
 //! What the pipeline hears of other agents, and what it wants them told.
 
-use tracer_common::tag::SAMPLED;
-
 use super::{Names, Pipeline, classify};
 use crate::model::{ClassId, Far, FarEnd, Nanos, Outcome, Side, UnitId};
 use crate::protocols::context::TraceParent;
@@ -33,6 +31,14 @@ impl Pipeline {
         self.outputs = outputs;
     }
 
+    /// Adds what became known of transactions and ends to what other agents are to be told.
+    pub fn sweep_outgoing(&mut self) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.relay_sweep(&mut outputs);
+        self.give(&mut outputs);
+        self.outputs = outputs;
+    }
+
     /// What other agents are to be told since last taken.
     pub fn take_outgoing(&mut self) -> std::vec::Drain<'_, Outgoing> {
         self.outgoing.drain(..)
@@ -59,6 +65,7 @@ impl Pipeline {
 
     /// The other end of a call is told of it, as far as it was not.
     pub(super) fn tell(&mut self, slot: Slot) {
+        self.engine.inherit(slot);
         let Some(told) = self.engine.context(slot) else { return };
         let Some(live) = self.engine.unit(slot) else { return };
         let class = match live.class {
@@ -105,9 +112,10 @@ fn context(names: &Names, told: Told, live: &Live, class: ClassId) -> Outgoing {
         parent: live.id,
         settled,
         broadcast: false,
-        sampled: None,
+        sampled: live.sampled,
         service: names.service(live.service),
         class: names.class(class).map_or_else(|| "".into(), |info| info.name.clone()),
+        carried: live.passed.clone(),
     };
     Outgoing::Context { far, context }
 }
@@ -141,12 +149,6 @@ pub(super) fn carrier(context: Option<TraceParent>, parent: Option<UnitId>, live
         (Some(_), Side::Server) if live.relayed_parent().is_some() => "relay",
         (Some(_), Side::Server) => "tcp_option",
     }
-}
-
-/// Whether the caller wants it sampled, where it said so.
-pub(super) fn sampled(context: Option<TraceParent>, live: &Live) -> Option<bool> {
-    let came = || live.tag.filter(|tag| live.side == Side::Server && tag.parent.is_some()).map(|tag| tag.flags);
-    context.map(|context| context.flags).or_else(came).map(|flags| flags & SAMPLED == SAMPLED)
 }
 
 /// What a unit of `duration` nanoseconds shows of its other end.

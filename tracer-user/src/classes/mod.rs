@@ -133,6 +133,8 @@ pub struct Classifier {
     status_rules: bool,
     services: FxHashMap<ServiceId, Service>,
     ids: HashMap<(ServiceId, &'static str, Side, Arc<str>), ClassId>,
+    /// Service classes of the classes that rules name.
+    service_classes: FxHashMap<ClassId, Arc<str>>,
     cache: FxHashMap<u64, Vec<(Key, ClassId)>>,
     cached: usize,
     bounds: Bounds,
@@ -162,6 +164,7 @@ impl Classifier {
             config: config.clone(),
             services: FxHashMap::default(),
             ids: HashMap::new(),
+            service_classes: FxHashMap::default(),
             cache: FxHashMap::default(),
             cached: 0,
             bounds: Bounds::default(),
@@ -206,6 +209,11 @@ impl Classifier {
         self.status_rules
     }
 
+    /// The service class that a class's rule says; of several rules with one name the first that was met.
+    pub fn service_class(&self, class: ClassId) -> Option<&Arc<str>> {
+        self.service_classes.get(&class)
+    }
+
     /// Classes of a service so far.
     pub fn classes(&self, service: ServiceId) -> usize {
         self.services.get(&service).map_or(0, |service| service.classes)
@@ -223,7 +231,16 @@ impl Classifier {
             let hit = self.config.rules.iter().find(|rule| rule.fits(facts, &service_name, &self.headers));
             if let Some(rule) = hit {
                 let (name, route) = (Arc::clone(&rule.name), Arc::from(""));
-                return self.id(names, facts, name, route, true);
+                let service_class = rule.service_class.clone();
+                let id = self.id(names, facts, Arc::clone(&name), route, true);
+                // Where there was no room it is counted under a parent, which others share.
+                if let Some(service_class) = service_class
+                    && !self.service_classes.contains_key(&id)
+                    && names.class(id).is_some_and(|info| info.name == name)
+                {
+                    self.service_classes.insert(id, service_class);
+                }
+                return id;
             }
         }
         let hash = hash(facts);

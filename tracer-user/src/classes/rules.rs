@@ -112,6 +112,8 @@ pub struct HeaderMatch {
 pub struct Rule {
     /// Name of the class.
     pub name: Arc<str>,
+    /// Service class of its requests and of all they cause.
+    pub service_class: Option<Arc<str>>,
     /// Service.
     pub service: Option<Glob>,
     /// Methods, any of them.

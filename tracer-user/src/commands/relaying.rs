@@ -1,7 +1,11 @@
 //! Between the pipeline and the agents of other hosts: what they said goes in before the next records, what they are to
 //! be told comes out after.
 
+use std::io;
 use std::net::SocketAddr;
+
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
 use super::Failure;
 use super::agent::Agent;
@@ -12,13 +16,22 @@ use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 use crate::record::Kind;
 use crate::relay;
+use crate::relay::Outgoing;
 use crate::relay::event::{Event, Mode};
 use crate::relay::hub::Hub;
+use crate::relay::outbox::Outbox;
 
 /// Messages after which records get their turn.
 const MESSAGES: usize = 4096;
 /// The pipeline learns that time passed at least this often while agents may wait for word; nanoseconds.
 const TIME: Nanos = 10_000_000;
+/// Waits of the loop that nobody shortens, milliseconds: under load it looks often enough.
+const SHORT: i32 = 4;
+/// While calls to hosts with agents are made, and so long after the last, the loop looks at least every [`CALLING_WAIT`]
+/// milliseconds: their other ends wait for word of them.
+const CALLING: Nanos = 2_000_000_000;
+/// See [`CALLING`].
+const CALLING_WAIT: i32 = 10;
 
 /// The agent's part of the relay.
 #[derive(Debug)]
@@ -26,6 +39,9 @@ pub(super) struct Relaying {
     hub: Hub,
     mode: Mode,
     told: Nanos,
+    outbox: Outbox,
+    /// When a call to another host was last seen.
+    called: Nanos,
     _runtime: Background,
 }
 
@@ -37,12 +53,10 @@ impl Relaying {
         }
         let settings = config.settings().map_err(Failure::Relay)?;
         let own = relay::Agent { number: seed.max(1), host: host.into() };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("tracer-relay")
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::Running(format!("no thread for other agents: {error}")))?;
+        // One thread: a scheduler for several costs more at each wake-up than what most of them are for.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let no_thread = |error: io::Error| Failure::Running(format!("no thread for other agents: {error}"));
+        let runtime = runtime.map_err(no_thread)?;
         let hub = runtime.block_on(Hub::start(settings, own)).map_err(|error| {
             Failure::Running(match config.listen {
                 Some(listen) if config.nats.is_none() => {
@@ -51,7 +65,8 @@ impl Relaying {
                 _ => format!("cannot speak to other agents: {error}"),
             })
         })?;
-        Ok(Some(Self { hub, mode: Mode::Off, told: 0, _runtime: Background(Some(runtime)) }))
+        let runtime = Background::start(runtime).map_err(no_thread)?;
+        Ok(Some(Self { hub, mode: Mode::Off, told: 0, outbox: Outbox::default(), called: 0, _runtime: runtime }))
     }
 
     /// Where other agents are listened to.
@@ -60,15 +75,23 @@ impl Relaying {
     }
 }
 
-/// A runtime that is not waited for: whoever is spoken to may not answer.
+/// A runtime in a thread of its own, which is not waited for at the end: whoever is spoken to may not answer.
 #[derive(Debug)]
-struct Background(Option<tokio::runtime::Runtime>);
+struct Background {
+    /// Dropped with this: then it ends.
+    _goes_on: oneshot::Sender<()>,
+}
 
-impl Drop for Background {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+impl Background {
+    fn start(runtime: Runtime) -> io::Result<Self> {
+        let (goes_on, over) = oneshot::channel();
+        let run = move || {
+            // Either way it is over: nothing is ever sent.
+            let _ = runtime.block_on(over);
             runtime.shutdown_background();
-        }
+        };
+        std::thread::Builder::new().name("tracer-relay".into()).spawn(run)?;
+        Ok(Self { _goes_on: goes_on })
     }
 }
 
@@ -107,16 +130,52 @@ impl Agent {
     /// Tells other agents what there is to tell.
     pub(super) fn tell(&mut self, pipeline: &mut Pipeline) {
         let outgoing = pipeline.take_outgoing();
-        match &self.relaying {
-            Some(relaying) => relaying.hub.send(outgoing.collect()),
-            None => drop(outgoing),
+        let Some(Relaying { hub, mode, outbox, called, .. }) = &mut self.relaying else { return drop(outgoing) };
+        let now = monotonic();
+        for outgoing in outgoing {
+            if matches!(outgoing, Outgoing::Context { .. }) && *mode == Mode::Waits {
+                *called = now;
+            }
+            outbox.put(now, outgoing);
         }
+        if outbox.due().is_some_and(|due| due <= now) {
+            // Most of what it finds goes in the place of what waits.
+            pipeline.sweep_outgoing();
+            pipeline.take_outgoing().for_each(|outgoing| outbox.put(now, outgoing));
+            hub.send(outbox.take(now));
+        }
+    }
+
+    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and until one of them says something
+    /// where it is long. Gives how long it was to be.
+    pub(super) fn rest(&mut self, wait: i32) -> i32 {
+        let Some(Relaying { hub, outbox, called, .. }) = &mut self.relaying else {
+            self.rings.wait(wait, None);
+            return wait;
+        };
+        if wait <= SHORT {
+            self.rings.wait(wait, None);
+            return wait;
+        }
+        let now = monotonic();
+        let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
+        let due =
+            outbox.due().map_or(i32::MAX, |due| i32::try_from(due.saturating_sub(now) / 1_000_000 + 1).unwrap_or(wait));
+        let bell = hub.bell();
+        bell.want();
+        if hub.is_quiet() {
+            self.rings.wait(wait.min(due), Some(bell.fd()));
+        }
+        bell.quiet();
+        wait
     }
 
     /// About once a second: figures and states of the other agents.
     pub(super) fn count_relayed(&mut self, pipeline: &Pipeline) {
-        let Some(relaying) = &self.relaying else { return };
-        let outcomes = relaying.hub.outcomes().with(pipeline.relay_outcomes());
+        let Some(relaying) = &mut self.relaying else { return };
+        relaying.outbox.give_back();
+        let mut outcomes = relaying.hub.outcomes().with(pipeline.relay_outcomes());
+        outcomes.dropped += relaying.outbox.dropped;
         pipeline.metrics.set_relay(&outcomes.all());
         let listen = relaying.listen().map(|listen| listen.to_string());
         let mut peers = relaying.hub.peers();

@@ -193,7 +193,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             1..=FEW => (wait * 2).min(CALM_WAIT),
             _ => BUSY_WAIT,
         };
-        agent.rings.wait(wait);
+        wait = agent.rest(wait);
     }
 
     // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.

@@ -1,6 +1,6 @@
 //! Events up: drains the rings of events and the ring of stacks.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use aya::maps::{MapData, RingBuf};
 
@@ -42,11 +42,13 @@ impl Rings {
         drain(&mut self.samples, limit, take)
     }
 
-    /// Sleeps until the kernel side says a ring fills up or `millis` have passed.
-    pub fn wait(&mut self, millis: i32) {
-        let mut poll = libc::pollfd { fd: self.wake.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid entry.
-        unsafe { libc::poll(&raw mut poll, 1, millis) };
+    /// Sleeps until the kernel side says a ring fills up, `millis` have passed, or `also` can be read.
+    pub fn wait(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // A negative descriptor is skipped.
+        let mut poll = [entry(self.wake.as_raw_fd()), entry(also.map_or(-1, |fd| fd.as_raw_fd()))];
+        // SAFETY: as many valid entries as it is told.
+        unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, millis) };
         drain(&mut self.wake, usize::MAX, &mut |_| ());
     }
 }

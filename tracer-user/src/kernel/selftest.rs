@@ -123,7 +123,7 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
         if complete || Instant::now() > end {
             break;
         }
-        rings.wait(5);
+        rings.wait(5, None);
     }
     Ok(sockets.into_iter().map(|(family, from, to, pages)| judge(family, &seen, from, to, pages)).collect())
 }

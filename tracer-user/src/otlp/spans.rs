@@ -80,9 +80,6 @@ fn span(finished: &Finished) -> Span {
     if !unit.carrier.is_empty() {
         all.push(KeyValue::text("tracer.parent.carrier", unit.carrier));
     }
-    if let Some(sampled) = unit.sampled {
-        all.push(KeyValue::of("tracer.parent.sampled", Value::Bool(sampled)));
-    }
     all.push(KeyValue::of("tracer.context_switches", Value::Int(unit.cost.switches as i64)));
     for (key, nanos) in [
         ("tracer.queue.time", unit.queue()),
@@ -135,10 +132,11 @@ fn link((trace, unit): &(TraceId, UnitId)) -> Link {
     Link { trace_id: trace.0.to_be_bytes().to_vec(), span_id: unit.0.to_be_bytes().to_vec() }
 }
 
-/// What is sent is sampled, whoever says otherwise: `tracer.parent.sampled` keeps that.
+/// Whether it is sampled is what its transaction said (W3C trace flags), where somebody did; what is sent here was chosen by
+/// the transaction's id.
 fn flags(unit: &Unit) -> u32 {
     let remote = if unit.side == Side::Server && unit.parent.is_some() { REMOTE } else { 0 };
-    1 | REMOTE_KNOWN | remote
+    u32::from(unit.sampled != Some(false)) | REMOTE_KNOWN | remote
 }
 
 fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {

@@ -178,8 +178,8 @@ impl Contexts {
         });
         // A state is W3C's, and means nothing without its parent.
         let state = if self.w3c.is_some() { self.state } else { Box::default() };
-        let carried =
-            (!state.is_empty() || !self.baggage.is_empty()).then(|| Box::new(Carried { state, baggage: self.baggage }));
+        let carried = (!state.is_empty() || !self.baggage.is_empty())
+            .then(|| Box::new(Carried { state, baggage: self.baggage, ..Carried::default() }));
         (self.w3c.or(self.b3).or(several), carried)
     }
 }

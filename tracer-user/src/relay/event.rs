@@ -95,6 +95,7 @@ mod tests {
             sampled: Some(true),
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
+            carried: None,
         });
         let agent = Agent { number: 7, host: Arc::from("far") };
         for event in [Event::Time, Event::Mode(Mode::Waits), Event::Mode(Mode::Off), Event::Said(agent, context)] {

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
+use super::bell::Bell;
 use super::channel::{Broken, End, Link};
 use super::event::Mode;
 use super::message::Message;
@@ -117,6 +118,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Hub {
     queue: mpsc::Sender<Vec<Outgoing>>,
     inbox: mpsc::Receiver<Received>,
+    bell: Arc<Bell>,
     state: Arc<State>,
     /// Where it listens.
     pub listen: Option<SocketAddr>,
@@ -137,13 +139,15 @@ impl Hub {
         };
         let listen = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let (queue, waiting) = mpsc::channel(BATCHES);
-        let (sender, inbox) = mpsc::channel(BATCHES);
+        let (sender, received) = mpsc::channel(BATCHES);
         let state = Arc::new(State::default());
         let nats = match &settings.nats {
             Some(url) => Some(Nats::connect(url).await?),
             None => None,
         };
-        let common = Common { settings: Arc::new(settings), own, state: Arc::clone(&state), nats, inbox: sender };
+        let bell = Arc::new(Bell::new()?);
+        let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&bell)));
+        let common = Common { settings, own, state: Arc::clone(&state), nats, inbox };
         if let Some(nats) = common.nats.clone() {
             tokio::spawn(meet(nats, common.clone()));
         }
@@ -151,7 +155,7 @@ impl Hub {
             tokio::spawn(accept(listener, common.clone()));
         }
         tokio::spawn(Router::new(common).run(waiting));
-        Ok(Self { queue, inbox, state, listen })
+        Ok(Self { queue, inbox: received, bell, state, listen })
     }
 
     /// Sends, or counts what finds no room.
@@ -165,6 +169,16 @@ impl Hub {
     /// What other agents said, if anything.
     pub fn receive(&mut self) -> Option<Received> {
         self.inbox.try_recv().ok()
+    }
+
+    /// Rings when another agent sent contexts. After [`Bell::want`] look whether [`Self::is_quiet`].
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Whether [`Self::receive`] has nothing.
+    pub fn is_quiet(&self) -> bool {
+        self.inbox.is_empty()
     }
 
     /// What there is to expect.
@@ -209,10 +223,15 @@ struct Common {
     state: Arc<State>,
     /// Where agents meet, in the place of dialling each other.
     nats: Option<Nats>,
-    inbox: mpsc::Sender<Received>,
+    /// What others said, and what wakes its reader.
+    inbox: (mpsc::Sender<Received>, Arc<Bell>),
 }
 
 impl Common {
+    fn inbox(&self) -> (&mpsc::Sender<Received>, &Bell) {
+        (&self.inbox.0, &self.inbox.1)
+    }
+
     /// A line of `/api/v1/peers`.
     fn enter(&self, address: String, direction: &'static str) -> u64 {
         let id = self.state.next.fetch_add(1, Ordering::Relaxed);
@@ -295,7 +314,7 @@ impl Common {
         session.agent = agent.clone();
         let (sender, mut outbox) = mpsc::channel(QUEUE);
         lock(&self.state.accepted).insert(agent.number, sender.clone());
-        let ended = session.run(Takes::Contexts, &mut outbox, &self.inbox, &traffic, |_| ()).await;
+        let ended = session.run(Takes::Contexts, &mut outbox, self.inbox(), &traffic, |_| ()).await;
         {
             let mut accepted = lock(&self.state.accepted);
             // It may have come again meanwhile.
@@ -322,7 +341,7 @@ impl Common {
                     reached.store(true, Ordering::Relaxed);
                     (wait, known) = (FIRST_WAIT, true);
                     let heard = |said: &[Message]| self.learn(said, way);
-                    let ended = session.run(Takes::Summaries, &mut outbox, &self.inbox, &traffic, heard).await;
+                    let ended = session.run(Takes::Summaries, &mut outbox, self.inbox(), &traffic, heard).await;
                     reached.store(false, Ordering::Relaxed);
                     self.down(id, true, &ended);
                     if ended.is_hostile() {
@@ -392,7 +411,7 @@ async fn accept(listener: TcpListener, common: Common) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = common.inbox.closed() => return,
+            () = common.inbox.0.closed() => return,
         };
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
@@ -425,7 +444,7 @@ async fn meet(nats: Nats, common: Common) {
             log::error!("relay: agents cannot reach this one by way of {server} any more: {why}");
         }
         () = admit => {}
-        () = common.inbox.closed() => {}
+        () = common.inbox.0.closed() => {}
     }
 }
 

@@ -47,6 +47,7 @@ fn context(seq: u32) -> Outgoing {
         sampled: None,
         service: "shop".into(),
         class: "GET /".into(),
+        carried: None,
     };
     Outgoing::Context { far: IpAddr::from([127, 0, 0, 1]), context }
 }

@@ -26,6 +26,7 @@ fn given(request: u32, parent: u64, from: u64, settled: bool) -> Given {
         sampled: None,
         service: Arc::from(""),
         class: Arc::from(""),
+        carried: None,
     };
     Given { context, from: agent(from) }
 }

@@ -2,16 +2,16 @@
 //!
 //! A message is one byte of kind, one of length, and that many bytes, integers in network order. A receiver skips kinds it
 //! does not know and bytes behind those it knows: later versions may add both. Which version is spoken is the smaller of
-//! what both [`Hello`]s say.
+//! what both [`Hello`]s say: from 2 on messages of [`MORE`] go before a context, with what else came down its transaction.
 
 use std::sync::Arc;
 
 use super::key::Key;
 use super::recent::{Heard, Sent};
-use crate::model::{TraceId, UnitId};
+use crate::model::{Carried, TraceId, UnitId};
 
 /// The version this agent speaks, and the least it understands.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// See [`VERSION`].
 pub const VERSION_LEAST: u16 = 1;
 /// What a conversation begins with, so that whoever is no agent is known at once.
@@ -20,6 +20,16 @@ pub const MAGIC: [u8; 4] = *b"TRCR";
 pub const NAME_MOST: usize = 120;
 /// Names one side may introduce on one session; later ones are not told.
 pub const NAMES_MOST: usize = 4096;
+/// Most of what else came down a transaction that is told with one context, bytes: whoever waits for its request keeps it.
+pub const CARRIED_MOST: usize = 768;
+/// Most of one member's value, bytes.
+const VALUE_MOST: usize = 128;
+/// Most bytes of a context, with the names and all else before it: more is added to a frame only where as much is left.
+pub const CONTEXT_MOST: usize = 4096;
+/// Most members of baggage told with one context.
+pub const MEMBERS_MOST: usize = 8;
+/// First version that knows [`MORE`].
+const VERSION_MORE: u16 = 2;
 
 /// The first message each way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +63,8 @@ pub struct Context {
     pub service: Arc<str>,
     /// Request class of the call.
     pub class: Arc<str>,
+    /// What else came down its transaction; `None` where nothing did, and from agents of version 1. Never empty.
+    pub carried: Option<Arc<Carried>>,
 }
 
 /// A request was answered: what its caller cannot know.
@@ -116,6 +128,16 @@ const CONTEXT: u8 = 3;
 const SUMMARY: u8 = 4;
 const ALIVE: u8 = 5;
 const SETTLES: u8 = 6;
+/// Something of the next context: a byte says what, the rest is that.
+const MORE: u8 = 7;
+
+/// What [`MORE`] holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
+/// its value.
+const SERVICE_CLASS: u8 = 1;
+const STATE: u8 = 2;
+const MEMBER: u8 = 3;
+/// Most of [`STATE`] in one message, bytes.
+const PIECE: usize = 250;
 
 const SETTLED: u8 = 1;
 const BROADCAST: u8 = 2;
@@ -125,13 +147,25 @@ const ERROR: u8 = 1;
 const START: u8 = 2;
 
 /// Writes messages of one session: names are introduced once and then go by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Encoder {
     names: rustc_hash::FxHashMap<Arc<str>, u16>,
     sent: Sent,
+    version: u16,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self { names: rustc_hash::FxHashMap::default(), sent: Sent::default(), version: VERSION }
+    }
 }
 
 impl Encoder {
+    /// The version spoken on this session from here on.
+    pub fn speak(&mut self, version: u16) {
+        self.version = version;
+    }
+
     /// Appends a message, with the names it needs before it.
     pub fn put(&mut self, message: &Message, out: &mut Vec<u8>) {
         match message {
@@ -150,6 +184,11 @@ impl Encoder {
                         out.extend(context.trace.0.to_be_bytes());
                         put_number(back, out);
                     });
+                }
+                if let Some(carried) = &context.carried
+                    && self.version >= VERSION_MORE
+                {
+                    self.more(carried, out);
                 }
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
@@ -194,6 +233,43 @@ impl Encoder {
         }
     }
 
+    /// What goes before a context: as much as fits, each thing as a whole.
+    fn more(&mut self, carried: &Carried, out: &mut Vec<u8>) {
+        let mut room = CARRIED_MOST;
+        let mut fits = |len: usize| {
+            let left = room.checked_sub(len);
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let class = &carried.service_class;
+        if !class.is_empty() && fits(class.len()) {
+            let number = self.name(class, out);
+            framed(MORE, out, |out| {
+                out.push(SERVICE_CLASS);
+                put_number(u64::from(number), out);
+            });
+        }
+        if !carried.state.is_empty() && fits(carried.state.len()) {
+            for piece in carried.state.as_bytes().chunks(PIECE) {
+                framed(MORE, out, |out| {
+                    out.push(STATE);
+                    out.extend(piece);
+                });
+            }
+        }
+        for (name, value) in carried.baggage.iter().take(MEMBERS_MOST) {
+            let value = bounded(value, VALUE_MOST);
+            if !name.is_empty() && fits(name.len().min(NAME_MOST) + value.len()) {
+                let number = self.name(name, out);
+                framed(MORE, out, |out| {
+                    out.push(MEMBER);
+                    put_number(u64::from(number), out);
+                    out.extend(value.as_bytes());
+                });
+            }
+        }
+    }
+
     /// The number of a name, introduced where it is new; 0 for none and for those there is no room for.
     fn name(&mut self, name: &Arc<str>, out: &mut Vec<u8>) -> u16 {
         if name.is_empty() {
@@ -218,6 +294,35 @@ impl Encoder {
 pub struct Decoder {
     names: Vec<Arc<str>>,
     heard: Heard,
+    /// Of the next context.
+    more: More,
+}
+
+/// What came before a context.
+#[derive(Debug, Default)]
+struct More {
+    /// Bytes of it.
+    len: usize,
+    service_class: Arc<str>,
+    state: Vec<u8>,
+    baggage: Vec<(Arc<str>, Box<str>)>,
+}
+
+impl More {
+    /// All of it, for the context it was before.
+    fn take(&mut self) -> Result<Option<Arc<Carried>>, Garbage> {
+        if self.len == 0 {
+            return Ok(None);
+        }
+        let Self { service_class, state, baggage, .. } = std::mem::take(self);
+        let state: Box<str> = plain(&state, CARRIED_MOST).into();
+        let members: usize = baggage.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if service_class.len() + state.len() + members > CARRIED_MOST {
+            return Err(Garbage::Value);
+        }
+        let carried = Carried { state, baggage, service_class };
+        Ok((carried != Carried::default()).then(|| Arc::new(carried)))
+    }
 }
 
 impl Decoder {
@@ -275,6 +380,7 @@ impl Decoder {
                     sampled: (flags & SAMPLING != 0).then_some(flags & SAMPLED != 0),
                     service,
                     class,
+                    carried: self.more.take()?,
                 };
                 if !context.settled {
                     self.heard.put(&context);
@@ -298,9 +404,41 @@ impl Decoder {
                 let (duration, queue, cpu) = (fields.number()?, fields.number()?, fields.number()?);
                 Message::Summary(Summary { key, unit, duration, queue, cpu, start, status, error: flags & ERROR != 0 })
             }
+            MORE => {
+                let [what] = fields.take()?;
+                self.more(what, fields)?;
+                return Ok(None);
+            }
             ALIVE => Message::Alive,
             _ => return Ok(None),
         }))
+    }
+
+    fn more(&mut self, what: u8, mut fields: Fields<'_>) -> Result<(), Garbage> {
+        match what {
+            SERVICE_CLASS => {
+                self.more.service_class = self.name(fields.number()?)?;
+                self.more.len += self.more.service_class.len();
+            }
+            STATE => {
+                self.more.len += fields.0.len();
+                self.more.state.extend(fields.0);
+            }
+            MEMBER => {
+                let (name, value) = (self.name(fields.number()?)?, plain(fields.0, VALUE_MOST));
+                if !name.is_empty() {
+                    self.more.len += name.len() + value.len();
+                    self.more.baggage.push((name, Box::from(&*value)));
+                }
+            }
+            // Of a later version.
+            _ => {}
+        }
+        if self.more.len > CARRIED_MOST || self.more.baggage.len() > MEMBERS_MOST {
+            Err(Garbage::Value)
+        } else {
+            Ok(())
+        }
     }
 
     fn name(&self, number: u64) -> Result<Arc<str>, Garbage> {
@@ -339,15 +477,26 @@ fn put_number(mut number: u64, out: &mut Vec<u8>) {
 
 /// As much of a name as is told.
 pub(super) fn cut(name: &str) -> &str {
-    let end = (0..=NAME_MOST.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
-    name.get(..end).unwrap_or_default()
+    bounded(name, NAME_MOST)
+}
+
+/// The first characters of a text, at most so many bytes.
+fn bounded(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
 }
 
 /// A name from outside: shown to people, so without what steers terminals, and no longer than one that is told: each byte
 /// that is no text becomes three.
 pub(super) fn text(bytes: &[u8]) -> Arc<str> {
-    let text = String::from_utf8_lossy(bytes);
-    Arc::from(cut(&text.chars().filter(|c| !c.is_control()).collect::<String>()))
+    Arc::from(&*plain(bytes, NAME_MOST))
+}
+
+/// Text from outside, likewise; at most so many bytes.
+fn plain(bytes: &[u8], most: usize) -> String {
+    let mut text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
+    text.truncate(bounded(&text, most).len());
+    text
 }
 
 /// What is left of a message.
@@ -379,94 +528,5 @@ impl Fields<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn some_key() -> impl Strategy<Value = Key> {
-        any::<[u32; 3]>().prop_map(|[opener, accepting, seq]| Key { opener, accepting, seq })
-    }
-
-    fn some_message() -> impl Strategy<Value = Message> {
-        let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<bool>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
-        let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
-        prop_oneof![
-            context.prop_map(|(key, trace, parent, (settled, broadcast, sampled), service, class)| {
-                let (service, class) = (text(service.as_bytes()), text(cut(&class).as_bytes()));
-                let (trace, parent) = (TraceId(trace), UnitId(parent));
-                Message::Context(Context { key, trace, parent, settled, broadcast, sampled, service, class })
-            }),
-            summary.prop_map(|(key, (unit, duration, queue, cpu, start, status, error))| {
-                Message::Summary(Summary { key, unit: UnitId(unit), duration, queue, cpu, start, status, error })
-            }),
-            Just(Message::Alive),
-            (any::<(u16, u64)>(), "[a-z]{0,9}").prop_map(|((version, agent), host)| {
-                Message::Hello(Hello { version, least: version / 2, agent, host: Arc::from(host) })
-            }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn messages_come_back(messages in proptest::collection::vec(some_message(), 0..40)) {
-            let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
-            let (mut bytes, mut found) = (Vec::new(), Vec::new());
-            for message in &messages {
-                encoder.put(message, &mut bytes);
-            }
-            decoder.read(&bytes, &mut found).unwrap();
-            prop_assert_eq!(&found, &messages);
-            // Cut anywhere: what was whole before the cut, or garbage; never something else.
-            for at in 0..bytes.len() {
-                let mut part = Vec::new();
-                let _ = Decoder::default().read(&bytes[..at], &mut part);
-                prop_assert!(messages.starts_with(&part));
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Decoder::default().read(&bytes, &mut Vec::new());
-        }
-    }
-
-    #[test]
-    fn what_later_versions_add_is_skipped() {
-        let mut bytes = Vec::new();
-        Encoder::default().put(&Message::Alive, &mut bytes);
-        bytes.extend([200, 3, 1, 2, 3, ALIVE, 2, 9, 9]);
-        let mut found = Vec::new();
-        Decoder::default().read(&bytes, &mut found).unwrap();
-        assert_eq!(found, [Message::Alive, Message::Alive]);
-    }
-
-    #[test]
-    fn a_request_costs_less_than_a_hundred_bytes() {
-        let key = Key { opener: 1, accepting: 2, seq: 3 };
-        let (service, class) = (Arc::from("shop"), Arc::from("GET /"));
-        let context = |trace, settled| {
-            let (service, class) = (Arc::clone(&service), Arc::clone(&class));
-            let (trace, parent) = (TraceId(trace), UnitId(1));
-            Message::Context(Context { key, trace, parent, settled, broadcast: false, sampled: None, service, class })
-        };
-        let second = 1_000_000_000;
-        let summary = Message::Summary(Summary {
-            key,
-            unit: UnitId(1),
-            duration: second,
-            queue: second / 1000,
-            cpu: second / 1000,
-            start: 0,
-            status: 200,
-            error: false,
-        });
-        let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
-        encoder.put(&context(1, true), &mut bytes);
-        bytes.clear();
-        // What a call in the middle of a chain may cost: twice, because its transaction is known later.
-        for message in [context(1, false), context(2, true), summary] {
-            encoder.put(&message, &mut bytes);
-        }
-        assert!(bytes.len() <= 99, "{} bytes", bytes.len());
-    }
-}
+#[path = "message_tests.rs"]
+mod tests;

@@ -3,24 +3,25 @@
 //! The traced connections carry nothing more than they did. The caller's agent sends a [`message::Context`] to the agent
 //! at the other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`]. Pure:
 //! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whose clock is where (`clocks.rs`), what to tell once
-//! instead of twice (`hold.rs`) or in few bytes (`recent.rs`). The rest are
-//! tasks: sessions between agents (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`).
+//! and together (`outbox.rs`) or in few bytes (`recent.rs`). The rest are
+//! tasks: sessions between agents (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`), who is woken (`bell.rs`).
 //!
 //! The pipeline is told by [`event::Event`]s, which a recording holds, so that a replay gives the same units; it says what
 //! to send by [`Outgoing`]. Neither side ever waits for the other.
 
 mod addresses;
 pub mod bans;
+pub mod bell;
 pub mod calls;
 pub mod channel;
 pub mod clocks;
 pub mod event;
-pub mod hold;
 pub mod hub;
 pub mod key;
 pub mod matches;
 pub mod message;
 pub mod nats;
+pub mod outbox;
 mod recent;
 pub mod routes;
 pub mod session;

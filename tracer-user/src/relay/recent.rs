@@ -77,6 +77,7 @@ mod tests {
             sampled: None,
             service: "shop".into(),
             class: "".into(),
+            carried: None,
         }
     }
 

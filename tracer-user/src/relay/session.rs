@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::bell::Bell;
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
-use super::hold::Hold;
-use super::message::{Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
+use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Trust;
 use super::{Agent, Received};
 
-/// How long a message waits for others to go with it: a frame has 18 bytes of its own and costs a wake-up at each end.
-const GATHER: Duration = Duration::from_millis(2);
 /// One summary in so many says when its request was read: clocks drift slowly.
 const TIMED: u64 = 16;
 /// A side that has nothing to say says so this often.
 const ALIVE: Duration = Duration::from_millis(400);
+/// Most messages that are made frames of at once.
+const BATCH: usize = 1024;
 /// A session is over when the other end was silent for so long.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// How long a greeting may take.
@@ -171,23 +171,25 @@ impl Session {
         if hello.version.min(VERSION) < hello.least.max(VERSION_LEAST) {
             return Err(Ended::Version { least: hello.least, version: hello.version });
         }
+        encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
         Ok(Self { agent, writer, reader, decoder, encoder })
     }
 
-    /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the other end.
+    /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the
+    /// other end. Whoever reads `inbox` and sleeps is woken for contexts.
     pub async fn run(
         self,
         takes: Takes,
         outbox: &mut mpsc::Receiver<Message>,
-        inbox: &mpsc::Sender<Received>,
+        (inbox, bell): (&mpsc::Sender<Received>, &Bell),
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
         let Self { agent, writer, reader, decoder, encoder } = self;
         tokio::select! {
             ended = speak(writer, encoder, outbox, traffic) => ended,
-            ended = listen(takes, (reader, decoder), agent, inbox, traffic, heard) => ended,
+            ended = listen(takes, (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
         }
     }
 }
@@ -199,31 +201,19 @@ async fn speak(
     traffic: &Traffic,
 ) -> Ended {
     let (mut messages, mut bytes) = (Vec::new(), Vec::new());
-    let (mut hold, mut summaries) = (Hold::default(), 0u64);
+    let mut summaries = 0u64;
     loop {
         messages.clear();
-        let patience = hold.due().map_or(ALIVE, |due| due.saturating_duration_since(Instant::now()).min(ALIVE));
-        let idle = match tokio::time::timeout(patience, outbox.recv_many(&mut messages, 256)).await {
-            Err(_) => patience == ALIVE,
+        // They come in batches already: see `outbox.rs`.
+        match tokio::time::timeout(ALIVE, outbox.recv_many(&mut messages, BATCH)).await {
+            Err(_) => messages.push(Message::Alive),
             Ok(0) => return Ended::Over,
-            Ok(_) => {
-                tokio::time::sleep(GATHER).await;
-                while messages.len() < 4096
-                    && let Ok(message) = outbox.try_recv()
-                {
-                    messages.push(message);
-                }
-                false
-            }
-        };
-        hold.pass(Instant::now(), &mut messages);
-        if idle && messages.is_empty() {
-            messages.push(Message::Alive);
+            Ok(_) => {}
         }
         let (mut said, mut contexts) = (0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
-                if summaries % TIMED != 0 {
+                if !summaries.is_multiple_of(TIMED) {
                     summary.start = 0;
                 }
                 summaries += 1;
@@ -231,8 +221,7 @@ async fn speak(
             encoder.put(message, &mut bytes);
             said += u64::from(*message != Message::Alive);
             contexts += u64::from(matches!(message, Message::Context(_)));
-            // A message and the names before it are shorter than a thousand bytes.
-            if bytes.len() > CONTENT - 1024 {
+            if bytes.len() > CONTENT - CONTEXT_MOST {
                 if let Err(why) = writer.send(&bytes).await {
                     return why.into();
                 }
@@ -255,7 +244,7 @@ async fn listen(
     takes: Takes,
     (mut reader, mut decoder): (Reader, Decoder),
     agent: Agent,
-    inbox: &mpsc::Sender<Received>,
+    (inbox, bell): (&mpsc::Sender<Received>, &Bell),
     traffic: &Traffic,
     heard: impl Fn(&[Message]),
 ) -> Ended {
@@ -287,6 +276,9 @@ async fn listen(
                 return Ended::Over;
             }
             busy += since.elapsed();
+            if takes == Takes::Contexts {
+                bell.ring();
+            }
         }
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;

@@ -266,6 +266,12 @@ pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> 
             set("server.address", json!(&*unit.peer));
         }
     }
+    if let Some(sampled) = unit.sampled {
+        set("tracer.parent.sampled", json!(sampled));
+    }
+    if let Some(carried) = unit.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) {
+        set("tracer.service_class", json!(&*carried.service_class));
+    }
     for (name, value) in unit.carried.iter().flat_map(|carried| &carried.baggage) {
         set(&format!("baggage.{name}"), json!(value));
     }

@@ -111,6 +111,8 @@ impl Engine {
             deferred: 0,
             relay: None,
             tag: None,
+            sampled: None,
+            passed: None,
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;
@@ -151,6 +153,7 @@ impl Engine {
         if conventions(protocol) != Conventions::Messaging {
             self.tagged(&mut live, dir, seq);
         }
+        live.begin_passing();
         let slot = self.units.insert(live);
         // A delivery is of nobody's callback.
         if !timed && (side == Side::Server || role != Some(Side::Server)) {

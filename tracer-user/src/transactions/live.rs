@@ -10,7 +10,7 @@ use super::relayed::Relayed;
 use super::rivals::Rivals;
 use super::tags::Tagged;
 use crate::model::{
-    Accepted, ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId,
+    Accepted, Carried, ClassId, Cost, Grade, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId,
 };
 use crate::protocols::Request;
 
@@ -265,6 +265,10 @@ pub struct Live {
     pub relay: Option<Box<Relayed>>,
     /// Its context in band.
     pub tag: Option<Tagged>,
+    /// Whether its transaction is sampled, where somebody said so.
+    pub sampled: Option<bool>,
+    /// What else came down its transaction; see `passed.rs`.
+    pub passed: Option<Arc<Carried>>,
 }
 
 impl Live {

@@ -23,6 +23,7 @@ pub mod live;
 mod locks;
 pub mod lookups;
 pub mod loops;
+mod passed;
 pub mod pools;
 pub mod relayed;
 mod report;

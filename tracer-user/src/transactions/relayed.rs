@@ -265,6 +265,7 @@ impl Engine {
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.contact = Contact::Yes;
         }
+        self.inherit(slot);
         if ended && !answered {
             self.answer_later(slot);
         }
@@ -300,7 +301,7 @@ impl Engine {
     }
 
     /// What became known since last asked: transactions of calls, ends of requests.
-    pub(super) fn relay_sweep(&mut self, out: &mut Vec<Output>) {
+    pub fn relay_sweep(&mut self, out: &mut Vec<Output>) {
         out.extend(self.relays.answers.drain(..).map(Output::Answered));
         for _ in 0..self.relays.unsettled.len() {
             let Some(slot) = self.relays.unsettled.pop_front() else { break };

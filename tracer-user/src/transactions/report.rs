@@ -1,5 +1,7 @@
 //! When a unit is reported, and what is decided of it then.
 
+use std::sync::Arc;
+
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
 use super::live::{Handed, Kept, Live, Slot, Vote, grade};
@@ -105,6 +107,7 @@ impl Engine {
     /// Gives a unit out, whatever is still missing.
     pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
         self.settle_due(slot, Nanos::MAX);
+        self.inherit(slot);
         let Some(live) = self.units.get(slot) else { return };
         if let Some(doubt) = self.doubt_of_errand(live)
             && let Some(live) = self.units.get_mut(slot)
@@ -164,7 +167,7 @@ impl Engine {
     }
 
     /// The call's parent, how sure that is and why.
-    fn grade(&self, live: &Live) -> (Option<Slot>, Grade, &'static str) {
+    pub(super) fn grade(&self, live: &Live) -> (Option<Slot>, Grade, &'static str) {
         live.tie.map_or_else(|| grade(&live.cause), |tie| self.loop_grade(live, tie))
     }
 
@@ -180,10 +183,13 @@ impl Engine {
         })
     }
 
-    /// The class of a live unit; its cost so far counts for it from now on.
-    pub fn classify(&mut self, slot: Slot, class: ClassId) {
+    /// The class of a live unit, and the service class its rule says; its cost so far counts for it from now on.
+    pub fn classify(&mut self, slot: Slot, class: ClassId, service_class: Option<&Arc<str>>) {
         if let Some(live) = self.units.get_mut(slot) {
             live.class = Some(class);
+            if let Some(service_class) = service_class {
+                live.set_service_class(service_class);
+            }
         }
     }
 

@@ -428,7 +428,7 @@ fn costs_go_to_the_class_once() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100);
     let Some(Output::Begun(slot)) = host.out.first() else { panic!("nothing begun") };
-    host.engine.classify(*slot, ClassId(3));
+    host.engine.classify(*slot, ClassId(3), None);
     host.sends(5, 1, OK);
     let (classes, _) = host.engine.take_costs();
     assert_eq!(classes.iter().map(|(class, cost)| (*class, cost.cpu)).collect::<Vec<_>>(), [(3, 100)]);

@@ -1,0 +1,187 @@
+//! What other agents are to be told, until it goes: each batch costs both agents a wake-up and a packet, so what comes within
+//! some milliseconds goes together, and the relay's thread is woken once for all of it.
+//!
+//! Contexts that are about to say more wait a little longer: a call in the middle of a chain is sent before its own host has
+//! heard which transaction it is of. Most of those go once instead of twice.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use super::Outgoing;
+use super::key::Key;
+use super::message::Context;
+use crate::guard::room::Room;
+use crate::model::Nanos;
+
+/// Least time between two batches of contexts, nanoseconds: two turns of the agent's loop under load. With the turn that
+/// finds the call, the one at the other end and the network it is well below what a match may take (20 ms).
+const CONTEXTS: Nanos = 7_000_000;
+/// The same for summaries, which only have to come before their call is reported.
+const SUMMARIES: Nanos = 28_000_000;
+/// How long a context waits for its transaction, nanoseconds: until the next turn of the loop.
+const HOLD: Nanos = 3_000_000;
+/// Most messages that wait.
+const LIMIT: usize = 65_536;
+
+/// What waits.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    contexts: Vec<Outgoing>,
+    summaries: Vec<Outgoing>,
+    held: FxHashMap<Key, (Nanos, IpAddr, Context)>,
+    /// When each of those was held first.
+    order: VecDeque<(Nanos, Key)>,
+    /// When the last batch of each went.
+    last: (Nanos, Nanos),
+    /// Messages there was no room for.
+    pub dropped: u64,
+}
+
+impl Outbox {
+    /// Takes a message at `now`.
+    pub fn put(&mut self, now: Nanos, outgoing: Outgoing) {
+        if self.contexts.len() + self.summaries.len() + self.order.len() >= LIMIT {
+            self.dropped += 1;
+            return;
+        }
+        match outgoing {
+            Outgoing::Summary { .. } => self.summaries.push(outgoing),
+            Outgoing::Context { ref context, .. } if context.settled => {
+                self.held.remove(&context.key);
+                self.contexts.push(outgoing);
+            }
+            Outgoing::Context { far, context } => {
+                let key = context.key;
+                let mut since = now;
+                if let Some((first, ..)) = self.held.get(&key) {
+                    since = *first;
+                } else {
+                    self.order.push_back((now, key));
+                }
+                self.held.insert(key, (since, far, context));
+            }
+        }
+    }
+
+    /// When the next batch may go; `None` where nothing waits.
+    pub fn due(&self) -> Option<Nanos> {
+        let ready = (!self.contexts.is_empty()).then_some(0);
+        let held = self.order.front().map(|(since, _)| since + HOLD);
+        let contexts = ready.or(held).map(|due| due.max(self.last.0 + CONTEXTS));
+        let summaries = (!self.summaries.is_empty()).then_some(self.last.1 + SUMMARIES);
+        contexts.into_iter().chain(summaries).min()
+    }
+
+    /// What goes at `now`.
+    pub fn take(&mut self, now: Nanos) -> Vec<Outgoing> {
+        let mut batch = Vec::new();
+        if now >= self.last.0 + CONTEXTS {
+            batch.append(&mut self.contexts);
+            while let Some((since, key)) = self.order.front().copied()
+                && since + HOLD <= now
+            {
+                self.order.pop_front();
+                if self.held.get(&key).is_some_and(|(held, ..)| *held == since)
+                    && let Some((_, far, context)) = self.held.remove(&key)
+                {
+                    batch.push(Outgoing::Context { far, context });
+                }
+            }
+            if !batch.is_empty() {
+                self.last.0 = now;
+            }
+        }
+        if now >= self.last.1 + SUMMARIES && !self.summaries.is_empty() {
+            batch.append(&mut self.summaries);
+            self.last.1 = now;
+        }
+        batch
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    pub fn give_back(&mut self) {
+        self.contexts.give_back();
+        self.summaries.give_back();
+        self.held.give_back();
+        self.order.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{TraceId, UnitId};
+    use crate::relay::message::Summary;
+
+    const MS: Nanos = 1_000_000;
+
+    fn context(seq: u32, trace: u128, settled: bool) -> Outgoing {
+        let context = Context {
+            key: Key { opener: 1, accepting: 2, seq },
+            trace: TraceId(trace),
+            parent: UnitId(u64::from(seq) + 1),
+            settled,
+            broadcast: false,
+            sampled: None,
+            service: "".into(),
+            class: "".into(),
+            carried: None,
+        };
+        Outgoing::Context { far: IpAddr::from([10, 0, 0, 1]), context }
+    }
+
+    fn summary() -> Outgoing {
+        let key = Key { opener: 1, accepting: 2, seq: 3 };
+        let (duration, queue, cpu, start, status, error) = (1, 0, 0, 0, 200, false);
+        Outgoing::Summary {
+            to: 1,
+            summary: Summary { key, unit: UnitId(1), duration, queue, cpu, start, status, error },
+        }
+    }
+
+    /// Messages that come at `at` (milliseconds), and what goes then.
+    fn turn(outbox: &mut Outbox, at: Nanos, messages: Vec<Outgoing>) -> Vec<Outgoing> {
+        messages.into_iter().for_each(|message| outbox.put(at * MS, message));
+        outbox.take(at * MS)
+    }
+
+    #[test]
+    fn the_first_goes_at_once_and_what_follows_goes_together() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.due(), None);
+        assert_eq!(turn(&mut outbox, 100, vec![context(1, 1, true), summary()]).len(), 2);
+        assert_eq!(turn(&mut outbox, 104, vec![context(2, 2, true)]), []);
+        assert_eq!(outbox.due(), Some(107 * MS));
+        assert_eq!(turn(&mut outbox, 108, vec![context(3, 3, true), summary()]).len(), 2, "no summary yet");
+        assert_eq!(outbox.due(), Some(128 * MS));
+        assert_eq!(turn(&mut outbox, 129, vec![]), [summary()]);
+        assert_eq!(outbox.due(), None);
+    }
+
+    #[test]
+    fn what_is_about_to_say_more_goes_once() {
+        let mut outbox = Outbox::default();
+        let first = vec![context(1, 1, false), context(2, 2, false), context(3, 3, true)];
+        assert_eq!(turn(&mut outbox, 100, first), [context(3, 3, true)]);
+        assert_eq!(outbox.due(), Some(107 * MS), "both wait");
+        assert_eq!(turn(&mut outbox, 104, vec![context(1, 9, true), context(2, 8, false)]), []);
+        let second = [context(1, 9, true), context(2, 8, false)];
+        assert_eq!(turn(&mut outbox, 108, vec![]), second, "in the place of the first; another name");
+        assert_eq!((outbox.due(), turn(&mut outbox, 199, vec![])), (None, vec![]));
+        assert_eq!(turn(&mut outbox, 200, vec![context(2, 8, true)]), [context(2, 8, true)]);
+        assert!(outbox.held.is_empty() && outbox.order.is_empty());
+    }
+
+    #[test]
+    fn no_more_waits_than_there_is_room_for() {
+        let mut outbox = Outbox::default();
+        outbox.last = (0, 0);
+        let many = (0..LIMIT as u32 + 5).map(|seq| context(seq, 1, seq % 2 == 0)).collect();
+        assert_eq!(turn(&mut outbox, 1, many), []);
+        assert_eq!((outbox.dropped, outbox.contexts.len() + outbox.order.len()), (5, LIMIT));
+        assert_eq!(turn(&mut outbox, 50, vec![]).len(), LIMIT);
+        assert_eq!((outbox.due(), outbox.dropped), (None, 5));
+    }
+}
