@@ -29,11 +29,12 @@ use tracer_common::{
 
 use crate::{
     emit,
+    header::came,
     kernel::{
         sock::{SockPtr, What},
         task::Task,
     },
-    offsets::INBAND_NETNS,
+    offsets::{INBAND_HEADER, INBAND_NETNS},
     policy, ring,
     storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, HEADS, SOCK_IGNORED, SOCKS},
 };
@@ -480,7 +481,11 @@ fn holds(sk: SockPtr, bytes: u32) {
     let start = end.wrapping_sub(bytes);
     let task = Task::current();
     let mut held = Held { trace: carrier.came, cookie: carrier.cookie, flags: carrier.came_flags as u64 };
-    if carrier.has_come == 0 || carrier.start != start {
+    let header = if INBAND_HEADER.load() != 0 { came::context(task, carrier, bytes) } else { None };
+    if let Some((trace, flags)) = header {
+        held.trace = trace;
+        held.flags = flags as u64;
+    } else if carrier.has_come == 0 || carrier.start != start {
         // It came without: what it causes has a name all the same, that user space gives it as well.
         held.trace = [random(), random()];
         held.flags = SAMPLED as u64;

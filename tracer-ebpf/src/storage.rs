@@ -273,6 +273,8 @@ pub(crate) struct Carrier {
     pub(crate) held: u32,
     /// A context came.
     pub(crate) has_come: u32,
+    /// How far the head of a request was looked through (`header::came`).
+    pub(crate) looked: u32,
 }
 
 /// [`Carrier::role`]: this end connected: it sends contexts. 0 = nothing is carried.

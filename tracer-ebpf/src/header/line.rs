@@ -15,7 +15,7 @@ fn digits(value: u64) -> [u64; 2] {
 
 /// Eight digits of four bytes.
 #[inline(always)]
-fn spread(value: u32) -> u64 {
+pub(super) fn spread(value: u32) -> u64 {
     let value = value as u64;
     // Each byte into two, the high half first.
     let pairs = (value & 0xff) | (value & 0xff00) << 8 | (value & 0xff_0000) << 16 | (value & 0xff00_0000) << 24;

@@ -5,6 +5,7 @@
 //! What cannot be followed with certainty ends it for that connection: from then on nothing is put in, and the socket is let
 //! go of with the next acknowledgement.
 
+pub(crate) mod came;
 mod line;
 mod scan;
 

@@ -71,7 +71,7 @@ pub(super) fn byte(msg: *mut sk_msg_md, at: u64) -> Option<u8> {
 
 /// The first line feed in eight bytes.
 #[inline(always)]
-pub(crate) fn line_feed(word: u64) -> Option<u64> {
+pub(super) fn line_feed(word: u64) -> Option<u64> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let zero = word ^ 0x0a0a_0a0a_0a0a_0a0a;
     // The lowest bit that is set is that of the first; above it there can be wrong ones.
