@@ -2,7 +2,7 @@
 //!
 //! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the
 //! list of kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout
-//! ([`ring`]), what runtimes there are ([`runtime`]), the TCP option that carries a context ([`tag`]), limits ([`limits`]) and the numbers of one processor architecture
+//! ([`ring`]), what runtimes there are ([`runtime`]), the TCP option that carries a context ([`tag`]), the header that does ([`header`]), limits ([`limits`]) and the numbers of one processor architecture
 //! ([`arch`]).
 //! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
 //! development machine.
@@ -11,6 +11,7 @@
 
 pub mod arch;
 pub mod event;
+pub mod header;
 pub mod limits;
 pub mod lost;
 pub mod members;

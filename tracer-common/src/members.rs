@@ -57,6 +57,8 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_FDT_FD", "fdtable", "fd"),
     need("OFF_FILE_PRIVATE", "file", "private_data"),
     need("OFF_SOCKET_SK", "socket", "sk"),
+    need("OFF_SOCKET_FILE", "socket", "file"),
+    need("OFF_FILE_FLAGS", "file", "f_flags"),
     // Without CONFIG_SCHED_INFO the time a thread waits for a CPU is shown as blocked.
     Member { global: "OFF_TASK_RUN_DELAY", of: "task_struct", path: "sched_info.run_delay", required: false },
     // Where a thread's own data are; where the processor has it elsewhere, tasks of Python cannot be told apart.

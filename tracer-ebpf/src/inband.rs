@@ -29,28 +29,29 @@ use tracer_common::{
 
 use crate::{
     emit,
+    header::came,
     kernel::{
         sock::{SockPtr, What},
         task::Task,
     },
-    offsets::INBAND_NETNS,
+    offsets::{INBAND_HEADER, INBAND_NETNS},
     policy, ring,
-    storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, SOCK_IGNORED, SOCKS},
+    storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, HEADS, SOCK_IGNORED, SOCKS},
 };
 
 /// The transaction of the request a thread read last and has not answered.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Held {
-    trace: [u64; 2],
+pub(crate) struct Held {
+    pub(crate) trace: [u64; 2],
     /// The connection it came by.
     cookie: u64,
-    flags: u64,
+    pub(crate) flags: u64,
 }
 
 /// By thread. The loader gives it room only where contexts are carried.
 #[map]
-static HELD: LruHashMap<u32, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
+pub(crate) static HELD: LruHashMap<u32, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
 
 const MSG_PEEK: i32 = 2;
 /// First argument of a question for room: it is asked for the size of segments (`include/uapi/linux/bpf.h`).
@@ -76,7 +77,7 @@ pub(crate) fn inband(ctx: SockOpsContext) -> u32 {
 
 /// The socket of a callback.
 #[inline(always)]
-fn socket(ops: *mut bpf_sock_ops) -> *mut c_void {
+pub(crate) fn socket(ops: *mut bpf_sock_ops) -> *mut c_void {
     // SAFETY: a member of the context.
     unsafe { (*ops).__bindgen_anon_2.sk.cast() }
 }
@@ -119,6 +120,12 @@ fn wanted(ops: *mut bpf_sock_ops) -> bool {
     if loopback || !policy::ports_traced(control, local_port as u16, remote_port as u16) {
         return false;
     }
+    own_namespace(ops)
+}
+
+/// Whether a callback's connection is of a network namespace that is looked at.
+#[inline(always)]
+pub(crate) fn own_namespace(ops: *mut bpf_sock_ops) -> bool {
     let own = INBAND_NETNS.load();
     // SAFETY: the context is one the helper takes.
     own == 0 || unsafe { bpf_get_netns_cookie(ops.cast()) } == own
@@ -135,6 +142,11 @@ fn connects(ops: *mut bpf_sock_ops) {
     if !policy::traced(control, task.tgid()) {
         return;
     }
+    let sk = socket(ops);
+    // Its requests get headers, and one request needs no two contexts.
+    if sk.is_null() || !HEADS.get(sk, false).is_null() {
+        return;
+    }
     let Some(carrier) = carrier(ops, true) else { return };
     carrier.role = CARRIER_SENDS;
     // SAFETY: the context is one the helper takes.
@@ -149,7 +161,7 @@ fn connects(ops: *mut bpf_sock_ops) {
 
 /// Adds to what the program is called for.
 #[inline(always)]
-fn listen(ops: *mut bpf_sock_ops, flag: u32) {
+pub(crate) fn listen(ops: *mut bpf_sock_ops, flag: u32) {
     // SAFETY: the context's own member.
     unsafe { bpf_sock_ops_cb_flags_set(ops, ((*ops).bpf_sock_ops_cb_flags | flag) as i32) };
 }
@@ -221,7 +233,7 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
 
 /// An id, never zero.
 #[inline(always)]
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     // SAFETY: no argument.
     unsafe { ((bpf_get_prandom_u32() as u64) << 32) | (bpf_get_prandom_u32() as u64) | 1 << 63 }
 }
@@ -353,7 +365,7 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
 }
 
 #[inline(always)]
-fn put(slot: ring::Slot, tag: u8, cookie: u64, trace: [u64; 2], span: u64, seq: u32, flags: u32) {
+pub(crate) fn put(slot: ring::Slot, tag: u8, cookie: u64, trace: [u64; 2], span: u64, seq: u32, flags: u32) {
     let [first, second] = trace;
     let record = slot.record.cast::<Tag>();
     // SAFETY: at the beginning of the slot, which has the room.
@@ -469,7 +481,11 @@ fn holds(sk: SockPtr, bytes: u32) {
     let start = end.wrapping_sub(bytes);
     let task = Task::current();
     let mut held = Held { trace: carrier.came, cookie: carrier.cookie, flags: carrier.came_flags as u64 };
-    if carrier.has_come == 0 || carrier.start != start {
+    let header = if INBAND_HEADER.load() != 0 { came::context(task, carrier, bytes) } else { None };
+    if let Some((trace, flags)) = header {
+        held.trace = trace;
+        held.flags = flags as u64;
+    } else if carrier.has_come == 0 || carrier.start != start {
         // It came without: what it causes has a name all the same, that user space gives it as well.
         held.trace = [random(), random()];
         held.flags = SAMPLED as u64;

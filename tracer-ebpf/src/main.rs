@@ -10,6 +10,7 @@ mod arch;
 mod bound;
 mod emit;
 mod handover;
+mod header;
 mod inband;
 mod kernel;
 mod offsets;

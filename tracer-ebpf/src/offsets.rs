@@ -45,6 +45,8 @@ offsets! {
     OFF_FDT_FD,
     OFF_FILE_PRIVATE,
     OFF_SOCKET_SK,
+    OFF_SOCKET_FILE,
+    OFF_FILE_FLAGS,
     OFF_URING_OPCODE,
     OFF_URING_FLAGS,
     OFF_URING_FD,
@@ -66,3 +68,7 @@ pub(crate) static AGENT_TGID: Global<u32> = Global::new(0);
 /// Cookie of the only network namespace whose connections carry contexts in band; 0 = all of them.
 #[unsafe(no_mangle)]
 pub(crate) static INBAND_NETNS: Global<u64> = Global::new(0);
+
+/// Contexts go and come by header: the head of what is received is looked at for one.
+#[unsafe(no_mangle)]
+pub(crate) static INBAND_HEADER: Global<u32> = Global::new(0);

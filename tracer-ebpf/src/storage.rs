@@ -189,6 +189,10 @@ pub(crate) struct Sock {
     /// `write_seq` after the last send, and the thread that sent.
     pub(crate) tx_next: u32,
     pub(crate) tx_tid: u32,
+    /// Bytes put into what was sent (`header`) since the last send that was seen, and where the last of them were put
+    /// in: sequence number of that request's first byte.
+    pub(crate) grown: u32,
+    pub(crate) grown_at: u32,
     /// Where frames begin, of what is received and of what is sent.
     pub(crate) frames: [Frames; 2],
 }
@@ -269,6 +273,8 @@ pub(crate) struct Carrier {
     pub(crate) held: u32,
     /// A context came.
     pub(crate) has_come: u32,
+    /// How far the head of a request was looked through (`header::came`).
+    pub(crate) looked: u32,
 }
 
 /// [`Carrier::role`]: this end connected: it sends contexts. 0 = nothing is carried.
@@ -278,6 +284,45 @@ pub(crate) const CARRIER_RECEIVES: u32 = 2;
 
 #[btf_map]
 pub(crate) static CARRIERS: SkStorage<Carrier> = SkStorage::new();
+
+/// What is kept per connection to a destination whose requests get headers. The programs touch it under the socket's lock.
+#[repr(C)]
+pub(crate) struct Heads {
+    pub(crate) cookie: u64,
+    /// The transaction for which the connection was opened, until its first request.
+    pub(crate) opener: [u64; 2],
+    /// Bytes of the request under way that are yet to be sent.
+    pub(crate) rest: u64,
+    /// `Content-Length` as far as it was read.
+    pub(crate) length: u64,
+    /// Where in the head, of what it is read for, and what was found: `header::scan`.
+    pub(crate) at: u32,
+    pub(crate) mode: u32,
+    pub(crate) found: u32,
+    /// Bytes of the first line, and of the head.
+    pub(crate) line: u32,
+    pub(crate) end: u32,
+    /// Sequence number of the next byte to be sent.
+    pub(crate) next: u32,
+    /// `HEADS_…`.
+    pub(crate) state: u32,
+    /// [`Heads::opener`] says something, and its flags.
+    pub(crate) opened: u32,
+    pub(crate) opener_flags: u32,
+    pub(crate) reserved: u32,
+}
+
+/// [`Heads::state`]: nothing was sent yet.
+pub(crate) const HEADS_FRESH: u32 = 0;
+/// [`Heads::state`]: `rest` and `next` say where the next request begins.
+pub(crate) const HEADS_FOLLOWED: u32 = 1;
+/// [`Heads::state`]: nothing more is put in, and the socket is to be let go of.
+pub(crate) const HEADS_OVER: u32 = 2;
+/// [`Heads::state`]: it was let go of.
+pub(crate) const HEADS_GONE: u32 = 3;
+
+#[btf_map]
+pub(crate) static HEADS: SkStorage<Heads> = SkStorage::new();
 
 #[btf_map]
 pub(crate) static THREADS: TaskStorage<Thread> = TaskStorage::new();

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::kernel::header::Destination;
 use crate::span::{cores, duration, memory};
 use clap::{Args, Parser, Subcommand};
 
@@ -105,6 +106,11 @@ pub struct Live {
     /// from now on only, both ends must be traced. See the README for its limits.
     #[arg(long)]
     pub inband_tcp_option: bool,
+    /// Write a traceparent header into HTTP/1.1 requests to this destination: an address, 10.0.0.7:8080, 10.1.0.0/16:80,
+    /// [fd00::/8]:80 or api.internal:80; may be given several times. For callees that read headers and have no agent. Changes
+    /// what is sent; connections opened from now on only. See the README for its limits.
+    #[arg(long, value_name = "DESTINATION", value_parser = destination)]
+    pub inband_header: Vec<Destination>,
     /// The NATS server agents meet at (nats://HOST:4222, or tls://), in the place of dialling each other: for networks where they reach it and
     /// not each other. Peers are found by their hosts' own addresses and names there. Needs a key or certificates, end to end.
     #[arg(long, value_name = "URL")]
@@ -193,6 +199,13 @@ pub struct Doctor {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A destination of headers.
+fn destination(text: &str) -> Result<Destination, String> {
+    Destination::parse(text).ok_or_else(|| {
+        "expected an address (10.0.0.7:8080, 10.1.0.0/16, [fd00::/8]:80) or a name (api.internal:80)".into()
+    })
 }
 
 #[cfg(test)]

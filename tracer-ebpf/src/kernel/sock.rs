@@ -7,10 +7,10 @@ use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
 
 use super::{load, task::peek};
 use crate::offsets::{
-    OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR,
-    OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_SK,
-    OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA,
-    OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
+    OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL,
+    OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR,
+    OFF_SOCKET_FILE, OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT,
+    OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -18,6 +18,8 @@ const IPPROTO_TCP: u16 = 6;
 const IPPROTO_UDP: u16 = 17;
 const TCP_LISTEN: u8 = 10;
 const RCV_SHUTDOWN: u8 = 1;
+/// `include/uapi/asm-generic/fcntl.h`.
+const O_NONBLOCK: u32 = 0o4000;
 
 /// What a socket is, as far as tracing cares.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -177,6 +179,21 @@ impl Tcp {
         /// Sequence number after the last byte received in order.
         rcv_nxt, u32, OFF_TCP_RCV_NXT
     );
+    /// Whether a read of it waits for bytes, as its file says; not where it has none.
+    #[inline(always)]
+    pub(crate) fn blocks(self) -> bool {
+        // SAFETY: a `sock` is the first member of its `tcp_sock`; pointers to pointers to an unsigned int, and a load that finds
+        // nothing gives zero.
+        unsafe {
+            let socket: *const c_void = load(self.0, OFF_SK_SOCKET.load());
+            if socket.is_null() {
+                return false;
+            }
+            let file: *const c_void = load(socket, OFF_SOCKET_FILE.load());
+            !file.is_null() && load::<u32>(file, OFF_FILE_FLAGS.load()) & O_NONBLOCK == 0
+        }
+    }
+
     member!(snd_una, u32, OFF_TCP_SND_UNA);
     member!(bytes_acked, u64, OFF_TCP_BYTES_ACKED);
     member!(bytes_received, u64, OFF_TCP_BYTES_RECEIVED);

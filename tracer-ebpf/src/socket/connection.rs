@@ -103,6 +103,7 @@ pub(super) fn open(
                 } else {
                     // Whoever receives first is likely to answer.
                     sock.tx_next = tcp.write_seq();
+                    sock.grown = 0;
                     sock.tx_tid = task.tid();
                 }
                 // What was received and is not waiting, less what this operation took.

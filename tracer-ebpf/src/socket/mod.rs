@@ -19,6 +19,7 @@ use aya_ebpf::{
 use tracer_common::{
     arch::Shape,
     event::{Header, Kind, OP_DATAGRAM, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TURN, OP_TX, OP_UNSEEN, Op},
+    header,
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
     policy::Control,
@@ -348,10 +349,19 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     let Some(tcp) = sk.tcp() else { return (0, 0, false) };
     if TX {
         let next = tcp.write_seq();
-        let start = next.wrapping_sub(bytes);
+        let mut start = next.wrapping_sub(bytes);
+        let mut grown = sock.grown;
+        if grown != 0 {
+            // What was put in behind the first line is no byte of the operation, and its first byte was sent before it.
+            sock.grown = 0;
+            if start.wrapping_sub(header::LEN) == sock.grown_at {
+                start = sock.grown_at;
+                grown -= header::LEN;
+            }
+        }
         let tid = task.tid();
         // Only a thread that sent last, too: two that send at once see each other's bytes counted.
-        let unseen = if sock.tx_tid == tid { start.wrapping_sub(sock.tx_next) } else { 0 };
+        let unseen = if sock.tx_tid == tid { start.wrapping_sub(sock.tx_next).wrapping_sub(grown) } else { 0 };
         sock.tx_next = next;
         sock.tx_tid = tid;
         return (start, if unseen < 1 << 31 { unseen } else { 0 }, false);

@@ -23,6 +23,7 @@ use crate::host::services::{NamingRules, service_name};
 use crate::host::stat::{self, HostCpu};
 use crate::host::statics;
 use crate::http::{self, Command, Health, Job};
+use crate::kernel::header::Headers;
 use crate::kernel::level::RingLevel;
 use crate::kernel::load::{Kernel, monotonic};
 use crate::kernel::policy::Scope;
@@ -346,6 +347,7 @@ impl Agent {
             ),
             runtimes: self.finder.as_ref().map_or_else(Fill::default, Finder::fill),
             user_probes: self.kernel.user_fill(),
+            header_connections: self.kernel.headers.as_ref().map_or_else(Fill::default, Headers::fill),
             otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
@@ -380,6 +382,9 @@ impl Agent {
         }
         pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
         pipeline.metrics.set_lost("runtimes_refused", self.kernel.policy.runtimes_refused);
+        if let Some(headers) = &self.kernel.headers {
+            pipeline.metrics.set_headers(&headers.counts());
+        }
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());

@@ -50,7 +50,9 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);
-                report.features = judge(&kernel.attached, &findings, &Settings::read(&of_types, exact));
+                let mut settings = Settings::read(&of_types, exact);
+                settings.header_limits.clone_from(&kernel.header_limits);
+                report.features = judge(&kernel.attached, &findings, &settings);
                 report.programs.clone_from(&kernel.attached);
             }
             Err(error) => {

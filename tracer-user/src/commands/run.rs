@@ -99,7 +99,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     prioritize_pipeline(&config);
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let relaying = Relaying::start(&config.relay, seed, &host)?;
-    let inband = InBand::wanted(config.relay.tcp_option, config.own_netns);
+    let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
     let (mut kernel, mut rings) =
         load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
     let at_start = kernel.since;
@@ -283,6 +283,9 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     }
     config.own_netns |= options.own_netns;
     config.relay.tcp_option |= options.inband_tcp_option;
+    if !options.inband_header.is_empty() {
+        config.relay.headers.clone_from(&options.inband_header);
+    }
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
     }
@@ -318,6 +321,10 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
         if let Some(why) = &attached.missing {
             health.degraded.push(format!("{}: {why}; {}", attached.hook, attached.without));
         }
+    }
+    if kernel.headers.is_some() {
+        let told = |limit: &String| format!("traceparent headers, self-test: {limit}");
+        health.degraded.extend(kernel.header_limits.iter().map(told));
     }
     let findings = selftest::run(kernel, rings)?;
     for finding in findings {

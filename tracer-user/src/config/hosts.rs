@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
+use crate::kernel::header::Destination;
 use crate::relay;
 use crate::relay::channel::Secret;
 use crate::relay::settings::{Settings, Trust};
@@ -27,6 +28,7 @@ pub(super) struct RelayFile {
     ca_file: Option<Spanned<String>>,
     insecure: bool,
     tcp_option: bool,
+    headers: Vec<Spanned<String>>,
 }
 
 /// How agents of several hosts speak to each other.
@@ -54,10 +56,14 @@ pub struct Relay {
     pub insecure: bool,
     /// Requests carry their context in a TCP option.
     pub tcp_option: bool,
+    /// Requests to these get a `traceparent` header.
+    pub headers: Vec<Destination>,
 }
 
 /// Most agents that can be named.
 const PEERS: usize = 64;
+/// Most destinations of headers that can be named.
+const HEADERS: usize = 256;
 
 impl Default for Relay {
     fn default() -> Self {
@@ -65,7 +71,20 @@ impl Default for Relay {
         let (key_file, cert_file, cert_key_file, ca_file) = (None, None, None, None);
         let port = relay::settings::PORT;
         let (discover, insecure, tcp_option) = (true, false, false);
-        Self { listen, peers, discover, port, nats, key_file, cert_file, cert_key_file, ca_file, insecure, tcp_option }
+        Self {
+            listen,
+            peers,
+            discover,
+            port,
+            nats,
+            key_file,
+            cert_file,
+            cert_key_file,
+            ca_file,
+            insecure,
+            tcp_option,
+            headers: Vec::new(),
+        }
     }
 }
 
@@ -95,6 +114,17 @@ impl Relay {
                 return Err(source.wrong(&nats.span(), "expected a NATS server, such as \"nats://bus.internal:4222\""));
             }
             found.nats = Some(nats.into_inner());
+        }
+        if let Some(last) = file.headers.get(HEADERS) {
+            return Err(source.wrong(&last.span(), format!("at most {HEADERS} destinations can be named")));
+        }
+        for place in file.headers {
+            let destination = Destination::parse(place.get_ref()).ok_or_else(|| {
+                let expected =
+                    "expected a destination, such as \"10.0.0.7:8080\", \"10.1.0.0/16\" or \"api.internal:80\"";
+                source.wrong(&place.span(), expected)
+            })?;
+            found.headers.push(destination);
         }
         found.key_file = source.absolute(file.key_file)?;
         found.cert_file = source.absolute(file.cert_file)?;

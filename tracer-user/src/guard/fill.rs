@@ -127,6 +127,8 @@ fills! {
         runtimes,
         /// Places in programs that are watched.
         user_probes,
+        /// Connections whose requests get headers.
+        header_connections,
         /// Units of work that wait to be sent as spans.
         otlp_queue,
         /// Questions of the console that wait for the pipeline.
@@ -157,12 +159,13 @@ mod tests {
             kernel_processes: fill(4),
             runtimes: fill(5),
             user_probes: fill(6),
+            header_connections: fill(10),
             otlp_queue: fill(7),
             http_jobs: fill(8),
             http_connections: fill(9),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[8]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 9);
+        assert_eq!((all[0], all[9]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 10);
     }
 }

@@ -6,10 +6,10 @@
 use std::fs;
 
 use super::btf::Btf;
-use super::inband;
 use super::load::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
+use super::{header, inband};
 
 /// How much of a feature there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +94,8 @@ pub struct Settings {
     pub preempts_programs: bool,
     /// Why the root of the control groups cannot be attached to, if it cannot.
     pub no_groups: Option<String>,
+    /// Which sockets' requests get no headers on this kernel, and why.
+    pub header_limits: Vec<String>,
 }
 
 impl Settings {
@@ -273,6 +275,8 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
     features.push(tcp_option(on(inband::PROGRAM), settings, &why(&inband::PROGRAMS)));
+    let headers = on(header::SOCKETS).and(on(header::PROGRAM));
+    features.push(traceparent(headers, settings, &why(&[header::SOCKETS, header::PROGRAM])));
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
         Feature::less(
@@ -359,6 +363,26 @@ fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Fe
     }
 }
 
+/// Headers put into requests, likewise.
+fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
+    let follows = "--inband-header does nothing: callees without an agent are not told who calls";
+    let name = "traceparent header";
+    match (loads, &settings.no_groups) {
+        (None, _) => Feature::less(name, State::Degraded, why, follows, ""),
+        (Some(_), Some(why)) => Feature::less(name, State::Degraded, why, follows, "mount them"),
+        (Some(hook), None) if settings.header_limits.is_empty() => {
+            Feature::full(name, format!("by {hook}, where --inband-header asks for it; self-test: nothing is broken"))
+        }
+        (Some(hook), None) => Feature::less(
+            name,
+            State::Degraded,
+            format!("by {hook}; self-test: {}", settings.header_limits.join("; ")),
+            "what that would disturb is left alone: see tracer_inband_header_total",
+            "",
+        ),
+    }
+}
+
 /// Settings that stand in the way.
 fn hindrances(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
@@ -395,6 +419,7 @@ mod tests {
         let probes = PROBES.iter().map(|p| (p.program, p.hooks.first().map_or("", |hook| hook.name()), p.without));
         probes
             .chain([(SAMPLER, "perf_event cpu-clock", "no stacks"), (inband::PROGRAM, "cgroup sock_ops", "")])
+            .chain([(header::SOCKETS, "cgroup sock_ops", ""), (header::PROGRAM, "sk_msg", "")])
             .filter(|(program, ..)| has(program))
             .map(|(program, hook, without)| Attached { program, hook, built, missing: None, without })
             .collect()

@@ -9,10 +9,11 @@ use aya::programs::{BtfTracePoint, CgroupAttachMode, FExit, SockOps};
 use tracer_common::tag::THREADS_MAX;
 
 use super::attachments::Attachments;
+use super::header::Destination;
 use super::load::{Attached, Built, built, chain};
 
 /// What is done about contexts in band.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InBand {
     /// Nothing; the programs are not loaded.
     #[default]
@@ -23,23 +24,44 @@ pub enum InBand {
     On {
         /// Only in the agent's own network namespace.
         own_netns: bool,
+        /// In a TCP option.
+        option: bool,
+        /// In a header, to these.
+        headers: Vec<Destination>,
     },
 }
 
 impl InBand {
     /// What the configuration asks for.
-    pub fn wanted(on: bool, own_netns: bool) -> Self {
-        if on { Self::On { own_netns } } else { Self::Off }
+    pub fn wanted(option: bool, headers: &[Destination], own_netns: bool) -> Self {
+        if !option && headers.is_empty() {
+            return Self::Off;
+        }
+        Self::On { own_netns, option, headers: headers.to_vec() }
     }
 
     /// Threads whose request's transaction the kernel side remembers.
-    pub(super) fn threads(self) -> u32 {
-        if self == Self::Off { 1 } else { THREADS_MAX }
+    pub(super) fn threads(&self) -> u32 {
+        if *self == Self::Off { 1 } else { THREADS_MAX }
     }
 
     /// Cookie of the only network namespace that is looked at; 0 = all of them.
-    pub(super) fn netns(self) -> Result<u64, String> {
-        if self == (Self::On { own_netns: true }) { netns_cookie() } else { Ok(0) }
+    pub(super) fn netns(&self) -> Result<u64, String> {
+        if matches!(self, Self::On { own_netns: true, .. }) { netns_cookie() } else { Ok(0) }
+    }
+
+    /// Whether segments carry contexts.
+    fn option(&self) -> bool {
+        matches!(self, Self::Tried | Self::On { option: true, .. })
+    }
+
+    /// Whether requests get headers.
+    pub(super) fn header(&self) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Tried => true,
+            Self::On { headers, .. } => !headers.is_empty(),
+        }
     }
 }
 
@@ -98,11 +120,11 @@ fn mounted(mounts: &str) -> Option<&Path> {
 pub(super) fn load(
     ebpf: &mut Ebpf,
     btf: &aya::Btf,
-    wanted: InBand,
+    wanted: &InBand,
     tracepoints: bool,
     attachments: &Attachments,
 ) -> Vec<Attached> {
-    if wanted == InBand::Off {
+    if *wanted == InBand::Off {
         return Vec::new();
     }
     let entry = |program, hook, done: Result<Built, String>| {
@@ -117,8 +139,10 @@ pub(super) fn load(
     for (program, hook) in places {
         all.push(entry(program, hook, at_operations(ebpf, program, hook, btf, tracepoints)));
     }
-    all.push(entry(PROGRAM, HOOK, at_segments(ebpf)));
-    if all.iter().any(|each| each.missing.is_some()) || wanted == InBand::Tried {
+    if wanted.option() {
+        all.push(entry(PROGRAM, HOOK, at_segments(ebpf)));
+    }
+    if all.iter().any(|each| each.missing.is_some()) || *wanted == InBand::Tried {
         return all;
     }
     // Nothing is sent before the programs at operations are there, which notice what is sent too late.

@@ -13,8 +13,9 @@ use tracer_common::ring::{Shape, WORD};
 
 use super::attachments::{Attachments, Held};
 use super::btf::{Btf, BtfError};
+use super::header::{self, Headers};
 use super::inband::{self, InBand};
-use super::object::{OBJECT, with_value_size};
+use super::object::{OBJECT, with_kind, with_value_size};
 use super::offsets;
 use super::policy::Policy;
 use super::probes::{CALLED, Hook, Plan, SAMPLER, Until, plan};
@@ -127,6 +128,10 @@ pub struct Kernel {
     /// Hits of probes in user space.
     pub(super) hits: PerCpuArray<MapData, u64>,
     pub(super) attempts: Arc<uprobes::Counts>,
+    /// Requests that get headers, where they do.
+    pub headers: Option<Headers>,
+    /// Which sockets get none on this kernel, and why.
+    pub header_limits: Vec<String>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
 }
 
@@ -149,8 +154,11 @@ pod!(
     tracer_common::runtime::Runtime
 );
 
+/// `BPF_MAP_TYPE_HASH` (`include/uapi/linux/bpf.h`).
+const HASH: u32 = 1;
+
 /// How to load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Stack samples per second and CPU; 0 takes none.
     pub hertz: u32,
@@ -189,12 +197,23 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     let (ring_mask, ring_last) = (shape.bytes as u64 - WORD as u64, shape.rings - 1);
     let object = with_value_size(OBJECT, "RINGS", shape.element() as u32)
         .map_err(|why| refused("the BPF object is not what this agent was built with", &why))?;
+    let object = if options.inband.header() {
+        object
+    } else {
+        // A map of sockets takes a capability that nothing else needs.
+        with_kind(&object, header::MEMBERS, HASH)
+            .map_err(|why| refused("the BPF object is not what this agent was built with", &why))?
+    };
     let netns = options.inband.netns().map_err(|why| refused("contexts in band", &why))?;
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.map_max_entries("RINGS", shape.rings);
     loader.map_max_entries("HELD", options.inband.threads());
+    let (sockets, destinations) = header::sizes(&options.inband);
+    loader.map_max_entries(header::MEMBERS, sockets).map_max_entries(header::DESTINATIONS, destinations);
     loader.override_global("INBAND_NETNS", &netns, false);
+    let by_header = u32::from(options.inband.header());
+    loader.override_global("INBAND_HEADER", &by_header, false);
     loader.override_global("RING_MASK", &ring_mask, true);
     loader.override_global("RING_LAST", &ring_last, true);
     loader.override_global("AGENT_TGID", &tgid, true);
@@ -241,7 +260,11 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
     // Whatever fails from here on detaches what was attached before.
     let held = Held(attachments.clone());
     // Before the others: what they say of a request comes before it.
-    attached.extend(inband::load(&mut ebpf, &btf, options.inband, tracepoints, &attachments));
+    // Of these the headers first: a request that gets one needs no option.
+    let header::Loaded { attached: by_header, headers, limits: header_limits } =
+        header::load(&mut ebpf, &options.inband, &attachments);
+    attached.extend(by_header);
+    attached.extend(inband::load(&mut ebpf, &btf, &options.inband, tracepoints, &attachments));
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
         let mut entry = Attached {
@@ -314,6 +337,8 @@ pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
             lost,
             hits,
             attempts: Arc::default(),
+            headers,
+            header_limits,
             cpus,
         },
         rings,

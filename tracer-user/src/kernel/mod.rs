@@ -8,6 +8,8 @@
 pub mod attachments;
 pub mod btf;
 pub mod features;
+pub mod header;
+mod header_selftest;
 pub mod inband;
 pub mod level;
 pub mod load;

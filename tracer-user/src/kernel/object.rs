@@ -23,6 +23,17 @@ pub fn with_value_size(object: &[u8], name: &str, bytes: u32) -> Result<Vec<u8>,
     Ok(changed)
 }
 
+/// `object` with map `name` made a map of another kind (`BPF_MAP_TYPE_…`): one that is not used must not need what making it does.
+///
+/// Errors say what the object lacks.
+pub fn with_kind(object: &[u8], name: &str, kind: u32) -> Result<Vec<u8>, String> {
+    let at = usize::try_from(definition(object, name)?).ok();
+    let mut changed = object.to_vec();
+    let place = at.and_then(|at| changed.get_mut(at..)?.first_chunk_mut::<4>());
+    *place.ok_or_else(|| format!("the definition of map {name} is cut"))? = kind.to_ne_bytes();
+    Ok(changed)
+}
+
 /// Where in the file the definition of map `name` stands.
 fn definition(object: &[u8], name: &str) -> Result<u64, String> {
     let file = ElfFile64::<Endianness>::parse(object).map_err(|error| format!("it is no ELF object: {error}"))?;

@@ -501,6 +501,11 @@ impl Metrics {
         self.own.inband(outcomes);
     }
 
+    /// What became of connections and requests that were to get headers, absolute.
+    pub fn set_headers(&self, outcomes: &[(&str, u64)]) {
+        self.own.headers(outcomes);
+    }
+
     /// Messages that link nothing though they may say who produced them, by reason, absolute.
     pub fn set_unlinked(&self, reasons: &[(&str, u64)]) {
         self.own.unlinked(reasons);

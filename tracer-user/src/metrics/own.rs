@@ -29,6 +29,7 @@ pub(super) struct Own {
     relay: Totals,
     relay_delay: Histogram,
     inband: Totals,
+    headers: Totals,
     unlinked: Totals,
 }
 
@@ -66,11 +67,16 @@ impl Own {
                         was reported), unmatched (it was not seen), elsewhere (the same, sent to several agents), settled (named \
                         the transaction of one that was known), duplicate, refused, dropped. And answer_late: words of other ends whose call was reported.";
         let relay = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_relay_total", outcomes), &["outcome"])));
-        let outcomes = "Contexts in TCP options by what became of them: sent, received; matched (named the parent of the request they \
+        let outcomes = "Contexts in band by what became of them: sent, received; matched (named the parent of the request they \
                         came with), header (that one named a parent itself), unmatched (no request begins where they went or \
                         came), contradicted (another carrier named another parent), renamed (sent with the name of another \
                         transaction than the call turned out to be of), refused, dropped.";
         let inband = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_inband_total", outcomes), &["outcome"])));
+        let outcomes = "Connections and requests to destinations whose requests get a traceparent header: connections_taken and \
+                        connections_left, and those not taken (full, blocking, not_taken); requests injected, present (they had \
+                        one), busy. Whatever else is named ended it for its connection.";
+        let outcomes = Opts::new("tracer_inband_header_total", outcomes);
+        let headers = Totals(vec(r, IntCounterVec::new(outcomes, &["outcome"])));
         let reasons = "Messages of requests and replies with many that link nothing though they may say who produced them: unread \
                        (compressed, or not captured, as far as their number is known), or limit (their unit has too many links).";
         let reasons = Opts::new("tracer_messages_unlinked_total", reasons);
@@ -120,6 +126,7 @@ impl Own {
             relay,
             relay_delay,
             inband,
+            headers,
             unlinked,
         }
     }
@@ -157,6 +164,12 @@ impl Own {
     pub(super) fn relay(&self, outcomes: &[(&str, u64)]) {
         for (outcome, count) in outcomes {
             self.relay.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn headers(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.headers.set(outcome, *count);
         }
     }
 

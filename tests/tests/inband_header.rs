@@ -1,0 +1,308 @@
+//! Contexts in band by header: what programs send with and without it, byte for byte, as an origin of the test's own records
+//! it; the edges that come of it; and connections whose agent goes.
+//!
+//! The truth is the same program's bytes to another port, which is no destination. Kernels whose self-test finds FIONREAD
+//! disturbed give a header to the first request of each connection only, which is then what is expected.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, binary};
+use tracer_tests::hosts::{Hosts, Nat};
+use tracer_tests::process::Process;
+use tracer_tests::units::{self, Unit};
+use tracer_tests::workload::source;
+use tracer_tests::{begin, figure, find, go, say, scratch, truth, wait};
+
+const PLAIN: Nat = Nat { destination: false, source: false };
+/// Port of the destination, and of the same origin that is none.
+const CHOSEN: u16 = 18_600;
+const OTHER: u16 = 18_601;
+/// Bytes of the line.
+const LINE: usize = 70;
+
+/// What came on each connection, by port.
+type Recorded = Arc<Mutex<HashMap<u16, Vec<Arc<Mutex<Vec<u8>>>>>>>;
+
+/// An origin on host 2 that answers every request and keeps every byte.
+fn origin(hosts: &Hosts, recorded: &Recorded) {
+    for port in [CHOSEN, OTHER] {
+        let address = SocketAddr::from((hosts.own(2), port));
+        let listener =
+            hosts.inside(2, || TcpListener::bind(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let recorded = Arc::clone(recorded);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let bytes = Arc::default();
+                recorded.lock().expect("a lock").entry(port).or_default().push(Arc::clone(&bytes));
+                std::thread::spawn(move || serve(stream, &bytes));
+            }
+        });
+    }
+}
+
+/// Answers what has the head of a request, and takes anything else as it comes.
+fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
+    let (mut at, mut part) = (0, vec![0u8; 1 << 16]);
+    loop {
+        let got = stream.read(&mut part).ok().filter(|got| *got > 0)?;
+        let mut all = bytes.lock().expect("a lock");
+        all.extend_from_slice(&part[..got]);
+        while let Some((end, length)) = head(&all[at..])
+            && all.len() >= at + end + length
+        {
+            at += end + length;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok()?;
+        }
+    }
+}
+
+/// Bytes of the head of a request, and of its body.
+fn head(bytes: &[u8]) -> Option<(usize, usize)> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    Some((end, length.unwrap_or(0)))
+}
+
+/// What came on a connection without the lines that were put in, and of each request its path and the context it got.
+fn without(bytes: &[u8]) -> (Vec<u8>, Vec<(String, Option<String>)>) {
+    let (mut plain, mut requests, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some((end, length)) = head(&bytes[at..]) {
+        let request = &bytes[at..bytes.len().min(at + end + length)];
+        let line = request.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        let path = String::from_utf8_lossy(&request[..line]).split(' ').nth(1).unwrap_or_default().to_owned();
+        let put = request.get(line..line + LINE).filter(|put| put.starts_with(b"traceparent: 00-"));
+        plain.extend_from_slice(&request[..line]);
+        plain.extend_from_slice(&request[line + put.map_or(0, <[u8]>::len)..]);
+        requests.push((path, put.map(|put| String::from_utf8_lossy(&put[13..68]).into_owned())));
+        at += request.len();
+    }
+    plain.extend_from_slice(&bytes[at..]);
+    (plain, requests)
+}
+
+/// The bytes of all connections to a port so far.
+fn taken(recorded: &Recorded, port: u16) -> Vec<Vec<u8>> {
+    let all = recorded.lock().expect("a lock").remove(&port).unwrap_or_default();
+    all.iter().map(|one| one.lock().expect("a lock").clone()).collect()
+}
+
+/// Runs a program on host 1 to its end.
+fn run(hosts: &Hosts, dir: &Path, name: &str, program: &Path, arguments: &[String]) {
+    let mut command: Command = hosts.command(1, program);
+    command.args(arguments).current_dir(dir);
+    let mut process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
+    let status = process.wait(Duration::from_secs(120));
+    assert!(status.success(), "{name}: {status}: {}", process.said());
+}
+
+fn agent(hosts: &Hosts, host: u8, name: &str, dir: &Path, more: &[&str]) -> Agent {
+    let file = dir.join(format!("{name}.ndjson"));
+    let mut arguments = vec!["--own-netns", "--hertz", "0"];
+    arguments.extend(more);
+    let agent = Agent::launch_by(hosts.command(host, &binary()), name, dir, &file, &arguments);
+    hosts.inside(host, || agent.ready())
+}
+
+/// A client that writes headers, and what it says of itself.
+fn caller(hosts: &Hosts, dir: &Path) -> (Agent, bool) {
+    let destination = format!("{}:{CHOSEN}", hosts.own(2));
+    let agent = agent(hosts, 1, "caller", dir, &["--inband-header", &destination]);
+    let once = agent.said().contains("only the first request of each connection");
+    (agent, once)
+}
+
+fn outcome(hosts: &Hosts, agent: &Agent, name: &str) -> u64 {
+    hosts.inside(1, || agent.metrics().sum("tracer_inband_header_total", &[("outcome", name)])) as u64
+}
+
+/// Name, program, what stands before the address and port.
+fn clients(dir: &Path) -> Vec<(&'static str, PathBuf, Vec<String>)> {
+    let text = |path: &Path| path.display().to_string();
+    let mut all = vec![("python", find("python3").expect("python3"), vec![text(&source("header_client.py"))])];
+    if let Some(node) = find("node") {
+        all.push(("node", node, vec![text(&source("header_client.js"))]));
+    }
+    if let (Some(javac), Some(java)) = (find("javac"), find("java")) {
+        let done = Command::new(javac).arg("-d").arg(dir).arg(source("HeaderClient.java")).output().expect("javac");
+        assert!(done.status.success(), "javac: {}", String::from_utf8_lossy(&done.stderr));
+        all.push(("java", java, vec!["-cp".into(), text(dir), "HeaderClient".into()]));
+    }
+    let toolchain = Path::new(go::toolchain("1.27"));
+    if toolchain.is_file() {
+        all.push(("go", go::build(toolchain, dir, "header_client.go", &[]), Vec::new()));
+    }
+    all
+}
+
+#[test]
+fn programs_get_headers_and_nothing_else_changes() {
+    let programs = ["ip", "nft", "nsenter", "python3", "curl", "nginx"];
+    let Some(_turn) = begin("programs_get_headers_and_nothing_else_changes", &programs) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let recorded = Recorded::default();
+    origin(&hosts, &recorded);
+    let (caller, once) = caller(&hosts, dir.path());
+    let callee = agent(&hosts, 2, "callee", dir.path(), &[]);
+    let body = dir.path().join("body");
+    let bytes: Vec<u8> = (0..3u32 << 20).map(|i| (i % 251) as u8).collect();
+    std::fs::write(&body, bytes).expect("a file");
+
+    let mut all: Vec<(String, Option<String>)> = Vec::new();
+    let mut ran = Vec::new();
+    let mut compare = |name: &str, run: &dyn Fn(u16)| {
+        let of = |port: u16| {
+            run(port);
+            taken(&recorded, port)
+        };
+        let (plain, changed) = (of(OTHER), of(CHOSEN));
+        assert!(!plain.is_empty() && plain.len() == changed.len(), "{name}: {} connections", changed.len());
+        for (plain, changed) in plain.iter().zip(&changed) {
+            // A client names the port in each request; all else is the same.
+            let (rest, requests) = without(changed);
+            let renamed = |bytes: &[u8]| {
+                let from = format!(":{OTHER}\r\n").into_bytes();
+                let to = format!(":{CHOSEN}\r\n").into_bytes();
+                let mut out = bytes.to_vec();
+                for at in 0..out.len().saturating_sub(from.len()) {
+                    if out[at..].starts_with(&from) {
+                        out[at..at + to.len()].copy_from_slice(&to);
+                    }
+                }
+                out
+            };
+            assert!(rest == renamed(plain), "{name}: {} bytes came, {} were meant", rest.len(), plain.len());
+            let injected = requests.iter().filter(|(_, put)| put.is_some()).count();
+            let expected = if once { 1 } else { requests.len() };
+            assert_eq!(injected, expected, "{name}: {requests:?}");
+            all.extend(requests);
+        }
+        ran.push(name.to_owned());
+    };
+    let own = hosts.own(2).to_string();
+    for (name, program, before) in clients(dir.path()) {
+        let go = |port: u16| {
+            let arguments = [&before[..], &[own.clone(), port.to_string()]].concat();
+            run(&hosts, dir.path(), name, &program, &arguments);
+        };
+        compare(name, &go);
+    }
+    let curl = find("curl").expect("curl");
+    let file = format!("@{}", body.display());
+    compare("curl", &|port| {
+        let base = format!("http://{own}:{port}");
+        let urls = [format!("{base}/curl-0"), format!("{base}/curl-1")];
+        run(&hosts, dir.path(), "curl", &curl, &[&["-sS".to_owned()][..], &urls].concat());
+        let post = ["-sS", "-H", "Expect:", "--data-binary", &file, &format!("{base}/curl-post")].map(str::to_owned);
+        run(&hosts, dir.path(), "curl-post", &curl, &post);
+    });
+    drop(compare);
+
+    let told = format!("{} requests of {}: {} got one", all.len(), ran.join(", "), all.iter().filter(|(_, p)| p.is_some()).count());
+    say(&format!("{told}; once {once}"));
+    figure("inband_header_programs", &format!("{told}, every other byte as without"));
+    edges(&hosts, [&caller, &callee], &all);
+    for agent in [caller, callee] {
+        agent.stop();
+    }
+}
+
+/// Every header names the call it was put into, and the request at the other end has that call as its parent.
+fn edges(hosts: &Hosts, agents: [&Agent; 2], requests: &[(String, Option<String>)]) {
+    let put: HashMap<&str, &str> =
+        requests.iter().filter_map(|(path, put)| Some((path.as_str(), put.as_deref()?))).collect();
+    let of = |agent: &Agent, server: bool| {
+        let wanted = |unit: &Unit| unit.server == server && put.contains_key(unit.path.as_str());
+        wait("units of all requests", Duration::from_secs(30), || {
+            let all: Vec<Unit> = units::read(&agent.transactions).into_iter().filter(|unit| wanted(unit)).collect();
+            (put.keys().all(|path| all.iter().any(|unit| unit.path == **path))).then_some(all)
+        })
+    };
+    let [caller, callee] = agents;
+    let (calls, served) = (of(caller, false), of(callee, true));
+    let mut matched = 0;
+    for (path, put) in &put {
+        let (trace, span) = (&put[3..35], &put[36..52]);
+        let named = calls.iter().filter(|call| call.id == span).collect::<Vec<_>>();
+        assert!(named.len() == 1 && named[0].path == *path && named[0].trace == trace, "{path} {put}: {named:?}");
+        let parents = served.iter().filter(|unit| unit.path == *path && unit.parent.as_deref() == Some(span)).count();
+        assert_eq!(parents, 1, "{path}: the request at the other end");
+        matched += 1;
+    }
+    figure("inband_header_edges", &format!("{matched} of {} right, 0 wrong", put.len()));
+    let refused = hosts.inside(1, || caller.metrics().sum("tracer_inband_total", &[("outcome", "unmatched")]));
+    assert_eq!(refused as u64, 0, "contexts of no call");
+}
+
+#[test]
+fn what_is_no_request_is_not_touched() {
+    let Some(_turn) = begin("what_is_no_request_is_not_touched", &["ip", "nft", "nsenter", "python3"]) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let recorded = Recorded::default();
+    origin(&hosts, &recorded);
+    let (caller, _) = caller(&hosts, dir.path());
+    let python = find("python3").expect("python3");
+    let of = |port: u16| {
+        let arguments = [source("header_raw.py").display().to_string(), hosts.own(2).to_string(), port.to_string()];
+        run(&hosts, dir.path(), "raw", &python, &arguments);
+        taken(&recorded, port)
+    };
+    let (plain, chosen) = (of(OTHER), of(CHOSEN));
+    assert_eq!(plain.len(), 6);
+    assert!(plain == chosen, "bytes differ");
+    let counted = |name: &str| outcome(&hosts, &caller, name);
+    wait("the connections to be counted", Duration::from_secs(10), || {
+        (counted("connections_taken") == 6 && counted("not_http") >= 2 && counted("upgrade") == 2).then_some(())
+    });
+    assert_eq!(counted("injected"), 0);
+    assert!(counted("head_not_whole") == 1 && counted("present") >= 1, "{}", caller.text("/metrics"));
+    caller.stop();
+}
+
+#[test]
+fn kept_connections_and_an_agent_that_goes() {
+    let programs = ["ip", "nft", "nsenter", "python3"];
+    let Some(_turn) = begin("kept_connections_and_an_agent_that_goes", &programs) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let recorded = Recorded::default();
+    origin(&hosts, &recorded);
+    let (caller, once) = caller(&hosts, dir.path());
+    let python = find("python3").expect("python3");
+    let start = |name: &str, count: u64| {
+        let mut command = hosts.command(1, &python);
+        command.arg(source("header_client.py")).arg(hosts.own(2).to_string()).arg(CHOSEN.to_string());
+        Process::start(name, command.arg(count.to_string()), &dir.path().join(format!("{name}.log")))
+    };
+    let count = if truth::full() { 10_000 } else { 1000 };
+    let status = start("kept", count).wait(Duration::from_secs(120));
+    assert!(status.success(), "{status}");
+    let kept = taken(&recorded, CHOSEN);
+    let (_, requests) = without(&kept[0]);
+    let injected = requests.iter().filter(|(_, put)| put.is_some()).count();
+    figure("inband_header_kept", &format!("{injected} of {count} requests on one connection got one (once: {once})"));
+    assert_eq!(requests.len() as u64, count);
+    assert_eq!(injected as u64, if once { 1 } else { count });
+
+    // Four that ask while the agent is killed: not one request fails.
+    let mut asking: Vec<Process> = (0..4).map(|i| start(&format!("asking-{i}"), 2 * count)).collect();
+    let seen = || recorded.lock().expect("a lock").get(&CHOSEN).map_or(0, Vec::len);
+    wait("four connections", Duration::from_secs(30), || (seen() == 4).then_some(()));
+    caller.end(libc::SIGKILL);
+    for process in &mut asking {
+        let status = process.wait(Duration::from_secs(120));
+        assert!(status.success(), "{status}: {}", process.said());
+    }
+    for bytes in taken(&recorded, CHOSEN) {
+        let (_, requests) = without(&bytes);
+        assert_eq!(requests.len() as u64, 2 * count);
+    }
+}

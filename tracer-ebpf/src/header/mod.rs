@@ -1,0 +1,461 @@
+//! Contexts in band: `traceparent` written into HTTP/1.1 requests to chosen destinations. Loaded only where it is asked for.
+//!
+//! Only sockets that connect to such a destination are put where the kernel shows what is sent (`MEMBERS`), and every byte
+//! they send is followed from the first on: a request begins where the one before ends, by its own head, and nowhere else.
+//! What cannot be followed with certainty ends it for that connection: from then on nothing is put in, and the socket is let
+//! go of with the next acknowledgement.
+
+pub(crate) mod came;
+mod line;
+mod scan;
+
+use core::{arch::asm, ffi::c_void, ptr};
+
+use aya_ebpf::{
+    bindings::{
+        BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RETRANS_CB,
+        BPF_SOCK_OPS_RETRANS_CB_FLAG, BPF_SOCK_OPS_RTT_CB, BPF_SOCK_OPS_RTT_CB_FLAG, BPF_SOCK_OPS_STATE_CB,
+        BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, bpf_sock_ops, sk_action, sk_msg_md,
+    },
+    helpers::generated::{
+        bpf_get_socket_cookie, bpf_map_delete_elem, bpf_msg_pop_data, bpf_msg_pull_data, bpf_msg_push_data,
+        bpf_sock_hash_update,
+    },
+    macros::{map, sk_msg, sock_ops},
+    maps::{Array, LpmTrie, SockHash, lpm_trie::Key},
+    programs::{SkMsgContext, SockOpsContext},
+};
+use tracer_common::{
+    event::{FAMILY_INET, FAMILY_INET6, TAG_HELD, TAG_REFUSED, TAG_TX, Tag},
+    header::{DESTINATIONS_MAX, Destination, LEN, LOOK, NO_BLOCKING, ONCE, Outcome, PORT_BITS, SOCKETS_MAX, TESTING},
+    lost::Lost,
+    tag::SAMPLED,
+};
+
+use crate::{
+    emit,
+    inband::{HELD, listen, own_namespace, put, random, socket},
+    kernel::{
+        sock::{SockPtr, Tcp},
+        task::Task,
+    },
+    policy, ring,
+    storage::{
+        CARRIER_RECEIVES, CARRIERS, HEADS, HEADS_FOLLOWED, HEADS_FRESH, HEADS_GONE, HEADS_OVER, Heads, SOCK_IGNORED,
+        SOCKS,
+    },
+};
+
+/// Sockets whose requests get headers, by their cookie. The loader gives it room only where that is wanted.
+#[map]
+static MEMBERS: SockHash<u64> = SockHash::with_max_entries(SOCKETS_MAX, 0);
+
+/// Where requests get headers. Likewise.
+#[map]
+static DESTINATIONS: LpmTrie<Destination, u32> = LpmTrie::with_max_entries(DESTINATIONS_MAX, 0);
+
+/// What the test at start found, and whether it is running.
+#[map]
+static HEADER_CONTROL: Array<u32> = Array::with_max_entries(1, 0);
+
+/// Counters by [`Outcome`].
+#[map]
+static HEADER_COUNTS: Array<u64> = Array::with_max_entries(Outcome::ALL.len() as u32, 0);
+
+/// Most of a TCP connection's bytes that are acknowledged before its first: the SYN.
+const SYN: u64 = 1;
+const TCP_CLOSE: u32 = 7;
+
+fn count(outcome: Outcome) {
+    if let Some(counter) = HEADER_COUNTS.get_ptr_mut(outcome as u32) {
+        // SAFETY: an aligned element of the map. Whole, because their differences say how many there are.
+        unsafe {
+            asm!("lock *(u64 *)({at} + 0) += {one}", at = in(reg) counter, one = in(reg) 1u64, options(nostack));
+        }
+    }
+}
+
+#[inline(always)]
+fn control() -> u32 {
+    HEADER_CONTROL.get(0).copied().unwrap_or(0)
+}
+
+/// hook: sk_msg, of the sockets in [`MEMBERS`]. First seen: 5.10. Emits [`Tag`].
+#[sk_msg]
+pub(crate) fn header(ctx: SkMsgContext) -> u32 {
+    // SAFETY: a member of the context.
+    let sk: *mut c_void = unsafe { (*ctx.msg).__bindgen_anon_3.sk.cast() };
+    if sk.is_null() {
+        return sk_action::SK_PASS;
+    }
+    let heads = HEADS.get(sk, true);
+    if heads.is_null() {
+        emit::count(Lost::SocketStorage);
+        return sk_action::SK_PASS;
+    }
+    // SAFETY: not null; whoever sends holds the socket's lock.
+    let heads = unsafe { &mut *heads };
+    if heads.state >= HEADS_OVER {
+        return sk_action::SK_PASS;
+    }
+    match follow(ctx.msg, sk, heads) {
+        Ok(()) => sk_action::SK_PASS,
+        Err(Stop::Over(why)) => {
+            heads.state = HEADS_OVER;
+            count(why);
+            sk_action::SK_PASS
+        }
+        Err(Stop::Drop) => {
+            heads.state = HEADS_OVER;
+            count(Outcome::Refused);
+            sk_action::SK_DROP
+        }
+    }
+}
+
+/// Why a connection is not followed any more.
+enum Stop {
+    Over(Outcome),
+    /// Bytes that mean nothing are in the message and cannot be taken out.
+    Drop,
+}
+
+impl From<Outcome> for Stop {
+    fn from(why: Outcome) -> Self {
+        Self::Over(why)
+    }
+}
+
+/// Some bytes are sent.
+#[inline(always)]
+fn follow(msg: *mut sk_msg_md, sk: *mut c_void, heads: &mut Heads) -> Result<(), Stop> {
+    // SAFETY: a member of the context.
+    let size = unsafe { (*msg).size };
+    let tcp = SockPtr(sk).tcp().ok_or(Outcome::LostTrack)?;
+    let start = tcp.write_seq();
+    if heads.state == HEADS_FOLLOWED {
+        if start != heads.next {
+            return Err(Outcome::LostTrack.into());
+        }
+        if heads.rest != 0 {
+            heads.rest = heads.rest.checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+            heads.next = start.wrapping_add(size);
+            return Ok(());
+        }
+    }
+    let look = if size < LOOK { size } else { LOOK };
+    // Where that is all in one piece, it costs next to nothing.
+    // SAFETY: the context is the helper's.
+    if unsafe { bpf_msg_pull_data(msg, 0, look, 0) } != 0 {
+        return Err(Outcome::Refused.into());
+    }
+    if !scan::byte(msg, 0).is_some_and(|first| first.is_ascii_uppercase()) {
+        return Err(Outcome::NotHttp.into());
+    }
+    scan::head(msg, heads);
+    // Through memory: of what the loop did the verifier need not know.
+    // SAFETY: the record's own.
+    let (found, line, end, length) = unsafe {
+        (
+            (&raw const heads.found).read_volatile(),
+            (&raw const heads.line).read_volatile() as u64,
+            (&raw const heads.end).read_volatile() as u64,
+            (&raw const heads.length).read_volatile(),
+        )
+    };
+    if line != 0 && !is_request(msg, line) {
+        return Err(Outcome::NotHttp.into());
+    }
+    if found & scan::BAD != 0 {
+        return Err(Outcome::Malformed.into());
+    }
+    if found & scan::WHOLE == 0 {
+        // Of what never had a line feed it is not known what it is.
+        return Err(if line != 0 { Outcome::NotWhole } else { Outcome::NotHttp }.into());
+    }
+    if found & scan::UPGRADE != 0 || scan::word(msg, 0) == Some(u64::from_le_bytes(*b"CONNECT ")) {
+        return Err(Outcome::Upgrade.into());
+    }
+    let grown = if found & scan::PRESENT != 0 {
+        count(Outcome::Present);
+        0
+    } else {
+        insert(msg, sk, tcp, heads, start, line as u32)?
+    };
+    heads.state = HEADS_FOLLOWED;
+    heads.opened = 0;
+    heads.next = start.wrapping_add(size).wrapping_add(grown);
+    if found & scan::CHUNKED != 0 {
+        return Err(Outcome::Chunked.into());
+    }
+    if found & scan::EXPECT != 0 {
+        return Err(Outcome::Expect.into());
+    }
+    if control() & ONCE != 0 {
+        return Err(Outcome::Once.into());
+    }
+    heads.rest = (end + length).checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+    Ok(())
+}
+
+/// Whether the first `line` bytes are a request line of HTTP/1.1 or 1.0 (RFC 9112 §3).
+#[inline(always)]
+fn is_request(msg: *mut sk_msg_md, line: u64) -> bool {
+    const VERSION: u64 = u64::from_le_bytes(*b"HTTP/1.\0");
+    // The shortest is `A / HTTP/1.1`.
+    if line < 14 {
+        return false;
+    }
+    let Some(version) = scan::word(msg, line - 10) else { return false };
+    version & 0x00ff_ffff_ffff_ffff == VERSION
+        && matches!((version >> 56) as u8, b'0' | b'1')
+        && scan::byte(msg, line - 11) == Some(b' ')
+}
+
+/// Puts the header behind the first line, unless that could be sent in part; how many bytes that are.
+#[inline(always)]
+fn insert(
+    msg: *mut sk_msg_md,
+    sk: *mut c_void,
+    tcp: Tcp,
+    heads: &mut Heads,
+    start: u32,
+    line: u32,
+) -> Result<u32, Stop> {
+    if control() & TESTING != 0 {
+        grow(msg, line, [random(), random()], random(), SAMPLED as u32)?;
+        count(Outcome::Injected);
+        return Ok(LEN);
+    }
+    let Some(policy) = policy::control() else { return Ok(0) };
+    let task = Task::current();
+    let sock = SOCKS.get(sk, false);
+    if sock.is_null() || !policy::traced(policy, task.tgid()) {
+        return Ok(0);
+    }
+    // SAFETY: not null; whoever sends holds the socket's lock, and looks at it after this.
+    let sock = unsafe { &mut *sock };
+    if sock.flags & SOCK_IGNORED != 0 {
+        return Ok(0);
+    }
+    if control() & NO_BLOCKING != 0 && tcp.blocks() {
+        return Err(Outcome::Blocking.into());
+    }
+    // With nothing under way there is room for all that is looked at: it is sent whole.
+    if start != tcp.snd_una() {
+        count(Outcome::Busy);
+        return Ok(0);
+    }
+    let (trace, flags, held) = if heads.opened != 0 {
+        (heads.opener, heads.opener_flags, TAG_HELD)
+    // SAFETY: copied out at once.
+    } else if let Some(held) = unsafe { HELD.get(task.tid()) } {
+        (held.trace, held.flags as u32, TAG_HELD)
+    } else {
+        ([random(), random()], SAMPLED as u32, 0)
+    };
+    let span = random();
+    // First the room for what user space must know: a context that nobody knows of has no call.
+    let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return Ok(0) };
+    let done = grow(msg, line, trace, span, flags);
+    put(slot, if done.is_ok() { TAG_TX | held } else { TAG_TX | TAG_REFUSED }, heads.cookie, trace, span, start, flags);
+    done?;
+    sock.grown = sock.grown.wrapping_add(LEN);
+    sock.grown_at = start;
+    count(Outcome::Injected);
+    Ok(LEN)
+}
+
+/// Puts the line in.
+#[inline(always)]
+fn grow(msg: *mut sk_msg_md, at: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
+    // SAFETY: the context is the helper's.
+    if unsafe { bpf_msg_push_data(msg, at, LEN, 0) } != 0 {
+        return Err(Outcome::Refused.into());
+    }
+    // From the first byte on, so that the front is one piece: the kernel sends a piece whole or not at all.
+    // SAFETY: as above.
+    let pulled = unsafe { bpf_msg_pull_data(msg, 0, at + LEN, 0) } == 0;
+    if pulled && line::write(msg, at as u64, trace, span, flags) {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    if unsafe { bpf_msg_pop_data(msg, at, LEN, 0) } != 0 {
+        return Err(Stop::Drop);
+    }
+    Err(Outcome::Refused.into())
+}
+
+/// hook: cgroup sock_ops, of the root. First seen: 5.15. Emits nothing.
+#[sock_ops]
+pub(crate) fn header_sockets(ctx: SockOpsContext) -> u32 {
+    let ops = ctx.ops;
+    match ctx.op() {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => connects(ops),
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => connected(ops),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(ops),
+        BPF_SOCK_OPS_RTT_CB | BPF_SOCK_OPS_RETRANS_CB => acknowledged(ops),
+        BPF_SOCK_OPS_STATE_CB if ctx.arg(1) == TCP_CLOSE => closed(ops),
+        _ => {}
+    }
+    1
+}
+
+/// Whether what a callback's connection goes to is one of the destinations.
+#[inline(always)]
+fn chosen(ops: *mut bpf_sock_ops) -> bool {
+    let mut key = Key::new(0, [0u8; 18]);
+    // SAFETY: members of the context.
+    let (family, port) = unsafe { ((*ops).family as u16, u32::from_be((*ops).remote_port) as u16) };
+    // All of them in either case: of two loads in two branches the compiler makes one, at a place that the verifier does not know.
+    // SAFETY: members of the context.
+    let (short, long) = unsafe {
+        let ip6 = &raw const (*ops).remote_ip6;
+        let at = |i: usize| ip6.cast::<u32>().add(i).read_volatile();
+        ((&raw const (*ops).remote_ip4).read_volatile(), [at(0), at(1), at(2), at(3)])
+    };
+    let address = match family {
+        FAMILY_INET => [0, 0, 0xffffu32.to_be(), short],
+        FAMILY_INET6 => long,
+        _ => return false,
+    };
+    let [high, low] = port.to_be_bytes();
+    key.data[0] = high;
+    key.data[1] = low;
+    for (i, word) in address.into_iter().enumerate() {
+        let [a, b, c, d] = word.to_ne_bytes();
+        key.data[2 + 4 * i] = a;
+        key.data[3 + 4 * i] = b;
+        key.data[4 + 4 * i] = c;
+        key.data[5 + 4 * i] = d;
+    }
+    key.prefix_len = PORT_BITS + 128;
+    if DESTINATIONS.get(&key).is_some() {
+        return true;
+    }
+    key.data[0] = 0;
+    key.data[1] = 0;
+    DESTINATIONS.get(&key).is_some()
+}
+
+/// `connect` was called, by the thread that runs here.
+#[inline(always)]
+fn connects(ops: *mut bpf_sock_ops) {
+    let Some(policy) = policy::control() else { return };
+    // SAFETY: members of the context.
+    let (local, remote) = unsafe { ((*ops).local_port, u32::from_be((*ops).remote_port)) };
+    let sk = socket(ops);
+    if sk.is_null() || !policy::ports_traced(policy, local as u16, remote as u16) || !own_namespace(ops) || !chosen(ops)
+    {
+        return;
+    }
+    let task = Task::current();
+    if !policy::traced(policy, task.tgid()) {
+        return;
+    }
+    let heads = HEADS.get(sk, true);
+    if heads.is_null() {
+        return emit::count(Lost::SocketStorage);
+    }
+    // SAFETY: not null; the socket is locked.
+    let heads = unsafe { &mut *heads };
+    // SAFETY: the context is one the helper takes.
+    heads.cookie = unsafe { bpf_get_socket_cookie(ops.cast()) };
+    // SAFETY: copied out at once.
+    if let Some(held) = unsafe { HELD.get(task.tid()) } {
+        heads.opener = held.trace;
+        heads.opener_flags = held.flags as u32;
+        heads.opened = 1;
+    }
+}
+
+/// What is kept of a callback's connection, if it goes to a destination.
+#[inline(always)]
+fn known(ops: *mut bpf_sock_ops) -> Option<&'static mut Heads> {
+    let sk = socket(ops);
+    if sk.is_null() {
+        return None;
+    }
+    let heads = HEADS.get(sk, false);
+    // SAFETY: null or the record; the socket is locked.
+    unsafe { heads.as_mut() }
+}
+
+#[inline(always)]
+fn connected(ops: *mut bpf_sock_ops) {
+    let Some(heads) = known(ops) else { return };
+    if heads.state != HEADS_FRESH {
+        return;
+    }
+    heads.state = HEADS_GONE;
+    let sk = socket(ops);
+    if sk.is_null() {
+        return;
+    }
+    let Some(tcp) = SockPtr(sk).tcp() else { return };
+    if control() & NO_BLOCKING != 0 && tcp.blocks() {
+        return count(Outcome::Blocking);
+    }
+    // What a connection's SYN carried has passed unseen.
+    if tcp.bytes_acked() > SYN || tcp.write_seq() != tcp.snd_una() {
+        return count(Outcome::NotTaken);
+    }
+    let mut key = heads.cookie;
+    // SAFETY: the context and the map are what the helper takes.
+    let refused = unsafe {
+        bpf_sock_hash_update(ops, ptr::from_ref(&MEMBERS).cast_mut().cast(), (&raw mut key).cast(), BPF_NOEXIST as u64)
+    };
+    const E2BIG: i64 = -7;
+    if refused != 0 {
+        return count(if refused as i64 == E2BIG { Outcome::Full } else { Outcome::NotTaken });
+    }
+    heads.state = HEADS_FRESH;
+    count(Outcome::Joined);
+    listen(ops, BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/// What was sent is acknowledged: a socket that gets nothing more is let go of, before what the acknowledgement came with can be
+/// read. What is sent again may be acknowledged without a word, so that is the time then.
+#[inline(always)]
+fn acknowledged(ops: *mut bpf_sock_ops) {
+    let Some(heads) = known(ops) else { return };
+    if heads.state != HEADS_OVER {
+        return;
+    }
+    heads.state = HEADS_GONE;
+    count(Outcome::Left);
+    let key = heads.cookie;
+    // SAFETY: the map and a key of it. Not there any more: as good.
+    unsafe { bpf_map_delete_elem(ptr::from_ref(&MEMBERS).cast_mut().cast(), (&raw const key).cast()) };
+}
+
+/// The connection is over: the kernel takes it out of the map by itself.
+#[inline(always)]
+fn closed(ops: *mut bpf_sock_ops) {
+    let Some(heads) = known(ops) else { return };
+    if heads.state != HEADS_GONE {
+        heads.state = HEADS_GONE;
+        count(Outcome::Left);
+    }
+}
+
+/// A connection was accepted: what its requests cause has their transaction's name.
+#[inline(always)]
+fn accepted(ops: *mut bpf_sock_ops) {
+    let Some(policy) = policy::control() else { return };
+    // SAFETY: members of the context.
+    let (local, remote) = unsafe { ((*ops).local_port, u32::from_be((*ops).remote_port)) };
+    let sk = socket(ops);
+    if sk.is_null() || !policy::ports_traced(policy, local as u16, remote as u16) || !own_namespace(ops) {
+        return;
+    }
+    let carrier = CARRIERS.get(sk, true);
+    if carrier.is_null() {
+        return emit::count(Lost::SocketStorage);
+    }
+    // SAFETY: not null; the socket is locked.
+    let carrier = unsafe { &mut *carrier };
+    carrier.role = CARRIER_RECEIVES;
+    // SAFETY: the context is one the helper takes.
+    carrier.cookie = unsafe { bpf_get_socket_cookie(ops.cast()) };
+}
