@@ -113,7 +113,7 @@ impl Engine {
         }
         if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
             let shared = self.threads.values().any(|thread| thread.tgid == tgid && thread.shares());
-            self.pools.insert(tgid, Pools::new(self.now, shared));
+            self.pools.insert(tgid, Pools::new(shared));
             if self.wanted.len() < self.limits.processes {
                 self.wanted.push(tgid);
             }
@@ -260,18 +260,12 @@ impl Engine {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.errands.calls = new;
         }
-        self.unreturned(tgid, &old, true);
+        let now = self.now;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.unreturned(true, now);
+        }
         for call in old {
             self.dismiss(call);
-        }
-    }
-
-    /// Nobody waited for what `calls` were made for; `given`: their thread was given other work.
-    fn unreturned(&mut self, tgid: u32, calls: &[Slot], given: bool) {
-        let now = self.now;
-        let first = calls.first().and_then(|call| self.units.get(*call)).map(|call| call.start);
-        if let (Some(pools), Some(began)) = (self.pools.get_mut(&tgid), first) {
-            pools.unreturned(began, given, now);
         }
     }
 
@@ -327,8 +321,8 @@ impl Engine {
         let Errands { calls, backs, more, back_idles, .. } = errands;
         let Some(first) = backs.first().copied() else {
             // Others ask for themselves now and then, and nobody ever waits for them.
-            if works {
-                self.unreturned(tgid, &calls, false);
+            if works && let Some(pools) = self.pools.get_mut(&tgid) {
+                pools.unreturned(false, now);
             }
             for call in calls {
                 self.dismiss(call);

@@ -21,9 +21,6 @@ const MIXED: u64 = 2500;
 const USUAL: u32 = 50;
 /// Jobs of another number of calls, and jobs nobody waits for, are at most one in so many where the number is usual.
 const UNUSUAL: u32 = 20;
-/// Calls that were made so soon after the process was first seen to have pools are not held against it: who waits for
-/// them was not looked at yet.
-const ATTACHING: Nanos = 250_000_000;
 
 /// Jobs that end in one way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,8 +83,6 @@ pub enum End {
 /// What the jobs of a process are like.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
-    /// When the first was seen.
-    since: Nanos,
     /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
     unreturned: Nanos,
     handed: Jobs,
@@ -100,8 +95,8 @@ pub struct Pools {
 
 impl Pools {
     /// A process of which nothing is known but whether its requests move between threads.
-    pub(super) fn new(since: Nanos, shared: bool) -> Self {
-        Self { since, shared: u32::from(shared), ..Self::default() }
+    pub(super) fn new(shared: bool) -> Self {
+        Self { shared: u32::from(shared), ..Self::default() }
     }
 
     fn of(&mut self, end: End) -> &mut Jobs {
@@ -118,12 +113,9 @@ impl Pools {
         }
     }
 
-    /// Nobody waited for a job with calls, of which the first was made at `began`; `given`: its thread was woken by one
-    /// that held a request, perhaps for a lock. Otherwise it did something else, and answered nothing either.
-    pub(super) fn unreturned(&mut self, began: Nanos, given: bool, now: Nanos) {
-        if began.saturating_sub(self.since) < ATTACHING {
-            return;
-        }
+    /// Nobody waited for a job with calls; `given`: its thread was woken by one that held a request, perhaps for a lock.
+    /// Otherwise it did something else, and answered nothing either.
+    pub(super) fn unreturned(&mut self, given: bool, now: Nanos) {
         if given {
             self.unreturned = now;
         } else {
@@ -228,7 +220,7 @@ mod tests {
     const BACK: End = End::HandedBack;
 
     fn jobs(calls: &[usize], times: usize) -> Pools {
-        let mut pools = Pools::new(1, false);
+        let mut pools = Pools::new(false);
         (0..times).for_each(|_| calls.iter().for_each(|calls| pools.returned(BACK, *calls)));
         pools
     }
@@ -242,17 +234,8 @@ mod tests {
         assert!(![1, 2].iter().any(|calls| jobs(&[1, 2], 500).is_usual(BACK, *calls)));
         let mut left = jobs(&[2], 600);
         assert!(left.is_usual(BACK, 2));
-        (0..60).for_each(|_| left.unreturned(u64::MAX, false, 1));
+        (0..60).for_each(|_| left.unreturned(false, 1));
         assert!(!left.is_usual(BACK, 2), "nobody waits for one in eleven");
-    }
-
-    #[test]
-    fn what_was_made_before_anybody_looked_is_not_held_against_it() {
-        let mut pools = Pools::new(1_000, false);
-        pools.unreturned(1_500, true, 2_000);
-        assert!(!pools.is_unreturned(2_000));
-        pools.unreturned(1_000 + ATTACHING, true, 3_000_000_000);
-        assert!(pools.is_unreturned(4_000_000_000) && !pools.is_unreturned(3_000_000_000 + REMEMBERED));
     }
 
     #[test]
