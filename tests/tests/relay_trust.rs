@@ -169,6 +169,7 @@ fn lie(number: u64) -> Message {
         sampled: None,
         service: "liar".into(),
         class: "GET /nothing".into(),
+        carried: None,
     })
 }
 
