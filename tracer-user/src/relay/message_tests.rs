@@ -39,7 +39,7 @@ fn some_message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn messages_come_back(messages in proptest::collection::vec(some_message(), 0..30)) {
+    fn messages_come_back(messages in proptest::collection::vec(some_message(), 0..12)) {
         let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
         let (mut bytes, mut found) = (Vec::new(), Vec::new());
         for message in &messages {

@@ -143,7 +143,9 @@ mod tests {
 
     /// Messages that come at `at` (milliseconds), and what goes then.
     fn turn(outbox: &mut Outbox, at: Nanos, messages: Vec<Outgoing>) -> Vec<Outgoing> {
-        messages.into_iter().for_each(|message| outbox.put(at * MS, message));
+        for message in messages {
+            outbox.put(at * MS, message);
+        }
         outbox.take(at * MS)
     }
 
@@ -177,7 +179,6 @@ mod tests {
     #[test]
     fn no_more_waits_than_there_is_room_for() {
         let mut outbox = Outbox::default();
-        outbox.last = (0, 0);
         let many = (0..LIMIT as u32 + 5).map(|seq| context(seq, 1, seq % 2 == 0)).collect();
         assert_eq!(turn(&mut outbox, 1, many), []);
         assert_eq!((outbox.dropped, outbox.contexts.len() + outbox.order.len()), (5, LIMIT));
