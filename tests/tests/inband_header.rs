@@ -205,7 +205,12 @@ fn programs_get_headers_and_nothing_else_changes() {
     });
     drop(compare);
 
-    let told = format!("{} requests of {}: {} got one", all.len(), ran.join(", "), all.iter().filter(|(_, p)| p.is_some()).count());
+    let told = format!(
+        "{} requests of {}: {} got one",
+        all.len(),
+        ran.join(", "),
+        all.iter().filter(|(_, p)| p.is_some()).count()
+    );
     say(&format!("{told}; once {once}"));
     figure("inband_header_programs", &format!("{told}, every other byte as without"));
     edges(&hosts, [&caller, &callee], &all);

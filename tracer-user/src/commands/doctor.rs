@@ -46,7 +46,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match load::load(Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
+        match load::load(&Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
             Ok((mut kernel, mut rings)) => {
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);

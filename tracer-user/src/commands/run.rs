@@ -101,7 +101,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let relaying = Relaying::start(&config.relay, seed, &host)?;
     let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
     let (mut kernel, mut rings) =
-        load::load(Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
+        load::load(&Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
     let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || attachments.detach());

@@ -37,10 +37,13 @@ pub(super) struct Verdict {
     pub(super) once: bool,
 }
 
+/// What is tried on a pair whose client was taken in.
+type Case = (&'static str, fn(&mut Pair) -> Result<(), String>);
+
 /// Runs the test. Errors are of the test itself.
 pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
-    let cases: [(&str, fn(&mut Pair) -> Result<(), String>); 11] = [
+    let cases: [Case; 11] = [
         ("poll", wakes_pollers),
         ("MSG_PEEK", peeks),
         ("splice", splices),
@@ -76,7 +79,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
     if let Err(why) = untouched(bench)? {
         verdict.faults.push(why);
     }
-    let blocking: [(&str, fn(&mut Pair) -> Result<(), String>); 2] = [
+    let blocking: [Case; 2] = [
         ("a signal ends a read that waits", interrupted),
         ("a reset does not end a read that waits as one", reset_waiting),
     ];

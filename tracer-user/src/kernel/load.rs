@@ -171,7 +171,7 @@ pub struct Options {
 }
 
 /// Loads and attaches everything. Socket I/O is not reported before [`Policy`] says so.
-pub fn load(options: Options) -> Result<(Kernel, Rings), LoadError> {
+pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     if OBJECT.is_empty() {
         return Err(LoadError::NoObject);
     }
