@@ -144,7 +144,7 @@ impl Engine {
             tasks: Fill::new(named, tasks, self.entities.tasks_reached),
             callbacks: self.callbacks,
             intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
-            wakers: Fill::new(self.wakers.len(), tasks, self.wakers.reached),
+            wakers: Fill::new(self.wakers.tasks(), tasks, self.wakers.reached),
             relay_requests,
             relay_calls,
             tags: self.tags.fill(),

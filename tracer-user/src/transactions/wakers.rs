@@ -69,7 +69,7 @@ impl Trust {
     }
 
     /// Whether the first wake-up after a reply is believed by itself.
-    fn is_earned(&self) -> bool {
+    fn is_earned(self) -> bool {
         self.agree >= SEEN && self.against.saturating_mul(RARE) <= self.agree
     }
 }
@@ -140,7 +140,7 @@ impl Wakers {
     }
 
     /// Tasks.
-    pub fn len(&self) -> usize {
+    pub fn tasks(&self) -> usize {
         self.relays.len()
     }
 
@@ -285,7 +285,7 @@ impl Engine {
                 }
                 return false;
             }
-            let trusted = self.wakers.processes.get(&tgid).is_some_and(Trust::is_earned);
+            let trusted = self.wakers.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
             if !again && (!trusted || self.entities.is_made_for_open(tgid, waker, &over)) {
                 return false;
             }
