@@ -355,7 +355,7 @@ fn ready(test: &str, application: &Application, short: bool) {
     let modes: Vec<Mode> = go_modes()
         .into_iter()
         .filter(|mode| full() || (short && mode.name == "worker"))
-        .map(|mode| if mode.name == "worker" { Mode { right: 0.999, ..mode } } else { mode })
+        .map(|mode| if mode.name == "worker" { Mode { right: 0.99, ..mode } } else { mode })
         .collect();
     if !modes.is_empty() {
         judge_by(test, application, &modes, "[runtimes]\ngo_ready = true\n");

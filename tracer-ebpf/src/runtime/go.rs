@@ -3,7 +3,7 @@
 //!
 //! `Runtime::at`: offsets, sixteen bits each: of a goroutine its machine, of a machine its goroutine, of a goroutine its
 //! number and its maker's; then of a goroutine where it began, and what it waits for, and the number (eight bits) that says it waits for a
-//! channel to take what it sends. Then from where to where goroutines begin that serve
+//! channel to take what it sends, and the first of three that say that it waits for a lock. Then from where to where goroutines begin that serve
 //! connections: who makes one of them makes it for others, too.
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
@@ -131,6 +131,10 @@ pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
         return 0;
     }
     let waits: u8 = user(woken + (runtime.at[1] >> 16 & 0xffff));
+    // For a lock that was let go: no work. Three numbers in a row.
+    if (waits as u64).wrapping_sub(runtime.at[1] >> 40 & 0xff) < 3 {
+        return 0;
+    }
     // Who waits to send gives; the waker takes.
     let gives = waits as u64 == (runtime.at[1] >> 32 & 0xff);
     let (from, to) = if gives { (to, from) } else { (from, to) };

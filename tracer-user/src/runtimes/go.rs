@@ -57,6 +57,8 @@ pub struct Layout {
     pub waits: u16,
     /// What stands there where a goroutine waits for a channel to take what it sends (`waitReasonChanSend`).
     pub sends: u8,
+    /// The first of the three that stand there where it waits for a lock (`waitReasonSyncMutexLock` and those of `RWMutex`).
+    pub locks: u8,
 }
 
 /// Where that is not known: nothing stands there.
@@ -65,14 +67,15 @@ const NO_REASON: u8 = 0xff;
 impl Layout {
     /// By the minor version, as debug information of programs of 1.21.13 to 1.27.3 says.
     pub fn of(minor: u32) -> Option<Self> {
-        let layout =
-            |goid, parent, start, curg, sends| Some(Self { m: 48, curg, goid, parent, start, waits: goid + 24, sends });
+        let layout = |goid, parent, start, curg, (sends, locks)| {
+            Some(Self { m: 48, curg, goid, parent, start, waits: goid + 24, sends, locks })
+        };
         match minor {
-            21 | 22 => layout(152, 272, 296, 192, 15),
-            23 | 24 => layout(160, 280, 304, 192, 15),
-            25 => layout(152, 272, 296, 184, 15),
-            26 => layout(152, 280, 304, 184, NO_REASON),
-            27 => layout(152, 280, 304, 184, 20),
+            21 | 22 => layout(152, 272, 296, 192, (15, 21)),
+            23 | 24 => layout(160, 280, 304, 192, (15, 21)),
+            25 => layout(152, 272, 296, 184, (15, 22)),
+            26 => layout(152, 280, 304, 184, (NO_REASON, NO_REASON)),
+            27 => layout(152, 280, 304, 184, (20, 22)),
             _ => None,
         }
     }
@@ -101,10 +104,10 @@ impl Program {
     /// What the kernel side must know, for a process in which the program's first address is `first`; what it is is said
     /// there (`tracer-ebpf/src/runtime/go.rs`).
     fn numbers(&self, first: u64) -> [u64; NUMBERS] {
-        let Layout { m, curg, goid, parent, start, waits, sends } = self.layout;
+        let Layout { m, curg, goid, parent, start, waits, sends, locks } = self.layout;
         let packed = [m, curg, goid, parent].iter().rev().fold(0, |all, offset| all << 16 | u64::from(*offset));
         let bias = first.wrapping_sub(self.lowest);
-        let start = u64::from(start) | u64::from(waits) << 16 | u64::from(sends) << 32;
+        let start = u64::from(start) | u64::from(waits) << 16 | u64::from(sends) << 32 | u64::from(locks) << 40;
         let mut numbers = [packed, start, 0, 0, 0, 0, 0, 0];
         for (pair, servant) in numbers.iter_mut().skip(2).collect::<Vec<_>>().chunks_exact_mut(2).zip(self.servants) {
             if let [from, end] = pair
@@ -285,7 +288,7 @@ mod tests {
         let text = fixture::BASE + fixture::TEXT;
         let expected = |ahead: u64| Program {
             version: "go1.25.5".into(),
-            layout: Layout { m: 48, curg: 184, goid: 152, parent: 272, start: 296, waits: 176, sends: 15 },
+            layout: Layout { m: 48, curg: 184, goid: 152, parent: 272, start: 296, waits: 176, sends: 15, locks: 22 },
             created: Some(fixture::TEXT + ahead + 10),
             round_trip: Some(fixture::TEXT + ahead + 128 + 6),
             ready: None,
@@ -294,7 +297,7 @@ mod tests {
         };
         let at = expected(0).numbers(0x5555_0000_0000);
         let start = 0x5555_0000_0000 + fixture::TEXT + 192;
-        assert_eq!(at, [0x0110_0098_00b8_0030, 0xf_00b0_0128, start, start + 64, 0, 0, 0, 0]);
+        assert_eq!(at, [0x0110_0098_00b8_0030, 0x160f_00b0_0128, start, start + 64, 0, 0, 0, 0]);
         // Where the table says where its code begins, and where something of C stands in front and it does not.
         assert_eq!(found("go1.25.5", text, 0), Seen::Known(Box::new(expected(0))));
         assert_eq!(found("go1.25.5", 0, 0), Seen::Known(Box::new(expected(0))));
