@@ -75,7 +75,7 @@ const DECIDED: Duration = Duration::from_secs(20);
 
 /// So long nothing new is told of an application once it has done what it does for requests that are answered: its longest
 /// pause is a fraction of it.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// A process whose jobs come from pools confirms nobody's before it has shown some of them.
 pub const FEW: u64 = 200;
@@ -199,7 +199,19 @@ pub fn run(
             std::thread::sleep(SETTLED);
         }
     }
-    decided(agent);
+    // Both ends of every call, and then there is nothing to wait for.
+    let told = |units: &[Unit], server: bool| {
+        let of = |unit: &&Unit| unit.server == server && unit.path.starts_with("/b/");
+        units.iter().filter(of).filter(|unit| server || unit.service == application.name).count()
+    };
+    let end = Instant::now() + DECIDED;
+    while Instant::now() < end && agent.metrics().sum("tracer_fill_entries", &[("what", "units")]) > 0.0 {
+        let units = tail.read();
+        if told(units, false) == told(units, true) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
     let all: usize = sent.iter().map(|(.., answers)| answers).sum();
     let own = |unit: &Unit| unit.server && unit.service == application.name;
     let have = tail.until(all, Duration::from_secs(20), own);

@@ -203,7 +203,6 @@ fn programs_get_headers_and_nothing_else_changes() {
         let post = ["-sS", "-H", "Expect:", "--data-binary", &file, &format!("{base}/curl-post")].map(str::to_owned);
         run(&hosts, dir.path(), "curl-post", &curl, &post);
     });
-    drop(compare);
 
     let told = format!(
         "{} requests of {}: {} got one",

@@ -83,8 +83,8 @@ fn node() {
 
 #[test]
 fn go() {
-    // It takes a minute to compile.
     if !full() {
+        say("gRPC of Go takes a minute to compile: only at full size (cargo xtask transactions --full)");
         return;
     }
     let application = Application {
@@ -104,6 +104,7 @@ fn go() {
 #[test]
 fn java() {
     if !full() {
+        say("gRPC of Java: only at full size (cargo xtask transactions --full)");
         return;
     }
     let application = Application {
