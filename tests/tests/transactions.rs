@@ -64,7 +64,7 @@ fn java_pools() {
     };
     let modes = [
         mode("same", "calls on the request's thread", 0.999),
-        mode("pool", "a job in a pool, awaited", 0.99),
+        mode("pool", "a job in a pool, awaited", 0.98),
         mode("once", "the same without sleeps", 0.98),
         mode("turn", "a job with two calls", 0.9),
         mode("bounded", "a bounded queue", 0.98),

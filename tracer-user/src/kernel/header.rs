@@ -61,6 +61,9 @@ impl Destination {
         if let Some((address, bits)) = net(text) {
             return Some(Self::Net { address, bits, port: None });
         }
+        if let Some(bare) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+            return net(bare).map(|(address, bits)| Self::Net { address, bits, port: None });
+        }
         let (place, port) = match text.rsplit_once(':') {
             Some((place, port)) => (place, Some(port.parse().ok().filter(|port| *port != 0)?)),
             None => (text, None),
