@@ -1,5 +1,5 @@
 //! The programs that write `traceparent` into requests to chosen destinations: loaded only where that is wanted, and used
-//! only where the test at start ([`super::header_selftest`]) finds nothing that they break.
+//! only where the test at start (`header_selftest.rs`) finds nothing that they break.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;

@@ -2,7 +2,7 @@
 //!
 //! A message is one byte of kind, one of length, and that many bytes, integers in network order. A receiver skips kinds it
 //! does not know and bytes behind those it knows: later versions may add both. Which version is spoken is the smaller of
-//! what both [`Hello`]s say: from 2 on messages of [`MORE`] go before a context, with what else came down its transaction.
+//! what both [`Hello`]s say: from 2 on messages of `MORE` go before a context, with what else came down its transaction.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const VALUE_MOST: usize = 128;
 pub const CONTEXT_MOST: usize = 4096;
 /// Most members of baggage told with one context.
 pub const MEMBERS_MOST: usize = 8;
-/// First version that knows [`MORE`].
+/// First version that knows `MORE`.
 const VERSION_MORE: u16 = 2;
 
 /// The first message each way.
@@ -131,7 +131,7 @@ const SETTLES: u8 = 6;
 /// Something of the next context: a byte says what, the rest is that.
 const MORE: u8 = 7;
 
-/// What [`MORE`] holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
+/// What `MORE` holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
 /// its value.
 const SERVICE_CLASS: u8 = 1;
 const STATE: u8 = 2;

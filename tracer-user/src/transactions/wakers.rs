@@ -6,7 +6,7 @@
 //! else may have given it work before the call, since it handed something over last; a task that was made by the other needs not have been woken by it.
 //!
 //! Whose wake-up was not needed, because the other one was at work still when it left something for it, is only believed where
-//! the first wake-up after a reply goes to whom such a pair names, in that process, so far ([`Trust`]).
+//! the first wake-up after a reply goes to whom such a pair names, in that process, so far (`Trust`).
 //!
 //! What is handed over goes on: a task that took a result and is no request's own, hands it to the next by the same rule.
 
