@@ -175,7 +175,8 @@ pub struct Outcome {
     pub err: String,
 }
 
-/// Runs a command to its end; panics when that takes more than a minute.
+/// Runs a command to its end; panics when that takes more than a minute, or five in an emulated guest, whose kernel takes one
+/// of them to verify programs.
 pub fn outcome(command: &mut Command, name: &str) -> Outcome {
     let dir = crate::scratch();
     let out = dir.path().join("out");
@@ -184,7 +185,8 @@ pub fn outcome(command: &mut Command, name: &str) -> Outcome {
         |path: &Path| std::fs::File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     command.stdin(std::process::Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-    let end = Instant::now() + Duration::from_secs(60);
+    let limit = Duration::from_secs(if crate::scale() < 1.0 { 300 } else { 60 });
+    let end = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap_or_else(|error| panic!("{name}: {error}")) {
             break status;
@@ -192,7 +194,7 @@ pub fn outcome(command: &mut Command, name: &str) -> Outcome {
         if Instant::now() > end {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("{name} still runs after a minute: {}", std::fs::read_to_string(&err).unwrap_or_default());
+            panic!("{name} still runs after {limit:?}: {}", std::fs::read_to_string(&err).unwrap_or_default());
         }
         std::thread::sleep(Duration::from_millis(5));
     };

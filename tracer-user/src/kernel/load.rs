@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, RingBuf};
-use aya::programs::{BtfTracePoint, FEntry, FExit, PerfEvent, Program, ProgramFd};
+use aya::programs::{BtfTracePoint, PerfEvent, Program, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
+use rustc_hash::FxHashMap;
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
 
@@ -265,6 +266,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         header::load(&mut ebpf, &options.inband, &attachments);
     attached.extend(by_header);
     attached.extend(inband::load(&mut ebpf, &btf, &options.inband, tracepoints, &attachments));
+    let mut loading = load_all(&mut ebpf, &plan, &btf);
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
         let mut entry = Attached {
@@ -274,18 +276,18 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             missing: None,
             without: probe.without,
         };
-        let Some(hook) = hook else {
+        if hook.is_none() {
             entry.missing = Some("the kernel has no such hook".into());
             attached.push(entry);
             continue;
-        };
+        }
         if probe.program == "switch" {
             // From here on every slice counts: the one that runs now began now.
             seed(&mut cpus)?;
             since = crate::host::stat::read();
         }
         let wait = probe.until.filter(|until| !options.all || *until == Until::Called);
-        match attach(&mut ebpf, probe.program, hook, &btf, wait.is_none().then_some(&attachments)) {
+        match attach(&mut ebpf, probe.program, loading.remove(probe.program), wait.is_none().then_some(&attachments)) {
             Ok(built) => {
                 entry.built = built;
                 if wait == Some(Until::Called) {
@@ -453,33 +455,81 @@ impl Calls {
     }
 }
 
-/// Loads the program `name` and attaches it to `hook`, or only loads it where there are no `attachments` to hold the link.
+/// Most threads that load programs: one of them takes as long as all others together.
+const LOADERS: usize = 4;
+
+/// How loading a program went, and how long it took.
+type Loading = (Result<(), String>, Duration);
+
+/// Loads every program that has a hook, several at once: what takes time is the kernel's verifier.
+fn load_all(ebpf: &mut Ebpf, plan: &[Plan], btf: &aya::Btf) -> FxHashMap<&'static str, Loading> {
+    let mut wanted: Vec<(&'static str, Hook, &mut Program)> = Vec::new();
+    for (name, program) in ebpf.programs_mut() {
+        let planned = plan.iter().find(|plan| plan.probe.program == name);
+        if let Some((probe, hook)) = planned.and_then(|plan| Some((plan.probe, plan.hook?))) {
+            wanted.push((probe.program, hook, program));
+        }
+    }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(LOADERS);
+    let (queue, done) = (Mutex::new(wanted), Mutex::new(FxHashMap::default()));
+    let work = || {
+        while let Some((name, hook, program)) = pop(&queue) {
+            let begin = Instant::now();
+            let loaded = load_one(program, hook, btf);
+            let took = begin.elapsed();
+            done.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (loaded, took));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pop<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).pop()
+}
+
+fn load_one(program: &mut Program, hook: Hook, btf: &aya::Btf) -> Result<(), String> {
+    let loaded = match (hook, program) {
+        (Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at), Program::BtfTracePoint(program)) => {
+            program.load(at, btf)
+        }
+        (Hook::Entry(at), Program::FEntry(program)) => program.load(at, btf),
+        (Hook::Exit(at), Program::FExit(program)) => program.load(at, btf),
+        _ => return Err("the BPF object's program is of another kind".into()),
+    };
+    loaded.map_err(|error| chain(&error))
+}
+
+/// Attaches the program `name`, which was loaded so, unless there are no `attachments` to hold the link.
 fn attach(
     ebpf: &mut Ebpf,
     name: &str,
-    hook: Hook,
-    btf: &aya::Btf,
+    loading: Option<Loading>,
     attachments: Option<&Attachments>,
 ) -> Result<Built, String> {
-    let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
-    let wrong = || format!("the BPF object's program {name} is of another kind");
-    let begin = Instant::now();
-    macro_rules! load_and_attach {
-        ($kind:ty, $at:expr) => {{
-            let program: &mut $kind = program.try_into().map_err(|_| wrong())?;
-            program.load($at, btf).map_err(|error| chain(&error))?;
-            let took = begin.elapsed();
+    let missing = || format!("the BPF object has no program {name}");
+    let (loaded, took) = loading.ok_or_else(missing)?;
+    loaded?;
+    let program = ebpf.program_mut(name).ok_or_else(missing)?;
+    macro_rules! attached {
+        ($program:expr) => {{
             if let Some(attachments) = attachments {
-                let link = program.attach().and_then(|id| program.take_link(id)).map_err(|error| chain(&error))?;
+                let link = $program.attach().and_then(|id| $program.take_link(id)).map_err(|error| chain(&error))?;
                 attachments.link(link);
             }
-            Ok(built(program.fd(), took))
+            Ok(built($program.fd(), took))
         }};
     }
-    match hook {
-        Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at) => load_and_attach!(BtfTracePoint, at),
-        Hook::Entry(at) => load_and_attach!(FEntry, at),
-        Hook::Exit(at) => load_and_attach!(FExit, at),
+    match program {
+        Program::BtfTracePoint(program) => attached!(program),
+        Program::FEntry(program) => attached!(program),
+        Program::FExit(program) => attached!(program),
+        _ => Err(format!("the BPF object's program {name} is of another kind")),
     }
 }
 
