@@ -196,7 +196,7 @@ fn every_logged_request_is_reported_once() {
     let origin = Server::c("origin", dir.path());
     let nginx = Nginx::start(dir.path(), "", &server(origin.address));
     let recording = dir.path().join("recording");
-    let agent = Agent::start(dir.path(), &["--record", recording.to_str().expect("path")]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--record", recording.to_str().expect("path")]);
 
     let plans = plans();
     let sent: usize = plans.iter().map(Vec::len).sum();

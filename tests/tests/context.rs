@@ -30,7 +30,7 @@ fn a_request_belongs_to_whom_it_says() {
     let server = Server::c("origin", dir.path());
     let config = dir.path().join("tracer.toml");
     std::fs::write(&config, "[transactions]\nbaggage = [\"tenant\"]\n").expect("a configuration");
-    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &config.display().to_string()]);
     let mut connection = Connection::open(server.address).expect("a connection");
     for (path, headers, ..) in CASES {
         let more = "baggage: user=planted-name,tenant=t1;p=2\r\n";

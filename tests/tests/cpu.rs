@@ -24,7 +24,7 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let storm = compile(dir.path(), "storm");
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
 
     let before = agent.metrics();
     let mut children = Process::start(

@@ -148,7 +148,7 @@ fn every_way_to_ask_and_answer() {
     // A connection older than the agent, with a request behind it and one half sent.
     let mut old = Connection::open(server.address).expect("a connection");
     assert_eq!(old.ask("GET", "/edge/before").expect("reply").status, 200);
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut case = Case { server: &server, want: Vec::new() };
     for n in 0..3 {
         let path = format!("/edge/old-{n}");
@@ -189,7 +189,7 @@ fn a_body_of_gigabytes_takes_until_its_last_byte() {
     std::fs::create_dir(&www).expect("www");
     std::fs::File::create(www.join("huge")).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
     let nginx = Nginx::start(dir.path(), "", "");
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut connection = Connection::open(nginx.address).expect("a connection").keeping(0);
     let begin = Instant::now();
     assert_eq!(connection.ask("GET", "/huge").expect("reply").wire_body, SIZE);

@@ -23,7 +23,8 @@ fn plans(prefix: &str) -> Vec<Vec<Request>> {
     (0..CONNECTIONS)
         .map(|c| {
             let mut one = |r| Request {
-                pause: Duration::from_micros(numbers.below(20_000)).div_f64(scale()),
+                // Some 3000 a second: neither machine nor agent is to be busy without a break, or it is losses that are tested.
+                pause: Duration::from_micros(numbers.below(40_000)).div_f64(scale()),
                 ..Request::get(format!("{prefix}/c{c}r{r}/d{}", numbers.below(8_000)))
             };
             (0..each()).map(&mut one).collect()
@@ -43,7 +44,7 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
         origin.address
     );
     let nginx = Nginx::start(dir.path(), &pool, &server);
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     for prefix in ["/pooled", "/new"] {
         let loaded = load::run(nginx.address, plans(prefix));
         assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
@@ -90,7 +91,7 @@ fn threads_that_hold_one_request_are_certain() {
     command.env("OTEL_SERVICE_NAME", "calls").env("PYTHONDONTWRITEBYTECODE", "1");
     let mut app = Process::start("gunicorn", &mut command, &dir.path().join("gunicorn.log"));
     wait_for_listener(&mut app, address);
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let plans: Vec<Vec<Request>> =
         (0..16).map(|c| (0..60).map(|r| Request::get(format!("/t/c{c}r{r}/d{}", r * 20))).collect()).collect();
     let loaded = load::run(address, plans);

@@ -41,7 +41,7 @@ fn family(name: &str, least: usize) {
     // Otherwise the first pair with splice would only bring its hook in.
     let config = dir.path().join("all.toml");
     std::fs::write(&config, "[agent]\nall_hooks = true\n").expect("a configuration");
-    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &config.display().to_string()]);
     let said = exchange(name, dir.path(), &program);
     let exchanges: Vec<(&str, u64)> = said
         .lines()

@@ -29,7 +29,7 @@ fn truth(line: &str) -> Option<(String, Waited)> {
 fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, least: f64) {
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut command = command(dir.path());
     command.env("UPSTREAM_PORT", upstream.address.port().to_string());
     let server = Server::start(name, dir.path(), &mut command);

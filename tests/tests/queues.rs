@@ -79,7 +79,7 @@ fn accept_queue_and_socket_queue_are_told_apart_or_said_to_be_one() {
     let Some(_turn) = begin("queues", &["python3"]) else { return };
     let divided = is_divided();
     let dir = scratch();
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut truths = HashMap::new();
     for family in ["tcp4", "tcp6", "unix"] {
         let mut command = Command::new(find("python3").expect("python3"));

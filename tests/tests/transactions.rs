@@ -23,7 +23,7 @@ fn judge_by(test: &str, application: &Application, modes: &[Mode], config: &str)
     let upstream = Server::c("origin", dir.path());
     let file = dir.path().join("tracer.toml");
     std::fs::write(&file, config).expect("a file for the configuration");
-    let agent = Agent::start(dir.path(), &["--config", &file.to_string_lossy()]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &file.to_string_lossy()]);
     let scores = run(&agent, upstream.address, dir.path(), application, modes);
     agent.stop();
     let faults = report(application, &scores);

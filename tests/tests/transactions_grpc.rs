@@ -25,7 +25,7 @@ fn judge(test: &str, programs: &[&str], application: &Application, modes: &[Mode
     }
     let dir = scratch();
     let upstream = Server::python("origin_grpc", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let scores = run(&agent, upstream.address, dir.path(), application, modes);
     agent.stop();
     let faults = report(application, &scores);

@@ -24,7 +24,7 @@ fn judge(served: &Served) {
     };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let application = Application {
         name: served.name,
         program: "python3",

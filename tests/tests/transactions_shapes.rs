@@ -29,7 +29,7 @@ fn judge(test: &str, application: &Application, modes: &[Mode]) {
     let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let scores = run(&agent, upstream.address, dir.path(), application, modes);
     agent.stop();
     let faults = report(application, &scores);
@@ -69,7 +69,7 @@ fn unix_sockets() {
     let socket = dir.path().join("upstream.sock");
     let mut command = Command::new(compile(dir.path(), "origin"));
     let upstream = Server::start("origin", dir.path(), command.env("LISTEN_UNIX", &socket));
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let application = application("shapeslocal", &["-u"], "Python threads, to a UNIX socket");
     let modes = [mode("local", "two calls on the request's thread", 0.999)];
     let scores = run(&agent, upstream.address, dir.path(), &application, &modes);
@@ -135,7 +135,7 @@ fn stores() {
     assert!(postgresql::programs().is_some(), "no PostgreSQL");
     let dir = scratch();
     let (database, redis) = (Postgres::start(dir.path()), Redis::start(dir.path()));
-    let agent = Agent::start(dir.path(), &[]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut tail = Tail::new(&agent.transactions);
     let mut faults = Vec::new();
     // Of a job's two calls the first is not the last before its result.

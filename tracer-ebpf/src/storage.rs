@@ -39,6 +39,14 @@ macro_rules! local_storage {
             /// The record of `object`, made if `create` and there is none; null when there is none or it was refused.
             #[inline(always)]
             pub(crate) fn get(&'static self, object: $object, create: bool) -> *mut T {
+                let found = self.ask(object, create);
+                // Who loses a race to make it is refused, and finds the winner's: a peer's send reports that data has
+                // arrived on a UNIX socket while this end begins to receive.
+                if create && found.is_null() { self.ask(object, create) } else { found }
+            }
+
+            #[inline(always)]
+            fn ask(&'static self, object: $object, create: bool) -> *mut T {
                 // SAFETY: the map definition is this static; the verifier checks that `object` is trusted.
                 unsafe {
                     generated::$helper(

@@ -16,7 +16,7 @@ use crate::tally::Tally;
 
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-     -Ccodegen-units=1 --cfg fuzzing";
+     --cfg fuzzing";
 
 /// `cargo xtask fuzz`.
 #[derive(Args)]

@@ -17,7 +17,12 @@ pub(crate) fn build() -> Result<()> {
     let mut command = shell::cargo();
     command.args(["build", "--locked", "--release", "--quiet", "--manifest-path"]);
     command.arg(shell::root().join("tests/workloads/tokio/Cargo.toml")).arg("--target-dir").arg(&target);
-    shell::run(&mut command, "cargo's own words are above; tests that need it say that they were skipped")?;
+    let remedy = "cargo's own words are above; tests that need it say that they were skipped";
+    // What it is made of is fetched here for the first time: a network that fails once is asked once more.
+    shell::run(&mut command, remedy).or_else(|error| {
+        shell::progress(format!("{error:#}; once more"));
+        shell::run(&mut command, remedy)
+    })?;
     let built = target.join("release").join(TOKIO);
     let mut command = Command::new("strip");
     command.arg("-o").arg(target.join(format!("{TOKIO}-stripped"))).arg(&built);
