@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::load::{self, Request};
 use crate::units::{self, Unit};
 use crate::workload::{Server, source};
-use crate::{Numbers, find, go, jars, python, say};
+use crate::{Numbers, begin, find, go, jars, python, say, scratch, wait};
 
 /// An application of `workloads/`.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ const DECIDED: Duration = Duration::from_secs(20);
 
 /// So long nothing new is told of an application once it has done what it does for requests that are answered: its longest
 /// pause is a fraction of it.
-const SETTLED: Duration = Duration::from_millis(500);
+const SETTLED: Duration = Duration::from_millis(200);
 
 /// A process whose jobs come from pools confirms nobody's before it has shown some of them.
 pub const FEW: u64 = 200;
@@ -90,6 +90,13 @@ pub struct Mode {
     /// Least share of calls whose request must be named, rightly, and said to be sure; of one. Of fewer than [`FEW`] calls
     /// none must.
     pub right: f64,
+}
+
+impl Mode {
+    /// A way to call, what it is called in the table, and the least share that must be right.
+    pub const fn new(name: &'static str, title: &'static str, right: f64) -> Self {
+        Self { name, title, right }
+    }
 }
 
 /// Edges of one mode at one concurrency.
@@ -107,6 +114,25 @@ pub struct Score {
     pub ambiguous: u64,
     /// Said to be of nobody.
     pub orphan: u64,
+}
+
+impl Score {
+    /// Counts a call by its grade and whether its request is the right one.
+    pub fn count(&mut self, grade: &str, right: bool) {
+        let counter = match grade {
+            "certain" | "confirmed" if right => &mut self.right,
+            "certain" => &mut self.certain_wrong,
+            "confirmed" => &mut self.confirmed_wrong,
+            "ambiguous" => &mut self.ambiguous,
+            _ => &mut self.orphan,
+        };
+        *counter += 1;
+    }
+
+    /// Calls that were counted.
+    fn told(&self) -> u64 {
+        self.right + self.certain_wrong + self.confirmed_wrong + self.ambiguous + self.orphan
+    }
 }
 
 /// Whether the full size is asked for (`TRACER_TRUTH=full`), and not what fits in CI.
@@ -132,15 +158,10 @@ pub fn score(all: &[Unit], service: &str, prefix: &str) -> Score {
     for call in all.iter().filter(|u| u.service == service && !u.server).filter(of) {
         let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
         let right = parent.is_some_and(|parent| ident(&parent.path) == ident(&call.path));
-        let counter = match call.grade.as_str() {
-            "certain" | "confirmed" if right => &mut score.right,
-            "certain" => &mut score.certain_wrong,
-            "confirmed" => &mut score.confirmed_wrong,
-            "ambiguous" => &mut score.ambiguous,
-            _ => &mut score.orphan,
-        };
-        *counter += 1;
+        score.count(&call.grade, right);
     }
+    // What a server reads in one piece may hold more heads than are captured: those it is not seen to serve.
+    score.made = score.made.max(score.told());
     score
 }
 
@@ -167,6 +188,15 @@ pub fn decided(agent: &Agent) {
     }
 }
 
+/// Waits until everything that was sent so far is told and no process's runtime is being found out.
+fn attached(agent: &Agent, tail: &mut units::Tail, service: &str, sent: &[(Mode, u64, String, usize)]) {
+    let all = sent.iter().map(|(.., answers)| answers).sum();
+    tail.until(all, Duration::from_secs(20), |unit| unit.server && unit.service == service);
+    wait("runtimes are known", Duration::from_secs(20), || {
+        (agent.metrics().sum("tracer_runtime_processes_waiting", &[]) == 0.0).then_some(())
+    });
+}
+
 /// Runs `application`, once for each mode, in front of `upstream`, beside `agent`; waits until every unit is told.
 pub fn run(
     agent: &Agent,
@@ -185,6 +215,9 @@ pub fn run(
         let warm = load::run(server.address, plans(mode.name, "warm-", 1, 20));
         assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
         sent.push((*mode, 0, "warm-".to_owned(), warm.answers.len()));
+        if full() {
+            attached(agent, &mut tail, application.name, &sent);
+        }
         for (connections, requests) in sizes() {
             let prefix = format!("{}{}{connections}-", application.name, mode.name);
             let loaded = load::run(server.address, plans(mode.name, &prefix, *connections, *requests));
@@ -220,6 +253,30 @@ pub fn run(
     let score = |prefix: &str| score(&units, application.name, prefix);
     let measured = sent.iter().filter(|(_, connections, ..)| *connections > 0);
     measured.map(|(mode, connections, prefix, _)| (*mode, *connections, score(prefix))).collect()
+}
+
+/// Runs `application` in front of a server of C beside an agent; panics where something is not as it must be ([`report`]).
+pub fn judge(test: &str, application: &Application, modes: &[Mode]) {
+    judge_by(test, application, modes, "");
+}
+
+/// The same with an agent that is configured so.
+pub fn judge_by(test: &str, application: &Application, modes: &[Mode], config: &str) {
+    let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    judge_before(&upstream, dir.path(), application, modes, config);
+}
+
+/// The same in front of another server.
+pub fn judge_before(upstream: &Server, dir: &Path, application: &Application, modes: &[Mode], config: &str) {
+    let file = dir.join("tracer.toml");
+    std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let agent = Agent::start(dir, &["--nice=-10", "--config", &file.to_string_lossy()]);
+    let scores = run(&agent, upstream.address, dir, application, modes);
+    agent.stop();
+    let faults = report(application, &scores);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// Prints the scores, writes them where the table is made of them (`TRACER_TRUTH_FILE`), and says what is not as it must

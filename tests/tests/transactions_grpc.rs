@@ -4,16 +4,12 @@
 
 use std::process::Command;
 
-use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::agent::outcome;
 use tracer_tests::go::{SOURCES, toolchain};
 use tracer_tests::jars;
-use tracer_tests::truth::{Application, Mode, full, report, run};
+use tracer_tests::truth::{Application, Mode, full, judge_before};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, find, say, scratch};
-
-const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
-    Mode { name, title, right }
-}
 
 /// Runs the application where `programs` are there, in front of a server of grpcio.
 fn judge(test: &str, programs: &[&str], application: &Application, modes: &[Mode]) {
@@ -25,11 +21,7 @@ fn judge(test: &str, programs: &[&str], application: &Application, modes: &[Mode
     }
     let dir = scratch();
     let upstream = Server::python("origin_grpc", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
-    let scores = run(&agent, upstream.address, dir.path(), application, modes);
-    agent.stop();
-    let faults = report(application, &scores);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    judge_before(&upstream, dir.path(), application, modes, "");
 }
 
 #[test]
@@ -44,9 +36,9 @@ fn python_threads() {
     };
     // Its library lets whoever is at it send the others' calls, a thread of its own included.
     let modes = [
-        mode("same", "a channel for all threads", 0.0),
-        mode("own", "a channel for each thread", 0.0),
-        mode("pool", "a job in a pool, awaited", 0.0),
+        Mode::new("same", "a channel for all threads", 0.0),
+        Mode::new("own", "a channel for each thread", 0.0),
+        Mode::new("pool", "a job in a pool, awaited", 0.0),
     ];
     judge("transactions_grpc_threads", &[], &application, if full() { &modes } else { &modes[..2] });
 }
@@ -62,7 +54,8 @@ fn python_asyncio() {
         title: "gRPC: Python asyncio, grpc.aio",
     };
     // What the library's own thread sends is nobody's.
-    let modes = [mode("gather", "two calls at once (gather)", 0.8), mode("naps", "two calls after sleeps", 0.8)];
+    let modes =
+        [Mode::new("gather", "two calls at once (gather)", 0.8), Mode::new("naps", "two calls after sleeps", 0.8)];
     judge("transactions_grpc_aio", &[], &application, if full() { &modes } else { &modes[..1] });
 }
 
@@ -76,8 +69,10 @@ fn node() {
         java: false,
         title: "gRPC: Node.js, a session of http2",
     };
-    let modes =
-        [mode("row", "two calls, one after the other", 0.0), mode("naps", "a call after an awaited timer", 0.0)];
+    let modes = [
+        Mode::new("row", "two calls, one after the other", 0.0),
+        Mode::new("naps", "a call after an awaited timer", 0.0),
+    ];
     judge("transactions_grpc_node", &[], &application, if full() { &modes } else { &modes[..1] });
 }
 
@@ -96,7 +91,7 @@ fn go() {
         title: "gRPC: Go 1.27, grpc-go",
     };
     // A goroutine of the connection's own sends.
-    let modes = [mode("naps", "two calls after sleeps", 0.0), mode("children", "two goroutines", 0.0)];
+    let modes = [Mode::new("naps", "two calls after sleeps", 0.0), Mode::new("children", "two goroutines", 0.0)];
     let needed = format!("{SOURCES}/src/google.golang.org/grpc/clientconn.go");
     judge("transactions_grpc_go", &[&needed], &application, &modes);
 }
@@ -116,7 +111,8 @@ fn java() {
         title: "gRPC: Java 17, grpc-netty",
     };
     // A thread of Netty's sends.
-    let modes = [mode("same", "calls on the request's thread", 0.0), mode("pool", "a job in a pool, awaited", 0.0)];
+    let modes =
+        [Mode::new("same", "calls on the request's thread", 0.0), Mode::new("pool", "a job in a pool, awaited", 0.0)];
     let needed = ["grpc-netty", "perfmark-api", "perfmark-impl"].map(|name| format!("{}/{name}.jar", jars::DIRECTORY));
     judge("transactions_grpc_java", &needed.each_ref().map(String::as_str), &application, &modes);
 }

@@ -1,8 +1,7 @@
 //! Which request caused which call, inside of servers and gateways as operators run them: every reported edge against an id
 //! that their application or configuration passed on.
 
-use tracer_tests::agent::Agent;
-use tracer_tests::truth::{Application, Mode, report, run};
+use tracer_tests::truth::{Application, Mode, judge_before};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, php, scratch};
 
@@ -24,7 +23,6 @@ fn judge(served: &Served) {
     };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let application = Application {
         name: served.name,
         program: "python3",
@@ -34,14 +32,9 @@ fn judge(served: &Served) {
         title: served.title,
     };
     let [same, new] = served.right;
-    let modes = [
-        Mode { name: "same", title: "calls by kept connections", right: same },
-        Mode { name: "new", title: "calls by new connections", right: new },
-    ];
-    let scores = run(&agent, upstream.address, dir.path(), &application, &modes);
-    agent.stop();
-    let faults = report(&application, &scores);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let modes =
+        [Mode::new("same", "calls by kept connections", same), Mode::new("new", "calls by new connections", new)];
+    judge_before(&upstream, dir.path(), &application, &modes, "");
 }
 
 #[test]

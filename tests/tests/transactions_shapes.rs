@@ -10,42 +10,27 @@ use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::postgresql::{self, Postgres};
 use tracer_tests::redis::Redis;
-use tracer_tests::truth::{Application, Mode, Score, decided, report, run, sizes};
+use tracer_tests::truth::{Application, Mode, Score, decided, judge, judge_before, report, sizes};
 use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::{Server, compile, source};
 use tracer_tests::{begin, find, say, scratch};
 
 const SOURCE: &str = "tree_shapes.py";
 
-const fn mode(name: &'static str, title: &'static str, right: f64) -> Mode {
-    Mode { name, title, right }
-}
-
 const fn application(name: &'static str, arguments: &'static [&'static str], title: &'static str) -> Application {
     Application { name, program: "python3", arguments, source: SOURCE, java: false, title }
-}
-
-fn judge(test: &str, application: &Application, modes: &[Mode]) {
-    let Some(_turn) = begin(test, &[application.program, "cc"]) else { return };
-    let dir = scratch();
-    let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
-    let scores = run(&agent, upstream.address, dir.path(), application, modes);
-    agent.stop();
-    let faults = report(application, &scores);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
 fn shapes() {
     let application = application("shapes", &["-u"], "Python threads, other shapes");
     let modes = [
-        mode("retry", "given up and tried again", 0.999),
-        mode("shared", "two calls by connections of all threads", 0.999),
-        mode("nested", "handed over twice, awaited", 0.0),
-        mode("fan", "four jobs at once, joined", 0.0),
+        Mode::new("retry", "given up and tried again", 0.999),
+        Mode::new("shared", "two calls by connections of all threads", 0.999),
+        Mode::new("nested", "handed over twice, awaited", 0.0),
+        Mode::new("fan", "four jobs at once, joined", 0.0),
         // One thread sends everybody's.
-        mode("background", "sent by a thread of the client's own", 0.0),
+        Mode::new("background", "sent by a thread of the client's own", 0.0),
     ];
     judge("transactions_shapes", &application, &modes);
 }
@@ -53,13 +38,13 @@ fn shapes() {
 #[test]
 fn forked_processes() {
     let application = application("shapesforked", &["-u", "-X", "shape=forked"], "Python, two forked processes");
-    judge("transactions_forked", &application, &[mode("direct", "a call on the request's thread", 0.999)]);
+    judge("transactions_forked", &application, &[Mode::new("direct", "a call on the request's thread", 0.999)]);
 }
 
 #[test]
 fn passed_connections() {
     let application = application("shapespassed", &["-u", "-X", "shape=passed"], "Python, connections passed on");
-    judge("transactions_passed", &application, &[mode("direct", "a call on the request's thread", 0.999)]);
+    judge("transactions_passed", &application, &[Mode::new("direct", "a call on the request's thread", 0.999)]);
 }
 
 #[test]
@@ -69,13 +54,9 @@ fn unix_sockets() {
     let socket = dir.path().join("upstream.sock");
     let mut command = Command::new(compile(dir.path(), "origin"));
     let upstream = Server::start("origin", dir.path(), command.env("LISTEN_UNIX", &socket));
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let application = application("shapeslocal", &["-u"], "Python threads, to a UNIX socket");
-    let modes = [mode("local", "two calls on the request's thread", 0.999)];
-    let scores = run(&agent, upstream.address, dir.path(), &application, &modes);
-    agent.stop();
-    let faults = report(&application, &scores);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let modes = [Mode::new("local", "two calls on the request's thread", 0.999)];
+    judge_before(&upstream, dir.path(), &application, &modes, "");
 }
 
 /// A call to a store, as the application says: its id, and where it stands among those of its connection.
@@ -116,14 +97,7 @@ fn compare(units: &[Unit], calls: &[Call], store: &str, prefix: &str) -> Score {
         let Some(call) = call else { continue };
         let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
         let right = parent.is_some_and(|parent| parent.path.rsplit('/').next() == Some(ident));
-        let counter = match call.grade.as_str() {
-            "certain" | "confirmed" if right => &mut score.right,
-            "certain" => &mut score.certain_wrong,
-            "confirmed" => &mut score.confirmed_wrong,
-            "ambiguous" => &mut score.ambiguous,
-            _ => &mut score.orphan,
-        };
-        *counter += 1;
+        score.count(&call.grade, right);
     }
     score
 }

@@ -394,6 +394,11 @@ impl Pipeline {
         }
     }
 
+    /// The service of a process, where that is known.
+    pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
+        self.engine.service_of(tgid)
+    }
+
     /// The id of a service, given out at first sight.
     fn service(&mut self, name: &str) -> ServiceId {
         if let Some(id) = self.services.get(name) {

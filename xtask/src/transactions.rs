@@ -1,6 +1,6 @@
 //! `cargo xtask transactions`: which calls of real applications are linked to the request that caused them.
 //!
-//! The cases are the truth tests `tests/tests/transactions.rs`, which `cargo xtask test` runs too, at a size that fits
+//! The cases are the truth tests `tests/tests/transactions*.rs`, which `cargo xtask test` runs too, at a size that fits
 //! there. Each writes what it found as lines of JSON; this makes a table of them.
 
 use std::fs;

@@ -34,7 +34,7 @@ use crate::model::HostBooks;
 use crate::otlp::Export;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Writer};
-use crate::runtimes::{Finder, State};
+use crate::runtimes::{Finder, State, told};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -240,6 +240,7 @@ impl Agent {
             }
             finder.note(pid, &found);
         }
+        pipeline.metrics.set_runtimes_waiting(finder.waiting());
     }
 
     /// A process is gone, or runs another program.
@@ -388,6 +389,8 @@ impl Agent {
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
+            let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
+            self.health.runtimes = told::told(finder.known().filter_map(service));
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);

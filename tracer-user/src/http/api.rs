@@ -17,6 +17,7 @@ use super::{App, Command, Problem, Shared, View};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
 use crate::profiles::{self, Snapshot};
+use crate::runtimes::told::Told;
 use crate::store;
 
 type AppState = State<Arc<App>>;
@@ -165,6 +166,13 @@ pub(super) struct ServiceView {
     pub(super) cpu_overhead_s: f64,
     pub(super) cpu_requests_cores: f64,
     pub(super) cpu_overhead_cores: f64,
+    /// What runs in its processes whose requests share threads.
+    pub(super) runtimes: Vec<Told>,
+}
+
+/// What runs in the processes of a service.
+pub(super) fn runtimes(view: &View<'_>, service: ServiceId) -> Vec<Told> {
+    view.health.runtimes.iter().filter(|told| told.service == service).cloned().collect()
 }
 
 /// Every service, those with requests first; `classes` are all of them.
@@ -177,6 +185,7 @@ pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<Servi
             cpu_overhead_s: cpu.overhead_s,
             cpu_requests_cores: cpu.requests_cores,
             cpu_overhead_cores: cpu.overhead_cores,
+            runtimes: runtimes(view, ServiceId(index as u32)),
             ..ServiceView::default()
         }
     };

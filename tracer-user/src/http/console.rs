@@ -8,9 +8,10 @@ use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
-use super::api::{ClassView, class_views, service_views, trace_id};
+use super::api::{ClassView, class_views, runtimes, service_views, trace_id};
 use super::markup::{Encoded, LEGEND, Lane, Safe, Time, bar, page};
 use super::{App, Peers, Problem};
+use crate::runtimes::told::Told;
 use crate::store::{Filter, Summary, UnitView};
 
 type AppState = State<Arc<App>>;
@@ -179,13 +180,14 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
 pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let wanted = name.clone();
-    let (health, classes, found) = app
+    let (health, classes, found, runtimes) = app
         .shared
         .ask(move |view| {
             let filter = Filter { service: Some(wanted.clone()), limit: 2000, ..Filter::default() };
             let found = view.store.transactions(view.names, &filter);
             let classes = class_views(view, Some(&wanted));
-            (view.health.clone(), classes, found)
+            let runtimes = classes.first().map(|class| runtimes(view, class.service)).unwrap_or_default();
+            (view.health.clone(), classes, found, runtimes)
         })
         .await?;
     if classes.is_empty() {
@@ -193,12 +195,30 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
     }
     let all: Vec<&ClassView> = classes.iter().collect();
     let body = format!(
-        "<section><h2>{}</h2>{}{LEGEND}</section><section><h2>Slow transactions</h2>{}</section>",
+        "<section><h2>{}</h2>{}{}{LEGEND}</section><section><h2>Slow transactions</h2>{}</section>",
         Safe(&name),
+        runtime_lines(&runtimes),
         class_table(&all),
         transaction_table(&slowest(found)),
     );
     Ok(page(&name, query.refresh, &health, &body))
+}
+
+/// What runs in a service's processes, and what is known of its tasks.
+fn runtime_lines(runtimes: &[Told]) -> String {
+    let mut out = String::new();
+    for told in runtimes {
+        let woken = if told.wakes { "; which wakes which is seen, too" } else { "" };
+        let _ = write!(
+            out,
+            "<p class=sub>{} {} in {} processes: {}{woken}.</p>",
+            Safe(told.name),
+            Safe(&told.version),
+            told.processes,
+            Safe(told.meaning),
+        );
+    }
+    out
 }
 
 /// Depth of each unit in the tree of parents.

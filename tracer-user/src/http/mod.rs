@@ -35,6 +35,7 @@ use crate::model::{HostBooks, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
+use crate::runtimes::told::Told;
 use crate::store::Store;
 
 /// How long a handler waits for the pipeline.
@@ -73,6 +74,8 @@ pub struct Health {
     pub host: String,
     /// Agents of other hosts, where they are spoken to.
     pub peers: Option<Peers>,
+    /// What runs in processes that serve, by service.
+    pub runtimes: Vec<Told>,
 }
 
 /// Agents of other hosts.

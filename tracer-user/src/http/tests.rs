@@ -3,6 +3,8 @@
 use super::*;
 use crate::metrics::Metrics;
 use crate::model::{ClassInfo, ServiceId, Side, Sink};
+use crate::runtimes::State;
+use crate::runtimes::told::{Known, told};
 use crate::store::tests::unit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -38,7 +40,9 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let one = unit(0xabc, 5, 2_000_000, false);
         stats.unit(&names, &one);
         store.unit(&names, &one);
-        let health = Health { degraded: vec!["<b>".into()], ..Health::default() };
+        let known = Known { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
+        let runtimes = told([(ServiceId(0), &known)].into_iter());
+        let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {
             job(&View { names: &names, stats: &stats, store: &store, profiles: &profiles, health: &health });
         }
@@ -77,6 +81,7 @@ async fn every_page_answers() {
     for (path, status, needle) in [
         ("/", 200, "shop"),
         ("/service?name=shop", 200, "shop"),
+        ("/service?name=shop", 200, "tokio 1.54 in 1 processes: its tasks are not told apart"),
         ("/service?name=x", 404, "no such service"),
         ("/transaction?id=00000000000000000000000000000abc", 200, "certain"),
         ("/style.css", 200, "--ink"),
@@ -84,6 +89,7 @@ async fn every_page_answers() {
         ("/healthz", 200, "ok"),
         ("/readyz", 200, "ready"),
         ("/api/v1/services", 200, "\"service_name\":\"shop\""),
+        ("/api/v1/services", 200, "\"state\":\"no_symbols\""),
         ("/api/v1/classes", 200, "\"count\":1"),
         ("/api/v1/classes?service=shp", 404, "did you mean 'shop'"),
         ("/api/v1/transactions?min_ms=1&limit=5", 200, "0abc"),

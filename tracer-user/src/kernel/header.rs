@@ -77,19 +77,17 @@ impl Destination {
         (like_a_name && place.len() <= 253).then(|| Self::Name { host: place.into(), port })
     }
 
-    /// What the kernel side looks up.
-    fn keys(&self) -> Vec<(u32, header::Destination)> {
+    /// What the kernel side looks up; `None`: that is not known now.
+    fn keys(&self) -> Option<Vec<Place>> {
         match self {
-            Self::Net { address, bits, port } => vec![key(*address, *bits, *port)],
-            Self::Name { host, port } => match (host.as_str(), port.unwrap_or(0)).to_socket_addrs() {
-                Ok(found) => {
-                    found.map(|found| key(found.ip(), if found.is_ipv4() { 32 } else { 128 }, *port)).collect()
-                }
-                Err(error) => {
-                    log::warn!("headers for {host}: {error}; it is asked again in a minute");
-                    Vec::new()
-                }
-            },
+            Self::Net { address, bits, port } => Some(vec![key(*address, *bits, *port)]),
+            Self::Name { host, port } => {
+                let found = (host.as_str(), port.unwrap_or(0)).to_socket_addrs();
+                let found =
+                    found.inspect_err(|error| log::warn!("headers for {host}: {error}; it is asked again in a minute"));
+                let one = |ip: IpAddr| key(ip, if ip.is_ipv4() { 32 } else { 128 }, *port);
+                Some(found.ok()?.map(|found| one(found.ip())).collect())
+            }
         }
     }
 }
@@ -106,8 +104,10 @@ fn net(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= most).then_some((address, bits))
 }
 
-/// Bits that count, and the place.
-fn key(address: IpAddr, bits: u8, port: Option<u16>) -> (u32, header::Destination) {
+/// Bits that count, and the destination.
+type Place = (u32, header::Destination);
+
+fn key(address: IpAddr, bits: u8, port: Option<u16>) -> Place {
     let (octets, bits) = match address {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96 + u32::from(bits)),
         IpAddr::V6(v6) => (v6.octets(), u32::from(bits)),
@@ -285,7 +285,8 @@ fn attach(
     let control = of(NO_BLOCKING, verdict.no_blocking) | of(ONCE, verdict.once);
     parts.control.set(0, control, 0).map_err(|error| chain(&error))?;
     let trie: LpmTrie<MapData, header::Destination, u32> = map(ebpf, DESTINATIONS)?;
-    let mut places = Places { trie, there: FxHashSet::default(), wanted: wanted.to_vec() };
+    let wanted = wanted.iter().map(|wanted| (wanted.clone(), Vec::new())).collect();
+    let mut places = Places { trie, there: FxHashSet::default(), wanted };
     places.refresh();
     let group = File::open(inband::root()?).map_err(|error| format!("the control groups' root: {error}"))?;
     let program: Option<&mut SockOps> = ebpf.program_mut(SOCKETS).and_then(|program| program.try_into().ok());
@@ -294,7 +295,7 @@ fn attach(
     attachments.link(link.map_err(|error| chain(&error))?);
     // After the link: what is let go of does not come again.
     attachments.link(Members(parts.members));
-    if places.wanted.iter().any(|wanted| matches!(wanted, Destination::Name { .. })) {
+    if places.wanted.iter().any(|(wanted, _)| matches!(wanted, Destination::Name { .. })) {
         let named = std::thread::Builder::new().name("tracer-names".into()).spawn(move || {
             loop {
                 std::thread::sleep(NAMES_EVERY);
@@ -309,14 +310,20 @@ fn attach(
 /// The destinations in the kernel.
 struct Places {
     trie: LpmTrie<MapData, header::Destination, u32>,
-    there: FxHashSet<(u32, header::Destination)>,
-    wanted: Vec<Destination>,
+    there: FxHashSet<Place>,
+    /// With what each was found to be last: names are not forgotten because nobody resolves them for a while.
+    wanted: Vec<(Destination, Vec<Place>)>,
 }
 
 impl Places {
     /// Looks up names, puts in what is new and takes out what is not meant any more.
     fn refresh(&mut self) {
-        let now: FxHashSet<_> = self.wanted.iter().flat_map(Destination::keys).collect();
+        for (wanted, places) in &mut self.wanted {
+            if let Some(found) = wanted.keys() {
+                *places = found;
+            }
+        }
+        let now: FxHashSet<Place> = self.wanted.iter().flat_map(|(_, places)| places).copied().collect();
         for (bits, data) in self.there.difference(&now) {
             // Not there: as good.
             let _ = self.trie.remove(&Key::new(*bits, *data));
@@ -373,7 +380,7 @@ mod tests {
 
     #[test]
     fn keys_are_port_and_mapped_address() {
-        let of = |text: &str| Destination::parse(text).expect("a destination").keys();
+        let of = |text: &str| Destination::parse(text).and_then(|place| place.keys()).expect("a destination");
         let (bits, data) = of("10.0.0.7:8080")[0];
         assert_eq!((bits, &data[..2], &data[12..]), (144, &[0x1f, 0x90][..], &[0xff, 0xff, 10, 0, 0, 7][..]));
         assert_eq!(of("10.1.0.0/16")[0].0, 16 + 96 + 16);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::export::{Metrics, Totals, vec};
 use crate::kernel::uprobes::Attempts;
@@ -14,6 +14,7 @@ pub(super) struct Tasks {
     hits: Totals,
     attempts: Totals,
     processes: IntGaugeVec,
+    waiting: IntGauge,
     /// Labels that were set last.
     told: BTreeSet<(&'static str, &'static str)>,
 }
@@ -25,6 +26,8 @@ impl Tasks {
         let processes = "Processes that serve requests by the runtime they run and whether its tasks are told apart (known) \
                          or why not.";
         let processes = Opts::new("tracer_runtime_processes", processes);
+        let waiting =
+            "Processes that began to serve and whose runtime is being found out: their tasks are not told apart yet.";
         Self {
             hits: total("tracer_uprobe_hits_total", "Hits of each probe in user space.", "probe"),
             attempts: total(
@@ -33,6 +36,7 @@ impl Tasks {
                 "outcome",
             ),
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
+            waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
             told: BTreeSet::new(),
         }
     }
@@ -46,6 +50,11 @@ impl Metrics {
         }
         self.tasks.attempts.set("attached", attempts.attached);
         self.tasks.attempts.set("refused", attempts.refused);
+    }
+
+    /// Processes that are yet to be looked at, or are being looked at.
+    pub fn set_runtimes_waiting(&self, waiting: u64) {
+        self.tasks.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
     /// Processes by runtime and state, now.

@@ -10,6 +10,7 @@ pub mod maps;
 mod node;
 pub mod python;
 pub mod tokio;
+pub mod told;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,13 +19,14 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tracer_common::limits::RUNTIMES_MAX;
 use tracer_common::runtime::{Runtime, UserProbe};
 
+use self::told::Known;
 use crate::guard::fill::Fill;
 
 /// Processes that may wait to be looked at.
 const QUEUE: usize = 256;
 
 /// How well the tasks of a process are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// They are.
     Known,
@@ -54,6 +56,33 @@ impl State {
             Self::Unreadable => "unreadable",
             Self::NoProbe => "no_probe",
             Self::Unsupported => "unsupported",
+        }
+    }
+
+    /// What follows, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Known => "its tasks are told apart",
+            Self::UnknownVersion => {
+                "its tasks are not told apart: where this version keeps them is not known; calls of requests that share \
+                 threads are ambiguous or nobody's"
+            }
+            Self::NoSymbols => {
+                "its tasks are not told apart: names that are needed are not in its files (stripped, or another build); \
+                 calls of requests that share threads are ambiguous or nobody's"
+            }
+            Self::Unreadable => {
+                "its tasks are not told apart: its files or memory could not be read, or are not as its version says; \
+                 calls of requests that share threads are ambiguous or nobody's"
+            }
+            Self::NoProbe => {
+                "its tasks are not told apart: a probe that is needed could not be attached (the agent's log says why); \
+                 calls of requests that share threads are ambiguous or nobody's"
+            }
+            Self::Unsupported => {
+                "its tasks are not told apart on this processor or C library; calls of requests that share threads are \
+                 ambiguous or nobody's"
+            }
         }
     }
 }
@@ -150,11 +179,13 @@ pub struct Finder {
     told: Receiver<(Look, Option<Found>)>,
     /// Looks so far.
     looks: u64,
+    /// Those that were asked for and have not come back.
+    waiting: u64,
     /// The last look at each process that is there and waits for it, or has something that is known.
     asked: HashMap<u32, u64>,
     /// Processes that were not looked at because too many waited.
     pub refused: u64,
-    known: HashMap<u32, (&'static str, State)>,
+    known: HashMap<u32, Known>,
 }
 
 impl Finder {
@@ -173,7 +204,7 @@ impl Finder {
                 }
             }
         })?;
-        Ok(Self { ask, told, looks: 0, asked: HashMap::new(), refused: 0, known: HashMap::new() })
+        Ok(Self { ask, told, looks: 0, waiting: 0, asked: HashMap::new(), refused: 0, known: HashMap::new() })
     }
 
     /// Wants to know what runs in a process; does nothing where that was asked already.
@@ -189,6 +220,7 @@ impl Finder {
         match self.ask.try_send((pid, self.looks)) {
             Ok(()) => {
                 self.asked.insert(pid, self.looks);
+                self.waiting += 1;
             }
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
         }
@@ -198,6 +230,7 @@ impl Finder {
     /// got probes that belong nowhere now.
     pub fn found(&mut self) -> Option<(Look, Option<Found>, bool)> {
         let (look, found) = self.told.try_recv().ok()?;
+        self.waiting = self.waiting.saturating_sub(1);
         let there = self.asked.get(&look.0) == Some(&look.1);
         if there && found.is_none() {
             self.asked.remove(&look.0);
@@ -208,7 +241,7 @@ impl Finder {
     /// Remembers what became of a process.
     pub fn note(&mut self, pid: u32, found: &Found) {
         if self.known.len() < RUNTIMES_MAX as usize || self.known.contains_key(&pid) {
-            self.known.insert(pid, (found.name, found.state));
+            self.known.insert(pid, Known::of(found));
         } else {
             self.refused += 1;
         }
@@ -223,14 +256,24 @@ impl Finder {
     /// Processes by runtime and state.
     pub fn counts(&self) -> Vec<(&'static str, State, u64)> {
         let mut counts: Vec<(&'static str, State, u64)> = Vec::new();
-        for (name, state) in self.known.values() {
+        for Known { name, state, .. } in self.known.values() {
             match counts.iter_mut().find(|(n, s, _)| (n, s) == (name, state)) {
                 Some((.., count)) => *count += 1,
-                None => counts.push((name, *state, 1)),
+                None => counts.push((*name, *state, 1)),
             }
         }
         counts.sort_unstable_by_key(|(name, state, _)| (*name, state.name()));
         counts
+    }
+
+    /// What was found, by process.
+    pub fn known(&self) -> impl Iterator<Item = (u32, &Known)> {
+        self.known.iter().map(|(pid, known)| (*pid, known))
+    }
+
+    /// Processes that are being looked at, or wait for it: what they do meanwhile is told apart by nobody.
+    pub fn waiting(&self) -> u64 {
+        self.waiting
     }
 
     /// How many are known.

@@ -1,0 +1,184 @@
+//! Which request caused which call, inside of applications that are compiled: Go of three versions, tokio with its symbols
+//! and without; every reported edge against an id that the application passed on.
+
+use tracer_tests::go::toolchain;
+use tracer_tests::truth::{Application, Mode, full, judge, judge_by};
+use tracer_tests::workload::built;
+
+/// What Go's modes are called, and what must be right of them.
+fn go_modes() -> [Mode; 6] {
+    [
+        Mode::new("direct", "a call at once", 0.999),
+        Mode::new("naps", "two calls after sleeps", 0.999),
+        Mode::new("children", "two goroutines, one of them two levels deep", 0.999),
+        Mode::new("query", "two queries of database/sql", 0.999),
+        Mode::new("worker", "goroutines that wait for work", 0.0),
+        Mode::new("forgotten", "a goroutine nobody waits for", 0.0),
+    ]
+}
+
+/// Of those, in CI, the ones that need most to be known of the program.
+fn go_few() -> Vec<Mode> {
+    go_modes().into_iter().filter(|mode| full() || ["children", "query"].contains(&mode.name)).collect()
+}
+
+#[test]
+fn go() {
+    let application = Application {
+        name: "go",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, net/http",
+    };
+    judge("transactions_go", &application, &go_modes());
+}
+
+#[test]
+fn go_stripped() {
+    let application = Application {
+        name: "gostripped",
+        program: toolchain("1.24."),
+        arguments: &["-buildmode=pie", "-ldflags=-s -w"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.24, stripped, position-independent",
+    };
+    judge("transactions_go_stripped", &application, &go_few());
+}
+
+#[test]
+fn go_oldest() {
+    let application = Application {
+        name: "gooldest",
+        program: toolchain("1.21."),
+        arguments: &["-ldflags=-linkmode=external"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.21, linked by the C compiler",
+    };
+    judge("transactions_go_oldest", &application, &go_few());
+}
+
+/// What tokio's modes are called, and what must be right of them; in CI those that differ most.
+fn tokio_modes() -> Vec<Mode> {
+    let all = [
+        (true, Mode::new("direct", "a call at once", 0.999)),
+        (true, Mode::new("naps", "two calls after sleeps", 0.999)),
+        // A call made last on its connection is believed only when another task uses that, too.
+        (true, Mode::new("children", "two tasks, one of them two levels deep", 0.9)),
+        (false, Mode::new("forgotten", "a task nobody waits for", 0.0)),
+        (false, Mode::new("worker", "tasks that wait for work", 0.0)),
+        // hyper's client sends from a task of the connection's own.
+        (false, Mode::new("fetch", "a call at once by hyper's client", 0.0)),
+        (true, Mode::new("fetch-naps", "two calls by it after sleeps", 0.0)),
+        (true, Mode::new("fetch-children", "two tasks that call by it", 0.0)),
+    ];
+    all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect()
+}
+
+#[test]
+fn tokio() {
+    let application = Application {
+        name: "tokio",
+        program: built("tree-tokio"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper",
+    };
+    judge("transactions_tokio", &application, &tokio_modes());
+}
+
+#[test]
+fn tokio_stripped() {
+    let application = Application {
+        name: "tokiostripped",
+        program: built("tree-tokio-stripped"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper, stripped",
+    };
+    // Nothing tells which task it is.
+    let modes: Vec<Mode> = tokio_modes().into_iter().map(|mode| Mode { right: 0.0, ..mode }).collect();
+    let some = if full() { modes.len() } else { 2 };
+    judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
+}
+
+/// Who wakes whom is asked for: hyper's client, and tasks that wait for work.
+#[test]
+fn tokio_wakers() {
+    let application = Application {
+        name: "tokiowakers",
+        program: built("tree-tokio"),
+        arguments: &[],
+        source: "",
+        java: false,
+        title: "Rust, tokio and hyper, with `tokio_wakers`",
+    };
+    let all = [
+        (true, Mode::new("children", "two tasks, one of them two levels deep", 0.999)),
+        (true, Mode::new("worker", "tasks that wait for work", 0.999)),
+        (false, Mode::new("direct", "a call at once", 0.999)),
+        (false, Mode::new("naps", "two calls after sleeps", 0.999)),
+        (false, Mode::new("forgotten", "a task nobody waits for", 0.0)),
+        (false, Mode::new("fetch", "a call at once by hyper's client", 0.999)),
+        (true, Mode::new("fetch-naps", "two calls by it after sleeps", 0.999)),
+        (true, Mode::new("fetch-children", "two tasks that call by it", 0.999)),
+    ];
+    let modes: Vec<Mode> = all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect();
+    judge_by("transactions_tokio_wakers", &application, &modes, "[runtimes]\ntokio_wakers = true\n");
+}
+
+/// Of goroutines that wait for work it is asked for who lets which go on; in CI the newest Go alone.
+fn ready(test: &str, application: &Application, short: bool) {
+    let modes: Vec<Mode> = go_modes()
+        .into_iter()
+        .filter(|mode| full() || (short && mode.name == "worker"))
+        .map(|mode| if mode.name == "worker" { Mode { right: 0.99, ..mode } } else { mode })
+        .collect();
+    if !modes.is_empty() {
+        judge_by(test, application, &modes, "[runtimes]\ngo_ready = true\n");
+    }
+}
+
+#[test]
+fn go_ready() {
+    let application = Application {
+        name: "goready",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, net/http, with `go_ready`",
+    };
+    ready("transactions_go_ready", &application, true);
+}
+
+#[test]
+fn go_ready_stripped() {
+    let application = Application {
+        name: "goreadystripped",
+        program: toolchain("1.24."),
+        arguments: &["-buildmode=pie", "-ldflags=-s -w"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.24, stripped, position-independent, with `go_ready`",
+    };
+    ready("transactions_go_ready_stripped", &application, false);
+}
+
+#[test]
+fn go_ready_oldest() {
+    let application = Application {
+        name: "goreadyoldest",
+        program: toolchain("1.21."),
+        arguments: &["-ldflags=-linkmode=external"],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.21, linked by the C compiler, with `go_ready`",
+    };
+    ready("transactions_go_ready_oldest", &application, false);
+}
