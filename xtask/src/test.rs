@@ -13,7 +13,7 @@ use crate::tally::Tally;
 use crate::{build, fuzz, programs, setup, wheels, workloads};
 
 /// Seconds each fuzz target gets.
-const FUZZ_SECONDS: u32 = 4;
+const FUZZ_SECONDS: u32 = 3;
 /// Most seconds one program of kernel tests may take: a hang must not take CI's hour.
 const KERNEL_SECONDS: u32 = 1200;
 

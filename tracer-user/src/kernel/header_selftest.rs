@@ -3,14 +3,18 @@
 //!
 //! A fault means that no header is written on this kernel; a limit, that some sockets are left alone.
 
+mod pair;
+mod waiting;
+
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use tracer_common::header::LEN;
+
+use pair::{Pair, close_peer, drained, last, pattern, pipe, polls, read_exactly, ready, reset, same, splice, words};
+use waiting::{interrupted, reset_waiting};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -92,94 +96,6 @@ pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
         }
     }
     Ok(verdict)
-}
-
-/// A connection: `client` is what the program sees.
-struct Pair {
-    client: TcpStream,
-    peer: TcpStream,
-}
-
-impl Pair {
-    fn new() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let client = TcpStream::connect(listener.local_addr()?)?;
-        let (peer, _) = listener.accept()?;
-        for end in [&client, &peer] {
-            end.set_read_timeout(Some(PATIENCE))?;
-            end.set_write_timeout(Some(PATIENCE))?;
-            end.set_nodelay(true)?;
-        }
-        Ok(Self { client, peer })
-    }
-
-    /// The peer sends, and the bytes are there.
-    fn arrive(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.peer.write_all(bytes).map_err(|error| format!("the peer's write: {error}"))?;
-        ready(&self.client, libc::POLLIN)
-    }
-}
-
-fn words(what: &'static str) -> impl Fn(io::Error) -> String {
-    move |error| format!("{what}: {error}")
-}
-
-fn last(what: &'static str) -> String {
-    words(what)(io::Error::last_os_error())
-}
-
-/// Bytes that are no request, each unlike its neighbours.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i % 251) as u8).collect()
-}
-
-/// Waits until `poll` says what is waited for.
-fn ready(socket: &impl AsRawFd, events: i16) -> Result<(), String> {
-    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one element.
-    match unsafe { libc::poll(&raw mut one, 1, PATIENCE.as_millis() as i32) } {
-        1 if one.revents & events != 0 => Ok(()),
-        1 => Err(format!("poll says {:#x} where {events:#x} was waited for", one.revents)),
-        _ => Err("poll did not wake up".into()),
-    }
-}
-
-/// Whether `poll` says so now.
-fn polls(socket: &impl AsRawFd, events: i16) -> bool {
-    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one element.
-    unsafe { libc::poll(&raw mut one, 1, 0) == 1 && one.revents & events != 0 }
-}
-
-fn same(got: &[u8], expected: &[u8]) -> Result<(), String> {
-    if got == expected {
-        return Ok(());
-    }
-    let at = got.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(got.len().min(expected.len()));
-    Err(format!("{} bytes came and {} were sent; they differ from byte {at} on", got.len(), expected.len()))
-}
-
-fn read_exactly(from: &mut TcpStream, len: usize) -> Result<Vec<u8>, String> {
-    let mut got = vec![0; len];
-    from.read_exact(&mut got).map_err(words("a read"))?;
-    Ok(got)
-}
-
-/// Does something while everything that comes at the peer, to its end, is read.
-fn drained(pair: &mut Pair, act: impl FnOnce(&mut TcpStream) -> Result<(), String>) -> Result<Vec<u8>, String> {
-    let mut peer = pair.peer.try_clone().map_err(words("a descriptor"))?;
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(move || {
-            let mut got = Vec::new();
-            peer.read_to_end(&mut got).map(|_| got).map_err(words("the peer's read"))
-        });
-        let done = act(&mut pair.client);
-        let shut = pair.client.shutdown(Shutdown::Write).map_err(words("shutdown"));
-        let got = reader.join().map_err(|_| "the peer's thread ended".to_owned())?;
-        done?;
-        shut?;
-        got
-    })
 }
 
 fn waiting_bytes(pair: &mut Pair) -> Result<(), String> {
@@ -273,24 +189,6 @@ fn peek_at(pair: &mut Pair, bytes: &[u8]) -> Result<(), String> {
     same(&read_exactly(&mut pair.client, bytes.len())?, bytes)
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), String> {
-    let mut ends = [0 as RawFd; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(last("pipe"));
-    }
-    let [from, to] = ends;
-    // SAFETY: nobody else has them.
-    Ok(unsafe { (OwnedFd::from_raw_fd(from), OwnedFd::from_raw_fd(to)) })
-}
-
-fn splice(from: RawFd, to: RawFd, len: usize) -> Result<usize, String> {
-    let none = std::ptr::null_mut();
-    // SAFETY: two descriptors, no offsets.
-    let moved = unsafe { libc::splice(from, none, to, none, len, 0) };
-    usize::try_from(moved).map_err(|_| last("splice"))
-}
-
 fn splices(pair: &mut Pair) -> Result<(), String> {
     let (from, to) = pipe()?;
     let (mut from_file, mut to_file) = (std::fs::File::from(from), std::fs::File::from(to));
@@ -371,25 +269,6 @@ fn closes_full(pair: &mut Pair) -> Result<(), String> {
     let mut got = Vec::new();
     pair.peer.read_to_end(&mut got).map_err(words("the peer's read"))?;
     same(&got, bytes.get(..sent).unwrap_or_default())
-}
-
-/// Ends the connection by a reset.
-fn reset(socket: &TcpStream) -> Result<(), String> {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    let len = size_of::<libc::linger>() as libc::socklen_t;
-    let value = (&raw const linger).cast();
-    // SAFETY: as many bytes as are said to be there.
-    if unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len) } != 0 {
-        return Err(last("SO_LINGER"));
-    }
-    Ok(())
-}
-
-/// The peer's end is closed.
-fn close_peer(pair: &mut Pair) -> Result<(), String> {
-    let other = Pair::new().map_err(words("a connection"))?;
-    drop(std::mem::replace(&mut pair.peer, other.peer));
-    Ok(())
 }
 
 fn is_reset(pair: &mut Pair) -> Result<(), String> {
@@ -549,102 +428,4 @@ fn large_request(pair: &mut Pair) -> Result<(), String> {
     let bytes = [head.as_bytes(), &pattern(LARGE)].concat();
     let got = drained(pair, |client| client.write_all(&bytes).map_err(words("a write")))?;
     injected(&got, &bytes, 1)
-}
-
-/// What a thread in a read that waits is woken by.
-static SIGNALLED: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn count_signal(_: i32) {
-    SIGNALLED.fetch_add(1, Ordering::SeqCst);
-}
-
-/// Does `act` with the thread that waits in a read of the client, once it waits; what that read gives.
-fn while_waiting(
-    pair: &mut Pair,
-    act: impl FnOnce(i32, &mut TcpStream) -> Result<(), String>,
-) -> Result<io::Result<usize>, String> {
-    pair.client.set_read_timeout(None).map_err(words("SO_RCVTIMEO"))?;
-    let tid = AtomicI32::new(0);
-    let (say, hear) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let (client, tid) = (&pair.client, &tid);
-        scope.spawn(move || {
-            // SAFETY: no argument.
-            tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-            let mut buffer = [0u8; 8];
-            // Not by the standard library, which reads again after a signal.
-            // SAFETY: eight bytes of room.
-            let got = unsafe { libc::recv(client.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-            let _ = say.send(usize::try_from(got).map_err(|_| io::Error::last_os_error()));
-        });
-        let end = Instant::now() + PATIENCE;
-        let asleep = |tid: i32| {
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
-        };
-        let done = loop {
-            let thread = tid.load(Ordering::SeqCst);
-            if thread != 0 && asleep(thread) {
-                break act(thread, &mut pair.peer);
-            }
-            if Instant::now() > end {
-                break Err("the read did not wait".into());
-            }
-            std::thread::yield_now();
-        };
-        let got = hear.recv_timeout(PATIENCE);
-        if got.is_err() {
-            // So that the thread ends.
-            let _ = pair.client.shutdown(Shutdown::Both);
-        }
-        done?;
-        got.map_err(|_| "the read did not end".into())
-    })
-}
-
-fn interrupted(pair: &mut Pair) -> Result<(), String> {
-    // SIGURG is ignored by default, and by whatever else has no use for it.
-    // SAFETY: a handler that only counts; what was there is put back.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = count_signal as *const () as usize;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: as above.
-    if unsafe { libc::sigaction(libc::SIGURG, &raw const action, &raw mut before) } != 0 {
-        return Err(last("sigaction"));
-    }
-    let seen = SIGNALLED.load(Ordering::SeqCst);
-    let got = while_waiting(pair, |tid, peer| {
-        // SAFETY: a thread of this process.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGURG) };
-        let end = Instant::now() + PATIENCE;
-        while SIGNALLED.load(Ordering::SeqCst) == seen {
-            if Instant::now() > end {
-                return Err("the signal did not come".into());
-            }
-            std::thread::yield_now();
-        }
-        peer.write_all(b"on").map_err(words("the peer's write"))
-    });
-    // SAFETY: puts back what was there.
-    unsafe { libc::sigaction(libc::SIGURG, &raw const before, std::ptr::null_mut()) };
-    match got? {
-        Ok(2) => Ok(()),
-        Ok(other) => Err(format!("{other} bytes")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn reset_waiting(pair: &mut Pair) -> Result<(), String> {
-    reset(&pair.peer)?;
-    let spare = Pair::new().map_err(words("a connection"))?;
-    match while_waiting(pair, |_, peer| {
-        drop(std::mem::replace(peer, spare.peer));
-        Ok(())
-    })? {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
-        Err(error) => Err(error.to_string()),
-        Ok(bytes) => Err(format!("{bytes} bytes")),
-    }
 }
