@@ -188,12 +188,12 @@ pub fn decided(agent: &Agent) {
     }
 }
 
-/// Waits until everything that was sent so far is told and no process's runtime is being found out.
-fn attached(agent: &Agent, tail: &mut units::Tail, service: &str, sent: &[(Mode, u64, String, usize)]) {
-    let all = sent.iter().map(|(.., answers)| answers).sum();
-    tail.until(all, Duration::from_secs(20), |unit| unit.server && unit.service == service);
+/// Waits until a process was looked at since, and none is being looked at: what the application needs is attached.
+fn attached(agent: &Agent, looks: f64) {
     wait("runtimes are known", Duration::from_secs(20), || {
-        (agent.metrics().sum("tracer_runtime_processes_waiting", &[]) == 0.0).then_some(())
+        let metrics = agent.metrics();
+        let known = metrics.sum("tracer_runtime_looks_total", &[]) > looks;
+        (known && metrics.sum("tracer_runtime_processes_waiting", &[]) == 0.0).then_some(())
     });
 }
 
@@ -210,14 +210,13 @@ pub fn run(
     for mode in modes {
         let mut command = application.command(dir);
         command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
+        let looks = agent.metrics().sum("tracer_runtime_looks_total", &[]);
         let server = Server::start(application.name, dir, &mut command);
         // What it needs to be followed is attached when it is first seen to be needed, in each of its processes.
         let warm = load::run(server.address, plans(mode.name, "warm-", 8, 40));
         assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
         sent.push((*mode, 0, "warm-".to_owned(), warm.answers.len()));
-        if full() {
-            attached(agent, &mut tail, application.name, &sent);
-        }
+        attached(agent, looks);
         for (connections, requests) in sizes() {
             let prefix = format!("{}{}{connections}-", application.name, mode.name);
             let loaded = load::run(server.address, plans(mode.name, &prefix, *connections, *requests));

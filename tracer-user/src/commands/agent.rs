@@ -240,7 +240,7 @@ impl Agent {
             }
             finder.note(pid, &found);
         }
-        pipeline.metrics.set_runtimes_waiting(finder.waiting());
+        pipeline.metrics.set_looks(finder.waiting(), finder.looked());
     }
 
     /// A process is gone, or runs another program.

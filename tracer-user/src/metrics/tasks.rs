@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::export::{Metrics, Totals, vec};
 use crate::kernel::uprobes::Attempts;
@@ -15,6 +15,7 @@ pub(super) struct Tasks {
     attempts: Totals,
     processes: IntGaugeVec,
     waiting: IntGauge,
+    looks: IntCounter,
     /// Labels that were set last.
     told: BTreeSet<(&'static str, &'static str)>,
 }
@@ -26,6 +27,7 @@ impl Tasks {
         let processes = "Processes that serve requests by the runtime they run and whether its tasks are told apart (known) \
                          or why not.";
         let processes = Opts::new("tracer_runtime_processes", processes);
+        let looks = "Times a process that began to serve was looked at for its runtime.";
         let waiting =
             "Processes that began to serve and whose runtime is being found out: their tasks are not told apart yet.";
         Self {
@@ -37,6 +39,7 @@ impl Tasks {
             ),
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
             waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
+            looks: vec(r, IntCounter::new("tracer_runtime_looks_total", looks)),
             told: BTreeSet::new(),
         }
     }
@@ -52,8 +55,9 @@ impl Metrics {
         self.tasks.attempts.set("refused", attempts.refused);
     }
 
-    /// Processes that are yet to be looked at, or are being looked at.
-    pub fn set_runtimes_waiting(&self, waiting: u64) {
+    /// Processes that are yet to be looked at, or are being looked at, and looks at others so far.
+    pub fn set_looks(&self, waiting: u64, looked: u64) {
+        self.tasks.looks.inc_by(looked.saturating_sub(self.tasks.looks.get()));
         self.tasks.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 

@@ -179,8 +179,9 @@ pub struct Finder {
     told: Receiver<(Look, Option<Found>)>,
     /// Looks so far.
     looks: u64,
-    /// Those that were asked for and have not come back.
+    /// Those that were asked for and have not come back, and those that have.
     waiting: u64,
+    looked: u64,
     /// The last look at each process that is there and waits for it, or has something that is known.
     asked: HashMap<u32, u64>,
     /// Processes that were not looked at because too many waited.
@@ -204,7 +205,16 @@ impl Finder {
                 }
             }
         })?;
-        Ok(Self { ask, told, looks: 0, waiting: 0, asked: HashMap::new(), refused: 0, known: HashMap::new() })
+        Ok(Self {
+            ask,
+            told,
+            looks: 0,
+            waiting: 0,
+            looked: 0,
+            asked: HashMap::new(),
+            refused: 0,
+            known: HashMap::new(),
+        })
     }
 
     /// Wants to know what runs in a process; does nothing where that was asked already.
@@ -231,6 +241,7 @@ impl Finder {
     pub fn found(&mut self) -> Option<(Look, Option<Found>, bool)> {
         let (look, found) = self.told.try_recv().ok()?;
         self.waiting = self.waiting.saturating_sub(1);
+        self.looked += 1;
         let there = self.asked.get(&look.0) == Some(&look.1);
         if there && found.is_none() {
             self.asked.remove(&look.0);
@@ -274,6 +285,11 @@ impl Finder {
     /// Processes that are being looked at, or wait for it: what they do meanwhile is told apart by nobody.
     pub fn waiting(&self) -> u64 {
         self.waiting
+    }
+
+    /// Looks that have come back.
+    pub fn looked(&self) -> u64 {
+        self.looked
     }
 
     /// How many are known.
