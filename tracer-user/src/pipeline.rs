@@ -21,7 +21,6 @@ use crate::guard::fill::{Fill, PipelineFills};
 use crate::guard::room::Room;
 use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
-use crate::host::services::service_name;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
 use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
@@ -37,13 +36,12 @@ use crate::transactions::live::{Live, Slot};
 mod classing;
 #[path = "pipeline_relay.rs"]
 mod relayed;
+#[path = "pipeline_services.rs"]
+mod serving;
 
 use classing::{classify, classify_late};
+use serving::SERVICES;
 
-/// Most services that get a name of their own; what comes later shares one, visibly.
-const SERVICES: usize = 1024;
-/// Name of the shared one.
-const OTHER: &str = "_other";
 /// Finished units are looked for whenever this much time has passed in the records.
 const REPORT_EVERY: Nanos = 10_000_000;
 
@@ -381,43 +379,6 @@ impl Pipeline {
     /// Processes that run another program since last asked.
     pub fn take_replaced(&mut self) -> std::vec::Drain<'_, u32> {
         self.replaced.drain(..)
-    }
-
-    /// Takes the facts of a process.
-    pub fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
-        let name = service_name(facts, &self.rules);
-        let service = self.service(&name);
-        self.profiles.set_process(tgid, &name);
-        self.engine.process(tgid, service);
-        if facts.is_python() {
-            self.engine.has_loops(tgid);
-        }
-    }
-
-    /// The service of a process, where that is known.
-    pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
-        self.engine.service_of(tgid)
-    }
-
-    /// The id of a service, given out at first sight.
-    fn service(&mut self, name: &str) -> ServiceId {
-        if let Some(id) = self.services.get(name) {
-            return *id;
-        }
-        let name = if self.names.services.len() >= SERVICES {
-            self.services_refused += 1;
-            if let Some(id) = self.services.get(OTHER) {
-                return *id;
-            }
-            OTHER
-        } else {
-            name
-        };
-        let name: Arc<str> = Arc::from(name);
-        let id = ServiceId(self.names.services.len() as u32);
-        self.names.services.push(Arc::clone(&name));
-        self.services.insert(name, id);
-        id
     }
 
     /// Classes and sinks.
