@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tree_entry import Server
 
 UPSTREAM = int(os.environ["UPSTREAM_PORT"])
 SHAPE = sys._xoptions.get("shape", "threads")
@@ -208,24 +209,6 @@ MODES = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self):
-        _, mode, ident = self.path.split("/")
-        MODES[mode](ident)
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n")
-
-    def log_message(self, *_):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 1024
-    daemon_threads = True
-
-
 def passing(server):
     """Accepts here and serves in a child."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -244,8 +227,7 @@ def passing(server):
 
 
 def main():
-    server = Server(("127.0.0.1", 0), Handler)
-    print("PORT", server.server_address[1], flush=True)
+    server = Server(MODES)
     if SHAPE == "passed":
         passing(server)
     if SHAPE == "forked":

@@ -6,7 +6,8 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tree_entry import Server
 
 UPSTREAM = int(os.environ["UPSTREAM_PORT"])
 POOL = ThreadPoolExecutor(16)
@@ -84,30 +85,5 @@ MODES = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self):
-        _, mode, ident = self.path.split("/")
-        MODES[mode](ident)
-        # One write: head and body.
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n")
-
-    def log_message(self, *_):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 1024
-    daemon_threads = True
-
-
-def main():
-    server = Server(("127.0.0.1", 0), Handler)
-    print("PORT", server.server_address[1], flush=True)
-    server.serve_forever()
-
-
 if __name__ == "__main__":
-    main()
+    Server(MODES).serve_forever()

@@ -145,14 +145,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
 pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
-    let found = |version: Box<str>, state| Found {
-        name: NAME,
-        version: version.into(),
-        state,
-        runtime: bare,
-        places: Vec::new(),
-        extra: Vec::new(),
-    };
+    let found = |version: Box<str>, state| Found { state, ..Found::known(NAME, version.into(), bare) };
     let program = match inspect(&File::open(&path).ok()?) {
         Seen::Other => return None,
         Seen::Unknown(version, why) => return Some(found(version, why)),

@@ -37,14 +37,7 @@ pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
         return None;
     }
     let bare = Runtime { kind: KIND_GREENLET, ..Runtime::default() };
-    let found = Found {
-        name: NAME,
-        version: String::new(),
-        state: State::Known,
-        runtime: bare,
-        places: Vec::new(),
-        extra: Vec::new(),
-    };
+    let found = Found::known(NAME, String::new(), bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(State::Unsupported);

@@ -125,6 +125,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// A runtime whose tasks are told apart without probes.
+    pub fn known(name: &'static str, version: String, runtime: Runtime) -> Self {
+        Self { name, version, state: State::Known, runtime, places: Vec::new(), extra: Vec::new() }
+    }
+
     /// The same, with tasks that cannot be told apart.
     #[must_use]
     pub fn without(self, state: State) -> Self {

@@ -57,14 +57,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     };
     log::debug!("process {pid} runs Node.js: {path}");
     let bare = Runtime { kind: KIND_NODE, ..Runtime::default() };
-    let found = Found {
-        name: NAME,
-        version: String::new(),
-        state: State::Known,
-        runtime: bare,
-        places: Vec::new(),
-        extra: Vec::new(),
-    };
+    let found = Found::known(NAME, String::new(), bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") {
         return less(State::Unsupported);

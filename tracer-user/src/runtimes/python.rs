@@ -54,8 +54,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let minor = minor(name(path)).or_else(|| minor(name(&maps.exe)));
     let version = minor.map_or_else(String::new, |minor| format!("3.{minor}"));
     let bare = Runtime { kind: KIND_PYTHON, ..Runtime::default() };
-    let found =
-        Found { name: NAME, version, state: State::Known, runtime: bare, places: Vec::new(), extra: Vec::new() };
+    let found = Found::known(NAME, version, bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(State::Unsupported);
