@@ -142,7 +142,7 @@ pub fn full() -> bool {
 
 /// Concurrent requests, and requests in all.
 pub fn sizes() -> &'static [(u64, u64)] {
-    if full() { &[(1, 400), (8, 2000), (64, 6000), (256, 8000)] } else { &[(1, 20), (8, 240), (64, 960)] }
+    if full() { &[(1, 200), (8, 1000), (64, 3000), (256, 4000)] } else { &[(1, 20), (8, 240), (64, 960)] }
 }
 
 /// The request an edge's end belongs to: the second segment of its path, of a call by gRPC as far as that has no dot.

@@ -33,7 +33,13 @@ fn java_pools() {
     let application = Application {
         name: "javapools",
         program: "java",
-        arguments: &["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        // The server closes connections that are idle when there are more than 200.
+        arguments: &[
+            "-Xmx192m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dsun.net.httpserver.maxIdleConnections=1024",
+        ],
         source: "Tree.java",
         java: true,
         title: "Java 17, com.sun.net.httpserver",

@@ -105,7 +105,13 @@ fn java() {
     let application = Application {
         name: "grpcjava",
         program: "java",
-        arguments: &["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        // The server closes connections that are idle when there are more than 200.
+        arguments: &[
+            "-Xmx192m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dsun.net.httpserver.maxIdleConnections=1024",
+        ],
         source: "TreeGrpc.java",
         java: true,
         title: "gRPC: Java 17, grpc-netty",
