@@ -55,7 +55,7 @@ fn python_asyncio() {
     };
     // What the library's own thread sends is nobody's.
     let modes =
-        [Mode::new("gather", "two calls at once (gather)", 0.8), Mode::new("naps", "two calls after sleeps", 0.8)];
+        [Mode::new("gather", "two calls at once (gather)", 0.4), Mode::new("naps", "two calls after sleeps", 0.4)];
     judge("transactions_grpc_aio", &[], &application, if full() { &modes } else { &modes[..1] });
 }
 
