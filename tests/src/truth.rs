@@ -164,6 +164,11 @@ pub fn score(all: &[Unit], service: &str, prefix: &str) -> Score {
         let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
         let right = parent.is_some_and(|parent| ident(&parent.path) == ident(&call.path));
         score.count(&call.grade, right);
+        if !right && ["certain", "confirmed"].contains(&call.grade.as_str()) {
+            let unknown = call.parent.as_ref().map_or("nobody", |_| "who is not told");
+            let said = parent.map_or(unknown, |parent| parent.path.as_str());
+            eprintln!("wrong: {} of {said}, {}: {} (pid {})", call.path, call.grade, call.evidence, call.pid);
+        }
     }
     // What a server reads in one piece may hold more heads than are captured: those it is not seen to serve.
     score.made = score.made.max(score.told());
@@ -202,9 +207,10 @@ fn attached(agent: &Agent, looks: f64) {
     });
 }
 
-/// Runs `application`, once for each mode, in front of `upstream`, beside `agent`; waits until every unit is told.
+/// Runs `application`, once for each mode, in front of `upstream`, beside `agent`; waits until every unit is told, and ends
+/// the agent: requests whose end was not seen are told of then, and are the parents of calls that were.
 pub fn run(
-    agent: &Agent,
+    agent: Agent,
     upstream: SocketAddr,
     dir: &Path,
     application: &Application,
@@ -225,7 +231,7 @@ pub fn run(
         // What it needs to be followed is attached when it is first seen to be needed, in each of its processes; and then the
         // first requests show what the process is like.
         warm("early-");
-        attached(agent, looks);
+        attached(&agent, looks);
         warm("warm-");
         for (connections, requests) in sizes() {
             let prefix = format!("{}{}{connections}-", application.name, mode.name);
@@ -264,6 +270,8 @@ pub fn run(
     let own = |unit: &Unit| unit.server && unit.service == application.name;
     let have = tail.until(all, Duration::from_secs(20), own);
     say(&format!("{}: {have} of {all} requests told; lost {:?}", application.name, agent.metrics().lost()));
+    agent.stop();
+    tail.read();
     let units = std::mem::take(&mut tail.units);
     let score = |prefix: &str| score(&units, application.name, prefix);
     let measured = sent.iter().filter(|(_, connections, ..)| *connections > 0);
@@ -288,8 +296,7 @@ pub fn judge_before(upstream: &Server, dir: &Path, application: &Application, mo
     let file = dir.join("tracer.toml");
     std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let agent = Agent::start(dir, &["--nice=-10", "--config", &file.to_string_lossy()]);
-    let scores = run(&agent, upstream.address, dir, application, modes);
-    agent.stop();
+    let scores = run(agent, upstream.address, dir, application, modes);
     let faults = report(application, &scores);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

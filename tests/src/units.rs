@@ -43,6 +43,8 @@ pub struct Unit {
     pub status: Option<u16>,
     /// Grade of attribution.
     pub grade: String,
+    /// Why.
+    pub evidence: String,
     /// Method.
     pub method: String,
     /// Path.
@@ -78,7 +80,7 @@ pub fn unit(line: &str) -> Unit {
     for key in ["queue_s", "runqueue_s", "blocked_s"] {
         assert!(number(key) >= 0.0, "{key}: {line}");
     }
-    for key in ["host", "evidence", "protocol"] {
+    for key in ["host", "protocol"] {
         text(key);
     }
     assert!(value.get("error").is_some_and(Value::is_boolean), "no error: {line}");
@@ -104,6 +106,7 @@ pub fn unit(line: &str) -> Unit {
         cpu_s: number("cpu_s"),
         status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
         grade: text("grade"),
+        evidence: text("evidence"),
         method: attribute_text("http.request.method"),
         path: match attribute_text("rpc.method") {
             method if method.is_empty() => attribute_text("url.path"),

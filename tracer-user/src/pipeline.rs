@@ -266,6 +266,11 @@ impl Pipeline {
         self.outputs = outputs;
     }
 
+    /// Records of operations were lost after `since` and before `now`.
+    pub fn lost(&mut self, since: Nanos, now: Nanos) {
+        self.engine.lost(since, now);
+    }
+
     /// Counts the record and makes sure its process has a service.
     fn identify(&mut self, record: &Record<'_>, who: &mut dyn Introduce) {
         let (kind, header) = match record {

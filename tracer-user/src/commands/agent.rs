@@ -95,6 +95,8 @@ pub(super) struct Agent {
     pub(super) console: Arc<http::Console>,
     pub(super) jobs: mpsc::Sender<Job>,
     pub(super) skips: Skips,
+    /// Losses the pipeline knows of.
+    pub(super) losses: Noticed,
     pub(super) export: Option<Export>,
     pub(super) saver: Option<Saver>,
     /// Other hosts' agents.
@@ -112,6 +114,17 @@ pub(super) struct Agent {
 const BEAT_EVERY: u32 = 1024;
 /// Ticks between two counts of what is in the kernel's maps.
 const COUNT_EVERY: u64 = 16;
+/// Between two looks whether operations were lost: much less than what is told waits, nanoseconds.
+const LOSSES_EVERY: u64 = 50_000_000;
+
+/// Operations known to be lost, and when that was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Noticed {
+    seen: u64,
+    /// Of those, the ones a program was skipped for, which is only known by the second.
+    skipped: u64,
+    at: u64,
+}
 
 impl Agent {
     /// Lets the kernel report what the configuration asks for.
@@ -139,8 +152,26 @@ impl Agent {
         Ok(())
     }
 
+    /// Looks whether operations were lost, now and then.
+    fn notice_losses(&mut self, pipeline: &mut Pipeline) {
+        let now = monotonic();
+        if now.saturating_sub(self.losses.at) < LOSSES_EVERY {
+            return;
+        }
+        let seen = self.kernel.lost_operations() + self.losses.skipped;
+        if seen != self.losses.seen {
+            if let Some(recorder) = &mut self.recorder {
+                let times: Vec<u8> = [self.losses.at, now].iter().flat_map(|time| time.to_ne_bytes()).collect();
+                recorder.frame(Kind::Lost, &times);
+            }
+            pipeline.lost(self.losses.at, now);
+        }
+        self.losses = Noticed { seen, at: now, ..self.losses };
+    }
+
     /// Empties the rings into the pipeline; gives the number of records.
     pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
+        self.notice_losses(pipeline);
         if let Some(level) = &mut self.level {
             level.look();
         }
@@ -406,6 +437,7 @@ impl Agent {
             pipeline.metrics.set_bpf(program, *usage);
         }
         pipeline.metrics.set_lost("hook_skipped", skipped);
+        self.losses.skipped = skipped;
         let hertz = self.kernel.sampler.hertz();
         pipeline.metrics.set_hertz(hertz);
         self.health.lost = total + skipped;

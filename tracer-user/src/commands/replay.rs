@@ -94,6 +94,13 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
                 }
                 pipeline.take_outgoing().for_each(drop);
             }
+            Ok((Kind::Lost, bytes)) => {
+                if let Some((since, rest)) = bytes.split_first_chunk()
+                    && let Some((now, _)) = rest.split_first_chunk()
+                {
+                    pipeline.lost(u64::from_ne_bytes(*since), u64::from_ne_bytes(*now));
+                }
+            }
             Ok((Kind::End, _)) => return Ok(()),
             Err(error) => return Err(error),
         }

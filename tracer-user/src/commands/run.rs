@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-use super::agent::Agent;
+use super::agent::{Agent, Noticed};
 use super::netns::OwnNetns;
 use super::relaying::Relaying;
 use super::save::Saver;
@@ -149,6 +149,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         ticks: 0,
         asks_waiting: 0,
         skips: Skips::default(),
+        losses: Noticed::default(),
         export,
         saver,
         relaying,

@@ -9,6 +9,7 @@ use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, RingBuf};
 use aya::programs::{BtfTracePoint, PerfEvent, Program, ProgramFd};
 use aya::{Ebpf, EbpfLoader};
 use rustc_hash::FxHashMap;
+use tracer_common::lost::Lost;
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
 
@@ -360,6 +361,12 @@ impl Kernel {
     /// Losses counted in the kernel so far, in the order of `tracer_common::lost::Lost::ALL`.
     pub fn lost(&self) -> Vec<u64> {
         (0..self.lost.len()).map(|i| self.lost.get(&i, 0).map_or(0, |cpus| cpus.iter().sum())).collect()
+    }
+
+    /// How many operations the kernel side saw and could not tell of so far.
+    pub fn lost_operations(&self) -> u64 {
+        let of = |why: Lost| self.lost.get(&(why as u32), 0).map_or(0, |cpus| cpus.iter().sum::<u64>());
+        [Lost::RingOp, Lost::SocketStorage, Lost::ThreadStorage].into_iter().map(of).sum()
     }
 
     /// CPU time by kind so far, summed over CPUs, with the slices that run now.

@@ -40,10 +40,12 @@ pub enum Kind {
     Shed,
     /// What another agent said (`relay::event`).
     Relay,
+    /// Records of operations were lost after one time and before another (8 bytes each).
+    Lost,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay];
+    const ALL: [Self; 8] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
 
     fn byte(self) -> u8 {
         match self {
@@ -54,6 +56,7 @@ impl Kind {
             Self::Clock => 5,
             Self::Shed => 6,
             Self::Relay => 7,
+            Self::Lost => 8,
         }
     }
 }

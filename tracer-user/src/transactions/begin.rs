@@ -7,6 +7,7 @@ use super::engine::{Engine, Output};
 use super::entities::is_unique;
 use super::ids;
 use super::join::Key;
+use super::losses::BEGINS;
 use super::live::{Cause, Live, PoolQueue, Slot, Vote};
 use super::loops::is_looped;
 use super::pools::End;
@@ -166,7 +167,7 @@ impl Engine {
         match side {
             Side::Server => {
                 if timed {
-                    self.serves(head_at.pid);
+                    self.serves(head_at.pid, head_at.nanos);
                 } else {
                     self.holds(slot, cookie, head_at);
                     if let Some(During { op, .. }) = op {
@@ -214,11 +215,13 @@ impl Engine {
         }
     }
 
-    /// The process has read a request.
-    fn serves(&mut self, tgid: u32) {
+    /// The process has read a request, at that time.
+    fn serves(&mut self, tgid: u32, nanos: Nanos) {
         if self.serving.len() < self.limits.processes {
             let first = !self.serving.contains_key(&tgid);
-            self.serving.entry(tgid).or_insert(self.now);
+            let since = self.serving.entry(tgid).or_insert(nanos);
+            // Records of two CPUs can come in another order.
+            *since = nanos.min(*since);
             if first && self.served.len() < self.limits.processes {
                 self.served.push(tgid);
             }
@@ -232,7 +235,7 @@ impl Engine {
         let (tid, tgid) = (at.tid, at.pid);
         // Who reads a request has done with what it did for others.
         self.decide(tid);
-        self.serves(tgid);
+        self.serves(tgid, at.nanos);
         if !self.threads.contains_key(&tid) {
             if let Some(thread) = self.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
@@ -302,7 +305,7 @@ impl Engine {
             && !self.serving_all
             && !self.serving.contains_key(&during.op.header.tgid)
         {
-            return Cause { alone: true, ..none("its process serves no requests: the transaction begins here") };
+            return Cause { alone: true, ..none(BEGINS) };
         }
         let Some(During { op, group, holder, own }) = op else { return none("no operation") };
         let thread = self.threads.get(&op.header.tid);

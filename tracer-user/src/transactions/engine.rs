@@ -19,6 +19,7 @@ use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
+use super::losses::Losses;
 use super::loops::Meetings;
 use super::pools::Pools;
 use super::relayed::Relays;
@@ -124,6 +125,7 @@ pub struct Engine {
     pub(super) units: Slab,
     pub(super) joins: Joins,
     pub(super) lookups: Lookups,
+    pub(super) losses: Losses,
     pub(super) relays: Relays,
     pub(super) tags: Tags,
     /// What callbacks of event loops tie together, and what was seen of their processes' requests.
@@ -190,6 +192,7 @@ impl Engine {
             units: Slab::default(),
             joins: Joins::default(),
             lookups: Lookups::default(),
+            losses: Losses::default(),
             relays,
             tags,
             knots: Knots::default(),

@@ -21,6 +21,7 @@ pub mod knots;
 pub mod limits;
 pub mod live;
 mod locks;
+pub mod losses;
 pub mod lookups;
 pub mod loops;
 mod passed;

@@ -121,6 +121,7 @@ impl Engine {
             live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
         }
         self.judge_stream(slot);
+        self.suspect(slot);
         let Some(live) = self.units.get(slot) else { return };
         let trace = self.trace(live, DEPTH);
         let trace = self.relay_over(slot, trace);

@@ -45,17 +45,34 @@ pub(super) enum Sent {
     Tick(Tick),
     Wake(Wake),
     Kin(Kin),
+    /// Records before this time are missing.
+    Lost(Nanos),
 }
 
 impl Sent {
-    pub(super) fn record(&self) -> Record<'_> {
-        match self {
+    /// As the engine takes it; `None`: it is not told of.
+    pub(super) fn record(&self) -> Option<Record<'_>> {
+        Some(match self {
             Self::Op(op, head) => Record::Op { op: *op, head, tail: &[], pieces: &[] },
             Self::Open(open) => Record::Open(*open),
             Self::State(state) => Record::State(*state),
             Self::Tick(tick) => Record::Tick(*tick),
             Self::Wake(wake) => Record::Wake(*wake),
             Self::Kin(kin) => Record::Kin(*kin),
+            Self::Lost(_) => return None,
+        })
+    }
+
+    /// When it was made.
+    pub(super) fn nanos(&self) -> Nanos {
+        match self {
+            Self::Op(op, _) => op.header.nanos,
+            Self::Open(open) => open.header.nanos,
+            Self::State(state) => state.header.nanos,
+            Self::Tick(tick) => tick.header.nanos,
+            Self::Wake(wake) => wake.header.nanos,
+            Self::Kin(kin) => kin.header.nanos,
+            Self::Lost(at) => *at,
         }
     }
 
@@ -77,6 +94,7 @@ impl Sent {
             Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
             Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
             Self::Kin(kin) => format!("{} made by {} #{}\n", kin.child & 0xffff, kin.parent & 0xffff, kin.nth),
+            Self::Lost(at) => format!("something is lost before {at}\n"),
             Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
             Self::Wake(wake) => {
                 let Wake { header, wakee, nth, slept_at, given_at, given_by, .. } = wake;

@@ -7,7 +7,7 @@ use proptest::test_runner::RngSeed;
 
 use super::engine::{Engine, Limits, Output};
 use super::simulation::{Choices, Host, Name, Sent, Truth};
-use crate::model::{Grade, Outcome, ServiceId, UnitId};
+use crate::model::{Grade, Outcome, ServiceId, Side, UnitId};
 use crate::protocols::Settings;
 
 /// What the engine made of a history.
@@ -44,7 +44,11 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
         }
     };
     for record in sent {
-        engine.record(&record.record(), &mut out);
+        match (record, record.record()) {
+            (_, Some(record)) => engine.record(&record, &mut out),
+            (Sent::Lost(at), _) => engine.lost(*at, *at),
+            _ => {}
+        }
         let now = engine.now;
         engine.report(now, &mut out);
         take(&mut out, &mut told);
@@ -80,7 +84,13 @@ fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError>
         };
         let sure = matches!(grade, Grade::Certain | Grade::Confirmed);
         // The other end of a call is not graded: it is the same bytes, or no parent is named.
-        let claims = sure || name.0 == crate::model::Side::Server;
+        let claims = sure || name.0 == Side::Server;
+        // That nobody caused it is a claim as well.
+        prop_assert!(
+            parent.is_some() || *grade != Grade::Certain || name.0 == Side::Server || real.is_none(),
+            "{name:?} is of nobody for sure, and was of {real:?}:\n{}",
+            sent.iter().map(Sent::line).collect::<String>()
+        );
         if let Some(parent) = parent.filter(|_| claims) {
             let said = told.ids.get(&parent);
             prop_assert!(
@@ -102,10 +112,16 @@ fn history(bytes: &[u8], aborts: bool) -> (Vec<Sent>, Truth) {
 /// Ways a history is spoilt: one byte says what happens at a place.
 fn spoil(sent: Vec<Sent>, ways: &[u8], cut: usize, heads: bool) -> (Vec<Sent>, usize) {
     let (mut out, mut spoilt) = (Vec::new(), cut.min(sent.len()));
+    if spoilt > 0 {
+        out.push(Sent::Lost(0));
+    }
     for (record, way) in sent.into_iter().skip(cut).zip(ways.iter().copied().chain(std::iter::repeat(0))) {
         // Most records stay as they are.
         match way {
-            200..=219 => spoilt += 1,
+            200..=219 => {
+                spoilt += 1;
+                out.push(Sent::Lost(record.nanos()));
+            }
             220..=229 => {
                 spoilt += 1;
                 out.push(record.clone());
