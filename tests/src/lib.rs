@@ -34,6 +34,7 @@ pub mod secrets;
 pub mod star;
 pub mod stat;
 pub mod truth;
+pub mod truth_costs;
 pub mod units;
 pub mod uwsgi;
 pub mod vitals;

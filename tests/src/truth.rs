@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
 use crate::load::{self, Request};
+use crate::truth_costs;
 use crate::units::{self, Unit};
 use crate::workload::{Server, source};
 use crate::{Numbers, begin, find, go, jars, python, say, scratch, wait};
@@ -175,8 +176,15 @@ pub fn score(all: &[Unit], service: &str, prefix: &str) -> Score {
     score
 }
 
+/// Starts an application in front of `upstream`.
+pub fn begun(application: &Application, upstream: SocketAddr, dir: &Path) -> Server {
+    let mut command = application.command(dir);
+    command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
+    Server::start(application.name, dir, &mut command)
+}
+
 /// Load on `address` in one mode: `requests` in all, on `connections`. Ids begin with `prefix`.
-fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<Vec<Request>> {
+pub fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<Vec<Request>> {
     (0..connections)
         .map(|c| {
             let mut numbers = Numbers::new(c + 1);
@@ -199,7 +207,7 @@ pub fn decided(agent: &Agent) {
 }
 
 /// Waits until a process was looked at since, and none is being looked at: what the application needs is attached.
-fn attached(agent: &Agent, looks: f64) {
+pub fn attached(agent: &Agent, looks: f64) {
     wait("runtimes are known", Duration::from_secs(20), || {
         let metrics = agent.metrics();
         let known = metrics.sum("tracer_runtime_looks_total", &[]) > looks;
@@ -219,10 +227,8 @@ pub fn run(
     let mut tail = units::Tail::new(&agent.transactions);
     let mut sent = Vec::new();
     for mode in modes.iter().filter(|mode| wanted(mode)) {
-        let mut command = application.command(dir);
-        command.env("UPSTREAM_PORT", upstream.port().to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
         let looks = agent.metrics().sum("tracer_runtime_looks_total", &[]);
-        let server = Server::start(application.name, dir, &mut command);
+        let server = begun(application, upstream, dir);
         let mut warm = |prefix: &str| {
             let warm = load::run(server.address, plans(mode.name, prefix, 8, 40));
             assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
@@ -295,6 +301,11 @@ pub fn judge_by(test: &str, application: &Application, modes: &[Mode], config: &
 pub fn judge_before(upstream: &Server, dir: &Path, application: &Application, modes: &[Mode], config: &str) {
     let file = dir.join("tracer.toml");
     std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    if truth_costs::wanted() {
+        let modes: Vec<Mode> = modes.iter().copied().filter(wanted).collect();
+        truth_costs::judge(upstream.address, dir, application, &modes, &file);
+        return;
+    }
     let agent = Agent::start(dir, &["--nice=-10", "--config", &file.to_string_lossy()]);
     let scores = run(agent, upstream.address, dir, application, modes);
     let faults = report(application, &scores);

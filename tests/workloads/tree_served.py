@@ -132,6 +132,9 @@ def apache(kind, port):
     # As many as there are clients: when they run out, event closes idle connections, and prefork's wait for each other.
     if kind == "prefork":
         limits = "ServerLimit 300\nMaxRequestWorkers 300\nStartServers 80\nMinSpareServers 20\nMaxSpareServers 300"
+    elif kind == "event":
+        # One process may get all of them.
+        limits = "ThreadLimit 320\nThreadsPerChild 320\nServerLimit 2\nMaxRequestWorkers 640\nStartServers 2\nMinSpareThreads 64\nMaxSpareThreads 640"
     else:
         limits = "ThreadsPerChild 64\nMaxRequestWorkers 512\nStartServers 5\nMinSpareThreads 64\nMaxSpareThreads 512"
     config = f"""

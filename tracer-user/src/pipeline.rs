@@ -266,9 +266,9 @@ impl Pipeline {
         self.outputs = outputs;
     }
 
-    /// Records of operations were lost after `since` and before `now`.
-    pub fn lost(&mut self, since: Nanos, now: Nanos) {
-        self.engine.lost(since, now);
+    /// Records of operations were lost after `since`, which matters up to `until`.
+    pub fn lost(&mut self, since: Nanos, until: Nanos) {
+        self.engine.lost(since, until);
     }
 
     /// Counts the record and makes sure its process has a service.

@@ -35,6 +35,7 @@ use crate::otlp::Export;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Writer};
 use crate::runtimes::{Finder, State, told};
+use crate::transactions::losses;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -160,13 +161,22 @@ impl Agent {
         }
         let seen = self.kernel.lost_operations() + self.losses.skipped;
         if seen != self.losses.seen {
-            if let Some(recorder) = &mut self.recorder {
-                let times: Vec<u8> = [self.losses.at, now].iter().flat_map(|time| time.to_ne_bytes()).collect();
-                recorder.frame(Kind::Lost, &times);
-            }
-            pipeline.lost(self.losses.at, now);
+            self.lost(pipeline, self.losses.at, now.saturating_add(losses::SUSPECT));
+        }
+        if self.losses.at == 0 {
+            // What was read before tracing began is as good as lost.
+            self.lost(pipeline, 0, now.saturating_add(losses::BEGINNING));
         }
         self.losses = Noticed { seen, at: now, ..self.losses };
+    }
+
+    /// Tells the pipeline, and the recording, that operations were lost.
+    fn lost(&mut self, pipeline: &mut Pipeline, since: u64, until: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
+            recorder.frame(Kind::Lost, &times);
+        }
+        pipeline.lost(since, until);
     }
 
     /// Empties the rings into the pipeline; gives the number of records.

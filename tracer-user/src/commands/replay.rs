@@ -96,9 +96,9 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
             }
             Ok((Kind::Lost, bytes)) => {
                 if let Some((since, rest)) = bytes.split_first_chunk()
-                    && let Some((now, _)) = rest.split_first_chunk()
+                    && let Some((until, _)) = rest.split_first_chunk()
                 {
-                    pipeline.lost(u64::from_ne_bytes(*since), u64::from_ne_bytes(*now));
+                    pipeline.lost(u64::from_ne_bytes(*since), u64::from_ne_bytes(*until));
                 }
             }
             Ok((Kind::End, _)) => return Ok(()),

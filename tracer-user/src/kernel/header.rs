@@ -14,6 +14,7 @@ use aya::programs::{CgroupAttachMode, SkMsg, SockOps};
 use rustc_hash::FxHashSet;
 use tracer_common::header::{self, NO_BLOCKING, ONCE, Outcome, PORT_BITS, SOCKETS_MAX, TESTING};
 
+use super::again;
 use super::attachments::Attachments;
 use super::header_selftest::{self, Bench, Verdict};
 use super::inband::{self, InBand};
@@ -216,7 +217,7 @@ fn sock_ops(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SockOps> = ebpf.program_mut(SOCKETS).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    program.load().map_err(|error| chain(&error))?;
+    again::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 
@@ -224,7 +225,7 @@ fn sk_msg(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SkMsg> = ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    program.load().map_err(|error| chain(&error))?;
+    again::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 

@@ -8,6 +8,7 @@ use aya::Ebpf;
 use aya::programs::{BtfTracePoint, CgroupAttachMode, FExit, SockOps};
 use tracer_common::tag::THREADS_MAX;
 
+use super::again;
 use super::attachments::Attachments;
 use super::header::Destination;
 use super::load::{Attached, Built, built, chain};
@@ -178,7 +179,7 @@ fn at_segments(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SockOps> = ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    program.load().map_err(|error| chain(&error))?;
+    again::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 
@@ -188,11 +189,11 @@ fn at_operations(ebpf: &mut Ebpf, name: &str, hook: &str, btf: &aya::Btf, tracep
     let begin = Instant::now();
     if tracepoint {
         let program: &mut BtfTracePoint = program.try_into().map_err(|_| wrong)?;
-        program.load(hook, btf).map_err(|error| chain(&error))?;
+        again::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
         Ok(built(program.fd(), begin.elapsed()))
     } else {
         let program: &mut FExit = program.try_into().map_err(|_| wrong)?;
-        program.load(hook, btf).map_err(|error| chain(&error))?;
+        again::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
         Ok(built(program.fd(), begin.elapsed()))
     }
 }

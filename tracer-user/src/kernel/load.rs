@@ -13,6 +13,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
 
+use super::again;
 use super::attachments::{Attachments, Held};
 use super::btf::{Btf, BtfError};
 use super::header::{self, Headers};
@@ -312,7 +313,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         .and_then(|program| program.try_into().ok())
         .ok_or_else(|| refused("the BPF object has no sampler", &"rebuild it"))?;
     let begin = Instant::now();
-    program.load().map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
+    again::load(|| program.load()).map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
     let built = built(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz, &attachments)?;
@@ -503,10 +504,10 @@ fn pop<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
 fn load_one(program: &mut Program, hook: Hook, btf: &aya::Btf) -> Result<(), String> {
     let loaded = match (hook, program) {
         (Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at), Program::BtfTracePoint(program)) => {
-            program.load(at, btf)
+            again::load(|| program.load(at, btf))
         }
-        (Hook::Entry(at), Program::FEntry(program)) => program.load(at, btf),
-        (Hook::Exit(at), Program::FExit(program)) => program.load(at, btf),
+        (Hook::Entry(at), Program::FEntry(program)) => again::load(|| program.load(at, btf)),
+        (Hook::Exit(at), Program::FExit(program)) => again::load(|| program.load(at, btf)),
         _ => return Err("the BPF object's program is of another kind".into()),
     };
     loaded.map_err(|error| chain(&error))

@@ -5,6 +5,7 @@
 //!
 //! Invariant: after start only [`policy`] writes kernel maps. The one layer that may use `unsafe`.
 
+mod again;
 pub mod attachments;
 pub mod btf;
 pub mod features;

@@ -14,6 +14,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeScope};
 use aya::programs::{Program, UProbe};
 use tracer_common::runtime::UserProbe;
 
+use super::again;
 use super::attachments::{Attachments, Visit};
 use super::load::{Attached, Built, Kernel, built, chain};
 use crate::guard::fill::Fill;
@@ -130,7 +131,7 @@ pub(super) fn load(ebpf: &mut aya::Ebpf) -> Vec<Attached> {
         };
         let begin = Instant::now();
         let program = ebpf.program_mut(probe.name()).and_then(|program| <&mut UProbe>::try_from(program).ok());
-        match program.map(|program| program.load().map(|()| built(program.fd(), begin.elapsed()))) {
+        match program.map(|program| again::load(|| program.load()).map(|()| built(program.fd(), begin.elapsed()))) {
             Some(Ok(built)) => entry.built = built,
             Some(Err(error)) => entry.missing = Some(chain(&error)),
             None => entry.missing = Some("the BPF object has no such program".into()),

@@ -40,12 +40,13 @@ pub enum Kind {
     Shed,
     /// What another agent said (`relay::event`).
     Relay,
-    /// Records of operations were lost after one time and before another (8 bytes each).
+    /// Records of operations were lost after one time, which matters up to another (8 bytes each).
     Lost,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
+    const ALL: [Self; 8] =
+        [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
 
     fn byte(self) -> u8 {
         match self {

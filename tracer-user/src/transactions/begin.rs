@@ -7,9 +7,9 @@ use super::engine::{Engine, Output};
 use super::entities::is_unique;
 use super::ids;
 use super::join::Key;
-use super::losses::BEGINS;
 use super::live::{Cause, Live, PoolQueue, Slot, Vote};
 use super::loops::is_looped;
+use super::losses::BEGINS;
 use super::pools::End;
 use super::thread::{Entity, Thread};
 use super::turns::UNKNOWN;
@@ -105,6 +105,7 @@ impl Engine {
             answered_after: None,
             answered_by: 0,
             alone: true,
+            doubted: false,
             batch: false,
             shared: false,
             multiplexed,

@@ -144,7 +144,7 @@ impl Connection {
         self.talk.awake().opened(side, timed);
         self.announced = false;
         self.tgid = open.header.tgid;
-        self.last = open.header.nanos;
+        self.last = self.last.max(open.header.nanos);
         self.accept_seen = open.accepted != 0;
         self.queued_until = match (open.header.flags & OPEN_QUEUED, open.accepted) {
             (0, _) => 0,
@@ -314,6 +314,11 @@ impl Connection {
         let units = &mut self.busy.as_mut()?.units;
         let index = units.iter().position(|(number, _)| *number == exchange)?;
         units.remove(index).map(|(_, slot)| slot)
+    }
+
+    /// Its live units, oldest first.
+    pub fn units(&self) -> impl Iterator<Item = Slot> {
+        self.busy.iter().flat_map(|busy| busy.units.iter().map(|(_, slot)| *slot))
     }
 
     /// The oldest live unit, which is over.

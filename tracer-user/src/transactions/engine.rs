@@ -19,8 +19,8 @@ use super::knots::Knots;
 pub use super::limits::Limits;
 use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
-use super::losses::Losses;
 use super::loops::Meetings;
+use super::losses::Losses;
 use super::pools::Pools;
 use super::relayed::Relays;
 use super::tags::Tags;
@@ -348,6 +348,7 @@ impl Engine {
             self.moved(&sent, (&[], &[], &[]), out);
         }
         self.follow(&op.header, op.nth);
+        self.overtaken(op);
         self.note_task(op);
         self.moved(op, carried, out);
     }
@@ -435,12 +436,15 @@ impl Engine {
     }
 
     /// Thread `tid` lost something: these are no longer sure to be its only requests.
-    fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
+    pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
         self.release(tid);
         self.counters.threads_doubted += 1;
         for slot in doubted {
-            if let Some(live) = self.units.get_mut(slot) {
-                live.alone = false;
+            let Some(live) = self.units.get_mut(slot) else { continue };
+            live.alone = false;
+            live.doubted = true;
+            for call in live.helped.clone() {
+                self.doubt_handed(call, slot);
             }
         }
     }

@@ -21,6 +21,8 @@ use crate::model::{Cost, Nanos, Owner, Side};
 
 /// Most calls of one thread that wait; beyond it the oldest is nobody's.
 const ERRANDS: usize = 32;
+/// What is said where operations are missing.
+const UNSEEN: &str = "something of its thread was not seen";
 /// Most threads woken that are remembered; with more, none is sure.
 const BACKS: usize = 8;
 /// A thread that held a request and was woken by one that had made a call.
@@ -164,6 +166,8 @@ impl Engine {
             self.given(tid, tgid, wake.given_at);
         }
         let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
+        // It works for the oldest of several of one connection, unless an answer was not seen for what it was.
+        let several = holder.is_some_and(|thread| thread.open.len() > 1);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
         let stirs = self.stirred(request);
         let lock = self.pools.get_mut(&tgid).is_some_and(|pools| pools.woken(wake));
@@ -208,6 +212,7 @@ impl Engine {
             }
         }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.errands.more |= several;
         thread.errands.back_at = header.nanos;
         thread.errands.back_idles = wake.books.idles;
         if thread.errands.backs.len() < BACKS {
@@ -343,7 +348,7 @@ impl Engine {
         let end = if back.by == tid { End::Answered } else { End::HandedBack };
         let doubt = match doubt {
             None if more => Some("its thread woke more, or made more calls, than can be told apart"),
-            None if doubted => Some("something of its thread was not seen"),
+            None if doubted => Some(UNSEEN),
             doubt => doubt,
         };
         let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
@@ -378,8 +383,21 @@ impl Engine {
         }
     }
 
+    /// Who holds `request`, for which a call may have been made, may have been at another one when it was woken.
+    pub(super) fn doubt_handed(&mut self, call: Slot, request: Slot) {
+        if let Some(live) = self.units.get_mut(call).filter(|live| live.cause.candidate == Some(request))
+            && let Some(handed) = &mut live.cause.handed
+            && !live.cause.told
+        {
+            handed.doubt = handed.doubt.or(Some(UNSEEN));
+        }
+    }
+
     /// The call was made for the request of whoever was woken.
-    fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
+    fn hand(&mut self, call: Slot, back: &Back, mut handed: Handed) {
+        if self.units.get(back.request).is_some_and(|live| live.doubted) {
+            handed.doubt = handed.doubt.or(Some(UNSEEN));
+        }
         let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
         let Some(live) = self.units.get_mut(call).filter(|live| !live.cause.told) else { return };
         if let Some(thread) = self.threads.get_mut(&live.tid) {

@@ -1,14 +1,18 @@
 //! When records were lost: what was not seen then, and for long after, is not known not to have been.
 
+use smallvec::SmallVec;
+use tracer_common::event::Op;
+
 use super::engine::Engine;
 use super::live::Slot;
+use super::thread::Thread;
 use crate::model::{Nanos, Side};
 
-/// So long after tracing began the same goes for what was read before, nanoseconds: until then nobody is sure to serve nobody.
-pub(super) const BEGINNING: Nanos = 10_000_000_000;
 /// So long after a loss a process that was not seen to serve requests may be at work for one whose record was lost,
 /// nanoseconds. One that serves is seen to when it reads the next.
-const SUSPECT: Nanos = 60_000_000_000;
+pub const SUSPECT: Nanos = 60_000_000_000;
+/// The same for requests that were read before tracing began: shorter, because it concerns every host every time.
+pub const BEGINNING: Nanos = 10_000_000_000;
 
 /// What is said of a call of a process that is not seen to serve any request.
 pub const BEGINS: &str = "its process serves no requests: the transaction begins here";
@@ -24,11 +28,11 @@ pub struct Losses {
 }
 
 impl Losses {
-    fn note(&mut self, since: Nanos, now: Nanos) {
+    fn note(&mut self, since: Nanos, until: Nanos) {
         if self.until == 0 || since > self.until {
             self.from = since;
         }
-        self.until = self.until.max(now.saturating_add(SUSPECT));
+        self.until = self.until.max(until);
     }
 
     /// Whether what happened before `at` may not have been seen.
@@ -38,9 +42,28 @@ impl Losses {
 }
 
 impl Engine {
-    /// Records of operations were lost on their way, some time after `since` and before `now`.
-    pub fn lost(&mut self, since: Nanos, now: Nanos) {
-        self.losses.note(since, now);
+    /// Records of operations were lost on their way, after `since`; up to `until` there may be work for what they told of.
+    pub fn lost(&mut self, since: Nanos, until: Nanos) {
+        self.losses.note(since, until);
+    }
+
+    /// An operation that later ones of its connection have overtaken: what these were taken to answer, or to ask, may be
+    /// another's, and whoever read it may have read others.
+    pub(super) fn overtaken(&mut self, op: &Op) {
+        let Some(connection) = self.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos) else {
+            return;
+        };
+        let readers: SmallVec<[u32; 4]> = connection
+            .units()
+            .filter_map(|slot| self.units.get(slot))
+            .map(|live| live.tid)
+            .chain([op.header.tid])
+            .collect();
+        for tid in readers {
+            if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
+                self.doubt(tid, doubted);
+            }
+        }
     }
 
     /// A call was said to be of nobody because its process serves nobody, as far as was seen: not where that may have been
@@ -64,14 +87,12 @@ mod tests {
     fn a_loss_makes_doubtful_what_follows_for_a_while() {
         let mut losses = Losses::default();
         assert!(!losses.cover(0) && !losses.cover(5));
-        losses.note(100, 110);
-        assert!(!losses.cover(99));
-        assert!([100, 105, 111, 110 + SUSPECT].iter().all(|at| losses.cover(*at)));
-        assert!(!losses.cover(111 + SUSPECT));
+        losses.note(100, 200);
+        assert!(!losses.cover(99) && losses.cover(100) && losses.cover(200) && !losses.cover(201));
         // Another one meanwhile: from the first on, until long after the second.
-        losses.note(SUSPECT, SUSPECT + 10);
-        assert!(losses.cover(100) && losses.cover(2 * SUSPECT + 10) && !losses.cover(2 * SUSPECT + 11));
-        losses.note(4 * SUSPECT, 4 * SUSPECT + 1);
-        assert!(!losses.cover(3 * SUSPECT + 12) && losses.cover(5 * SUSPECT));
+        losses.note(150, 300);
+        assert!(losses.cover(100) && losses.cover(300) && !losses.cover(301));
+        losses.note(400, 500);
+        assert!(!losses.cover(350) && losses.cover(400));
     }
 }

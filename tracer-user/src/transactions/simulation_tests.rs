@@ -7,7 +7,7 @@ use proptest::test_runner::RngSeed;
 
 use super::engine::{Engine, Limits, Output};
 use super::simulation::{Choices, Host, Name, Sent, Truth};
-use crate::model::{Grade, Outcome, ServiceId, Side, UnitId};
+use crate::model::{Grade, Nanos, Outcome, ServiceId, Side, UnitId};
 use crate::protocols::Settings;
 
 /// What the engine made of a history.
@@ -46,7 +46,7 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
     for record in sent {
         match (record, record.record()) {
             (_, Some(record)) => engine.record(&record, &mut out),
-            (Sent::Lost(at), _) => engine.lost(*at, *at),
+            (Sent::Lost(at), _) => engine.lost(*at, Nanos::MAX),
             _ => {}
         }
         let now = engine.now;
@@ -133,7 +133,8 @@ fn spoil(sent: Vec<Sent>, ways: &[u8], cut: usize, heads: bool) -> (Vec<Sent>, u
                 out.insert(at, record);
             }
             240..=244 if out.len() > 7 => {
-                spoilt += 1;
+                // It may hide each of those that it overtakes.
+                spoilt += 7;
                 let at = out.len() - 7;
                 out.insert(at, record);
             }
