@@ -105,7 +105,6 @@ impl Engine {
             answered_after: None,
             answered_by: 0,
             alone: true,
-            doubted: false,
             batch: false,
             shared: false,
             multiplexed,

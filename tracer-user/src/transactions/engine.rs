@@ -439,12 +439,13 @@ impl Engine {
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
         self.release(tid);
         self.counters.threads_doubted += 1;
+        let now = self.now;
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.lost_at = now;
+        }
         for slot in doubted {
-            let Some(live) = self.units.get_mut(slot) else { continue };
-            live.alone = false;
-            live.doubted = true;
-            for call in live.helped.clone() {
-                self.doubt_handed(call, slot);
+            if let Some(live) = self.units.get_mut(slot) {
+                live.alone = false;
             }
         }
     }

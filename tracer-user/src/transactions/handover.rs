@@ -383,21 +383,8 @@ impl Engine {
         }
     }
 
-    /// Who holds `request`, for which a call may have been made, may have been at another one when it was woken.
-    pub(super) fn doubt_handed(&mut self, call: Slot, request: Slot) {
-        if let Some(live) = self.units.get_mut(call).filter(|live| live.cause.candidate == Some(request))
-            && let Some(handed) = &mut live.cause.handed
-            && !live.cause.told
-        {
-            handed.doubt = handed.doubt.or(Some(UNSEEN));
-        }
-    }
-
     /// The call was made for the request of whoever was woken.
-    fn hand(&mut self, call: Slot, back: &Back, mut handed: Handed) {
-        if self.units.get(back.request).is_some_and(|live| live.doubted) {
-            handed.doubt = handed.doubt.or(Some(UNSEEN));
-        }
+    fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
         let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
         let Some(live) = self.units.get_mut(call).filter(|live| !live.cause.told) else { return };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
@@ -493,6 +480,10 @@ impl Engine {
     /// What puts it in doubt, by now, that a call was made for who took a result.
     pub(super) fn doubt_of_errand(&self, live: &Live) -> Option<&'static str> {
         let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
+        // Whoever took it may have read another request, unseen, since the one it seemed to hold.
+        if self.threads.get(&live.cause.by).is_some_and(|thread| thread.lost_at >= live.start) {
+            return Some(UNSEEN);
+        }
         let pools = self.pools.get(&live.pid);
         if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
             return Some("who took its result waited for a lock");

@@ -251,8 +251,6 @@ pub struct Live {
     pub answered_by: u32,
     /// Server side: whether its thread ran one request at a time throughout.
     pub alone: bool,
-    /// Server side: operations of its thread are missing since it read it, so that it may be over, and another read.
-    pub doubted: bool,
     /// Server side: answered by one operation with others, which shared what they cost together.
     pub batch: bool,
     /// Server side: bytes of it went together with those of other streams, and so did their cost, in even shares.

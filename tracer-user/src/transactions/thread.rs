@@ -109,6 +109,8 @@ pub struct Thread {
     nth: u32,
     /// Nothing is missing between that and the one before.
     pub whole: bool,
+    /// When it was last noticed that something of it was not seen, 0 never.
+    pub lost_at: Nanos,
     /// Requests it has yet to answer one at a time before its identity counts: something of it was not seen.
     doubt: u8,
     /// When it ended, 0 while it lives.
@@ -144,6 +146,7 @@ impl Thread {
             multiplexer: false,
             nth: 0,
             whole: true,
+            lost_at: 0,
             doubt: 0,
             died: 0,
             group: Group::default(),
