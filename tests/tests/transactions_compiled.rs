@@ -1,9 +1,15 @@
 //! Which request caused which call, inside of applications that are compiled: Go of three versions, tokio with its symbols
 //! and without; every reported edge against an id that the application passed on.
 
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
 use tracer_tests::go::toolchain;
+use tracer_tests::load::{self, Request};
 use tracer_tests::truth::{Application, Mode, full, judge, judge_by};
-use tracer_tests::workload::built;
+use tracer_tests::workload::{Server, built};
+use tracer_tests::{begin, scratch, wait};
 
 /// What Go's modes are called, and what must be right of them.
 fn go_modes() -> [Mode; 6] {
@@ -105,6 +111,32 @@ fn tokio_stripped() {
     let modes: Vec<Mode> = tokio_modes().into_iter().map(|mode| Mode { right: 0.0, ..mode }).collect();
     let some = if full() { modes.len() } else { 2 };
     judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
+}
+
+/// Whoever looks at a service is told whether requests are told apart in it.
+#[test]
+fn a_stripped_program_is_said_to_be() {
+    let Some(_turn) = begin("transactions_said", &["cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let port = upstream.address.port().to_string();
+    for (name, program, state) in [("named", "tree-tokio", "known"), ("stripped", "tree-tokio-stripped", "no_symbols")]
+    {
+        let server = Server::start(name, dir.path(), Command::new(built(program)).env("UPSTREAM_PORT", &port));
+        let requests = (0..8).map(|r| Request::get(format!("/direct/{name}-{r}"))).collect();
+        assert!(load::run(server.address, vec![requests]).broken().is_empty(), "{name}");
+        let said = wait(&format!("what is said of {name}"), Duration::from_secs(20), || {
+            let services = agent.json("/api/v1/services");
+            let services = services["services"].as_array().or(services.as_array())?.clone();
+            let service = services.into_iter().find(|service| service["service_name"] == name)?;
+            service["runtimes"].as_array()?.iter().find(|runtime| runtime["name"] == "tokio").cloned()
+        });
+        assert_eq!(said["state"], state, "{said}");
+        let apart = said["meaning"].as_str().is_some_and(|meaning| meaning.contains("are told apart"));
+        assert_eq!(apart, state == "known", "{said}");
+    }
+    agent.stop();
 }
 
 /// Who wakes whom is asked for: hyper's client, and tasks that wait for work.
