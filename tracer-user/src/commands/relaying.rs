@@ -25,13 +25,19 @@ use crate::relay::outbox::Outbox;
 const MESSAGES: usize = 4096;
 /// The pipeline learns that time passed at least this often while agents may wait for word; nanoseconds.
 const TIME: Nanos = 10_000_000;
-/// Waits of the loop that nobody shortens, milliseconds: under load it looks often enough.
+/// Waits of the loop that are not shortened for what is to be told, milliseconds: under load it looks often enough.
 const SHORT: i32 = 4;
 /// While calls to hosts with agents are made, and so long after the last, the loop looks at least every [`CALLING_WAIT`]
 /// milliseconds: their other ends wait for word of them.
 const CALLING: Nanos = 2_000_000_000;
 /// See [`CALLING`].
-const CALLING_WAIT: i32 = 10;
+const CALLING_WAIT: i32 = 7;
+
+/// What others say ends a rest only so often, nanoseconds, and what is rested at least between: somebody who says much in
+/// many frames must not have this thread turn without end.
+const DEAF: Nanos = 2_000_000;
+/// See [`DEAF`]; milliseconds.
+const DEAF_WAIT: i32 = 2;
 
 /// The agent's part of the relay.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub(super) struct Relaying {
     outbox: Outbox,
     /// When a call to another host was last seen.
     called: Nanos,
+    /// When another agent's word last ended a rest.
+    rung: Nanos,
     _runtime: Background,
 }
 
@@ -66,7 +74,15 @@ impl Relaying {
             })
         })?;
         let runtime = Background::start(runtime).map_err(no_thread)?;
-        Ok(Some(Self { hub, mode: Mode::Off, told: 0, outbox: Outbox::default(), called: 0, _runtime: runtime }))
+        Ok(Some(Self {
+            hub,
+            mode: Mode::Off,
+            told: 0,
+            outbox: Outbox::default(),
+            called: 0,
+            rung: 0,
+            _runtime: runtime,
+        }))
     }
 
     /// Where other agents are listened to.
@@ -146,28 +162,30 @@ impl Agent {
         }
     }
 
-    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and until one of them says something
-    /// where it is long. Gives how long it was to be.
-    pub(super) fn rest(&mut self, wait: i32) -> i32 {
-        let Some(Relaying { hub, outbox, called, .. }) = &mut self.relaying else {
+    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and until one of them says something.
+    /// Gives how long it was to be, and whether it was that long.
+    pub(super) fn rest(&mut self, wait: i32) -> (i32, bool) {
+        let Some(Relaying { hub, outbox, called, rung, .. }) = &mut self.relaying else {
             self.rings.wait(wait, None);
-            return wait;
+            return (wait, true);
         };
-        if wait <= SHORT {
-            self.rings.wait(wait, None);
-            return wait;
-        }
         let now = monotonic();
         let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
-        let due =
-            outbox.due().map_or(i32::MAX, |due| i32::try_from(due.saturating_sub(now) / 1_000_000 + 1).unwrap_or(wait));
+        // Under load the next turn is soon enough.
+        let due = outbox.due().filter(|_| wait > SHORT);
+        let due = due.map_or(i32::MAX, |due| i32::try_from(due.saturating_sub(now) / 1_000_000 + 1).unwrap_or(wait));
+        if now.saturating_sub(*rung) < DEAF {
+            self.rings.wait(wait.min(DEAF_WAIT), None);
+            return (wait, false);
+        }
         let bell = hub.bell();
         bell.want();
-        if hub.is_quiet() {
-            self.rings.wait(wait.min(due), Some(bell.fd()));
-        }
+        let rang = !hub.is_quiet() || self.rings.wait(wait.min(due), Some(bell.fd()));
         bell.quiet();
-        wait
+        if rang {
+            *rung = monotonic();
+        }
+        (wait, !rang)
     }
 
     /// About once a second: figures and states of the other agents.
