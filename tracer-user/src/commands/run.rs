@@ -195,7 +195,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             0..=FEW => wait,
             _ => BUSY_WAIT,
         };
-        (wait, rested) = agent.rest(wait);
+        (wait, rested) = agent.rest(&mut pipeline, wait);
     }
 
     // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.
