@@ -427,13 +427,9 @@ impl Common {
         let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
         let stream = stream.map_err(Broken::Io)?;
         let far = stream.peer_addr().map_err(Broken::Io)?;
-        if settings.trust.is_blind() && !settings.insecure {
-            if !far.ip().is_loopback() {
-                return Err(Broken::Io(io::Error::other(
-                    "without a key or certificates only agents on loopback are spoken to",
-                ))
-                .into());
-            }
+        if settings.trust.is_blind() && !settings.insecure && !far.ip().is_loopback() {
+            let why = "without a key or certificates only agents on loopback are spoken to";
+            return Err(Broken::Io(io::Error::other(why)).into());
         }
         stream.set_nodelay(true).map_err(Broken::Io)?;
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
