@@ -24,9 +24,9 @@ fuzz_target!(|data: &[u8]| {
         let Message::Context(context) = message else { continue };
         let key = context.key;
         let from = Agent { number: now % 3, host: "fuzz".into() };
-        matches.context(now, Given { context, from });
+        matches.context(now, Given { context, from }, |_, given| given.from.number != now % 2);
         if now % 2 == 0 {
-            matches.unit(now, key, now as u32);
+            matches.unit(now, key, now as u32, |given| given.from.number != 1);
         }
         assert!(matches.len() <= 8);
     }

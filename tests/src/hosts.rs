@@ -81,12 +81,25 @@ impl Hosts {
         host: u8,
         name: &str,
         dir: &Path,
+        trust: (&[&str], &[SocketAddr]),
+        arguments: &[&str],
+    ) -> Agent {
+        self.configured(host, name, dir, trust, "", arguments)
+    }
+
+    /// The same, with lines of its own under `[relay]`.
+    pub fn configured(
+        &self,
+        host: u8,
+        name: &str,
+        dir: &Path,
         (trust, others): (&[&str], &[SocketAddr]),
+        relay: &str,
         arguments: &[&str],
     ) -> Agent {
         let listen = self.relay(host).to_string();
         let config = dir.join(format!("{name}.toml"));
-        let text = format!("[relay]\nport = {RELAY}\n{LADEN}");
+        let text = format!("[relay]\nport = {RELAY}\n{relay}\n{LADEN}");
         std::fs::write(&config, text).unwrap_or_else(|error| panic!("{}: {error}", config.display()));
         let config = config.display().to_string();
         let mut all = vec!["--own-netns", "--config", &config, "--relay", &listen];

@@ -61,7 +61,7 @@ fn serve(listener: &TcpListener, served: &Mutex<Served>) {
 async fn answer(listener: TcpListener, served: &Mutex<Served>, ahead: i64, over: impl Fn() -> bool) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
     let trust = Trust::Key(Secret([KEY; 32]));
-    let Channel { mut writer, mut reader } = loop {
+    let Channel { mut writer, mut reader, .. } = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
         // Those that came before anybody listened have gone.
         if let Ok(channel) = Channel::agree(stream, &trust, End::Accepted).await {

@@ -121,7 +121,7 @@ impl Liar {
     }
 
     async fn greet(stream: TcpStream, end: End<'_>, number: u64, version: u16) -> Result<Self, Broken> {
-        let Channel { writer, mut reader } = Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await?;
+        let Channel { writer, mut reader, .. } = Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await?;
         let mut liar = Self {
             writer,
             encoder: Encoder::default(),

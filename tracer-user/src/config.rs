@@ -540,6 +540,8 @@ mod tests {
             ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
             ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
             ("[relay]\nnats = \"bus\"\n", "t.toml:2:8: expected a NATS server"),
+            ("[relay]\ntranslated = [\"10.0.0.0/33\"]\n", "t.toml:2:15: expected an address or a network"),
+            ("[relay]\naddresses = { db1 = [] }\n", "t.toml:2:15: expected an address or a network"),
             ("[relay]\nport = 0\n", "t.toml:2:8: 0 is out of range"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),

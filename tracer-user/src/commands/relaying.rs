@@ -17,6 +17,7 @@ use crate::pipeline::Pipeline;
 use crate::record::Kind;
 use crate::relay;
 use crate::relay::Outgoing;
+use crate::relay::bounds::Policy;
 use crate::relay::event::{Event, Mode};
 use crate::relay::hub::Hub;
 use crate::relay::outbox::Outbox;
@@ -25,13 +26,21 @@ use crate::relay::outbox::Outbox;
 const MESSAGES: usize = 4096;
 /// The pipeline learns that time passed at least this often while agents may wait for word; nanoseconds.
 const TIME: Nanos = 10_000_000;
+/// A millisecond.
+const MILLI: Nanos = 1_000_000;
 /// Waits of the loop that nobody shortens, milliseconds: under load it looks often enough.
 const SHORT: i32 = 4;
 /// While calls to hosts with agents are made, and so long after the last, the loop looks at least every [`CALLING_WAIT`]
 /// milliseconds: their other ends wait for word of them.
 const CALLING: Nanos = 2_000_000_000;
 /// See [`CALLING`].
-const CALLING_WAIT: i32 = 10;
+const CALLING_WAIT: i32 = 7;
+
+/// What others say ends a long rest only so often, nanoseconds, and what is rested at least between: somebody who says much in
+/// many frames must not have this thread turn without end.
+const DEAF: Nanos = 2_000_000;
+/// See [`DEAF`]; milliseconds.
+const DEAF_WAIT: i32 = 2;
 
 /// The agent's part of the relay.
 #[derive(Debug)]
@@ -42,6 +51,10 @@ pub(super) struct Relaying {
     outbox: Outbox,
     /// When a call to another host was last seen.
     called: Nanos,
+    /// When another agent's word last ended a rest.
+    rung: Nanos,
+    /// Of which connections agents are believed, until the pipeline knows.
+    policy: Option<Policy>,
     _runtime: Background,
 }
 
@@ -52,6 +65,7 @@ impl Relaying {
             return Ok(None);
         }
         let settings = config.settings().map_err(Failure::Relay)?;
+        let policy = Some(settings.policy.clone());
         let own = relay::Agent { number: seed.max(1), host: host.into() };
         // One thread: a scheduler for several costs more at each wake-up than what most of them are for.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -66,7 +80,16 @@ impl Relaying {
             })
         })?;
         let runtime = Background::start(runtime).map_err(no_thread)?;
-        Ok(Some(Self { hub, mode: Mode::Off, told: 0, outbox: Outbox::default(), called: 0, _runtime: runtime }))
+        Ok(Some(Self {
+            hub,
+            mode: Mode::Off,
+            told: 0,
+            outbox: Outbox::default(),
+            called: 0,
+            rung: 0,
+            policy,
+            _runtime: runtime,
+        }))
     }
 
     /// Where other agents are listened to.
@@ -109,6 +132,9 @@ impl Agent {
             pipeline.relayed(now, event);
             now
         };
+        if let Some(policy) = relaying.policy.take() {
+            hear(Event::Policy(policy));
+        }
         let mode = relaying.hub.mode();
         if mode != relaying.mode {
             relaying.mode = mode;
@@ -117,7 +143,10 @@ impl Agent {
         let mut heard = 0;
         while heard < MESSAGES {
             let Some(received) = relaying.hub.receive() else { break };
-            heard += received.messages.len();
+            heard += received.messages.len().max(1);
+            if let Some(stand) = received.stand {
+                relaying.told = hear(Event::Stand(stand));
+            }
             for message in received.messages {
                 relaying.told = hear(Event::Said(received.from.clone(), message));
             }
@@ -146,28 +175,44 @@ impl Agent {
         }
     }
 
-    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and until one of them says something
-    /// where it is long. Gives how long it was to be.
-    pub(super) fn rest(&mut self, wait: i32) -> i32 {
-        let Some(Relaying { hub, outbox, called, .. }) = &mut self.relaying else {
+    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and where it is long until one of
+    /// them says something. Gives how long it was to be, and whether it was that long.
+    pub(super) fn rest(&mut self, pipeline: &mut Pipeline, wait: i32) -> (i32, bool) {
+        let Some(Relaying { hub, outbox, called, rung, .. }) = &mut self.relaying else {
             self.rings.wait(wait, None);
-            return wait;
+            return (wait, true);
         };
-        if wait <= SHORT {
-            self.rings.wait(wait, None);
-            return wait;
-        }
         let now = monotonic();
-        let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
-        let due =
-            outbox.due().map_or(i32::MAX, |due| i32::try_from(due.saturating_sub(now) / 1_000_000 + 1).unwrap_or(wait));
         let bell = hub.bell();
-        bell.want();
-        if hub.is_quiet() {
-            self.rings.wait(wait.min(due), Some(bell.fd()));
+        if wait <= SHORT {
+            bell.want();
+            let rang = !hub.is_quiet() || self.rings.wait(wait, Some(bell.fd()));
+            bell.quiet();
+            if rang {
+                // Requests that were read know their callers from here on; the rings get their turn as without it.
+                self.hear(pipeline);
+                let over = monotonic().saturating_sub(now) / MILLI;
+                let left = i32::try_from(over).map_or(0, |over| wait - over);
+                if left > 0 {
+                    self.rings.wait(left, None);
+                }
+            }
+            return (wait, true);
         }
+        let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
+        if now.saturating_sub(*rung) < DEAF {
+            self.rings.wait(wait.min(DEAF_WAIT), None);
+            return (wait, false);
+        }
+        let due = |due: Nanos| i32::try_from(due.saturating_sub(now) / MILLI + 1).unwrap_or(wait);
+        let due = outbox.due().map_or(i32::MAX, due);
+        bell.want();
+        let rang = !hub.is_quiet() || self.rings.wait(wait.min(due), Some(bell.fd()));
         bell.quiet();
-        wait
+        if rang {
+            *rung = monotonic();
+        }
+        (wait, !rang)
     }
 
     /// About once a second: figures and states of the other agents.

@@ -172,7 +172,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
-    let mut wait = BUSY_WAIT;
+    let (mut wait, mut rested) = (BUSY_WAIT, true);
     while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
         status.beat();
         agent.shed(&mut pipeline);
@@ -190,11 +190,13 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             agent.tick(&mut pipeline);
         }
         wait = match taken {
-            0 => (wait * 2).min(IDLE_WAIT),
-            1..=FEW => (wait * 2).min(CALM_WAIT),
+            0 if rested => (wait * 2).min(IDLE_WAIT),
+            1..=FEW if rested => (wait * 2).min(CALM_WAIT),
+            // Another agent's word ended the rest: how little there was in it says nothing.
+            0..=FEW => wait,
             _ => BUSY_WAIT,
         };
-        wait = agent.rest(wait);
+        (wait, rested) = agent.rest(&mut pipeline, wait);
     }
 
     // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.

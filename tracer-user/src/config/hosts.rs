@@ -1,5 +1,6 @@
 //! `[relay]`: how agents of several hosts speak to each other.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use toml::Spanned;
 use super::{ConfigError, Source};
 use crate::kernel::header::Destination;
 use crate::relay;
+use crate::relay::bounds::{Policy, Prefix};
 use crate::relay::channel::Secret;
+use crate::relay::event::NETWORKS;
 use crate::relay::settings::{Settings, Trust};
 use crate::relay::tls::{Files, Identity};
 
@@ -27,6 +30,9 @@ pub(super) struct RelayFile {
     cert_key_file: Option<Spanned<String>>,
     ca_file: Option<Spanned<String>>,
     insecure: bool,
+    strict: bool,
+    translated: Vec<Spanned<String>>,
+    addresses: BTreeMap<Spanned<String>, Vec<Spanned<String>>>,
     tcp_option: bool,
     headers: Vec<Spanned<String>>,
 }
@@ -54,6 +60,8 @@ pub struct Relay {
     pub ca_file: Option<PathBuf>,
     /// Speak without a key or certificates beyond loopback.
     pub insecure: bool,
+    /// Of which connections agents are believed.
+    pub policy: Policy,
     /// Requests carry their context in a TCP option.
     pub tcp_option: bool,
     /// Requests to these get a `traceparent` header.
@@ -82,6 +90,7 @@ impl Default for Relay {
             cert_key_file,
             ca_file,
             insecure,
+            policy: Policy::default(),
             tcp_option,
             headers: Vec::new(),
         }
@@ -126,6 +135,7 @@ impl Relay {
             })?;
             found.headers.push(destination);
         }
+        found.policy = policy(source, file.strict, &file.translated, &file.addresses)?;
         found.key_file = source.absolute(file.key_file)?;
         found.cert_file = source.absolute(file.cert_file)?;
         found.cert_key_file = source.absolute(file.cert_key_file)?;
@@ -156,6 +166,8 @@ impl Relay {
             nats: self.nats.clone(),
             trust: self.trust()?,
             insecure: self.insecure,
+            policy: self.policy.clone(),
+            forwards: relay::settings::forwards(),
         };
         settings.check()?;
         Ok(settings)
@@ -179,6 +191,31 @@ impl Relay {
                 .into()),
         }
     }
+}
+
+/// Of which connections agents are believed.
+fn policy(
+    source: &Source<'_>,
+    strict: bool,
+    translated: &[Spanned<String>],
+    addresses: &BTreeMap<Spanned<String>, Vec<Spanned<String>>>,
+) -> Result<Policy, ConfigError> {
+    let network = |text: &Spanned<String>| {
+        let expected = "expected an address or a network, such as \"10.0.0.7\" or \"10.1.0.0/16\"";
+        Prefix::parse(text.get_ref()).ok_or_else(|| source.wrong(&text.span(), expected))
+    };
+    let networks = |texts: &[Spanned<String>]| {
+        if let Some(last) = texts.get(NETWORKS) {
+            return Err(source.wrong(&last.span(), format!("at most {NETWORKS} networks can be named")));
+        }
+        texts.iter().map(network).collect::<Result<Vec<_>, _>>()
+    };
+    if let Some((last, _)) = addresses.iter().nth(PEERS) {
+        return Err(source.wrong(&last.span(), format!("at most {PEERS} agents can have addresses")));
+    }
+    let declared = addresses.iter().map(|(peer, texts)| Ok((network(peer)?, networks(texts)?)));
+    let declared = declared.collect::<Result<Vec<_>, ConfigError>>()?;
+    Ok(Policy { strict, translated: networks(translated)?, declared })
 }
 
 /// Whether it is `HOST:PORT`.

@@ -42,14 +42,16 @@ impl Rings {
         drain(&mut self.samples, limit, take)
     }
 
-    /// Sleeps until the kernel side says a ring fills up, `millis` have passed, or `also` can be read.
-    pub fn wait(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) {
+    /// Sleeps until the kernel side says a ring fills up, `millis` have passed, or `also` can be read; gives whether it can.
+    pub fn wait(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) -> bool {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A negative descriptor is skipped.
         let mut poll = [entry(self.wake.as_raw_fd()), entry(also.map_or(-1, |fd| fd.as_raw_fd()))];
         // SAFETY: as many valid entries as it is told.
         unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, millis) };
         drain(&mut self.wake, usize::MAX, &mut |_| ());
+        let [_, also] = poll;
+        also.revents & libc::POLLIN != 0
     }
 }
 

@@ -47,10 +47,18 @@ impl<U: Copy> Calls<U> {
         }
     }
 
+    /// The call, if it is still remembered.
+    pub fn of(&self, key: Key) -> Option<U> {
+        self.calls.get(&key.place()).filter(|(known, _)| known.fits(key)).map(|(_, call)| *call)
+    }
+
     /// Its other end has answered: the call, if it is still remembered. Once.
     pub fn answered(&mut self, key: Key) -> Option<U> {
-        let fits = self.calls.get(&key.place()).is_some_and(|(known, _)| known.fits(key));
-        if fits { self.calls.remove(&key.place()).map(|(_, call)| call) } else { None }
+        let call = self.of(key);
+        if call.is_some() {
+            self.calls.remove(&key.place());
+        }
+        call
     }
 
     /// The call was reported.

@@ -6,6 +6,7 @@
 //! is two bytes of length and that many bytes.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use snow::{Builder, TransportState};
@@ -79,6 +80,8 @@ pub struct Channel {
     pub writer: Writer,
     /// What is received.
     pub reader: Reader,
+    /// Addresses the other end's certificate is for.
+    pub addresses: Vec<IpAddr>,
 }
 
 type Shared = std::sync::Arc<std::sync::Mutex<TransportState>>;
@@ -128,8 +131,9 @@ impl Channel {
                     End::Dialled(place) => identity.dialled(stream, place).await?,
                     End::Accepted => identity.accepted(stream).await?,
                 };
+                let addresses = tls::addresses(&stream);
                 let (read, write) = tokio::io::split(stream);
-                return Ok(Self::of(Box::new(read), Box::new(write), None, tls::RECORD));
+                return Ok(Self { addresses, ..Self::of(Box::new(read), Box::new(write), None, tls::RECORD) });
             }
         };
         let (read, write) = tokio::io::split(stream);
@@ -140,6 +144,7 @@ impl Channel {
         Self {
             writer: Writer { half: write, noise: noise.clone(), frame: Vec::new(), added, bytes: 0 },
             reader: Reader { half: read, noise, frame: Vec::new(), content: Vec::new() },
+            addresses: Vec::new(),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What the pipeline is told by other agents, as a recording holds it.
 
+use std::net::IpAddr;
+
 use super::Agent;
+use super::bounds::{ADDRESSES, Policy, Prefix, Stand};
 use super::message::{Decoder, Encoder, Message, cut, text};
 use crate::model::Nanos;
 
@@ -13,6 +16,10 @@ pub enum Event {
     Mode(Mode),
     /// An agent said something.
     Said(Agent, Message),
+    /// Of which connections agents are believed, as configured. Once, before anything is said.
+    Policy(Policy),
+    /// Where an agent is.
+    Stand(Stand),
 }
 
 /// What there is to expect of other agents.
@@ -33,6 +40,14 @@ impl Mode {
 const TIME: u8 = 0;
 const MODE: u8 = 1;
 const SAID: u8 = 2;
+const POLICY: u8 = 3;
+const STAND: u8 = 4;
+
+const DIALLED: u8 = 1;
+const UP: u8 = 2;
+const FORWARDS: u8 = 4;
+/// Most networks of a list.
+pub const NETWORKS: usize = 255;
 
 impl Event {
     /// The form in a recording: when (`CLOCK_MONOTONIC`, 8 bytes, byte order of the machine), what it is, the rest.
@@ -49,6 +64,21 @@ impl Event {
                 out.extend(host.as_bytes());
                 // Each on its own: names are introduced with it.
                 Encoder::default().put(message, &mut out);
+            }
+            Self::Policy(Policy { strict, translated, declared }) => {
+                out.extend([POLICY, u8::from(*strict)]);
+                put_networks(translated, &mut out);
+                for (peer, networks) in declared {
+                    put_networks(std::slice::from_ref(peer), &mut out);
+                    put_networks(networks, &mut out);
+                }
+            }
+            Self::Stand(Stand { agent, dialled, up, forwards, addresses }) => {
+                out.push(STAND);
+                out.extend(agent.to_ne_bytes());
+                out.push((u8::from(*dialled) * DIALLED) | (u8::from(*up) * UP) | (u8::from(*forwards) * FORWARDS));
+                let networks: Vec<Prefix> = addresses.iter().take(ADDRESSES).map(|one| Prefix::one(*one)).collect();
+                put_networks(&networks, &mut out);
             }
         }
         out
@@ -69,10 +99,71 @@ impl Event {
                 Decoder::default().read(rest, &mut found).ok()?;
                 Self::Said(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
             }
+            (POLICY, [strict, rest @ ..]) => {
+                let (translated, mut rest) = networks(rest)?;
+                let mut declared = Vec::new();
+                while !rest.is_empty() {
+                    let (peer, after) = networks(rest)?;
+                    let (of, after) = networks(after)?;
+                    declared.push((*peer.first()?, of));
+                    rest = after;
+                }
+                Self::Policy(Policy { strict: *strict != 0, translated, declared })
+            }
+            (STAND, rest) => {
+                let (agent, rest) = rest.split_first_chunk()?;
+                let (flags, rest) = rest.split_first()?;
+                let (addresses, _) = networks(rest)?;
+                Self::Stand(Stand {
+                    agent: u64::from_ne_bytes(*agent),
+                    dialled: flags & DIALLED != 0,
+                    up: flags & UP != 0,
+                    forwards: flags & FORWARDS != 0,
+                    addresses: addresses.iter().take(ADDRESSES).map(|one| one.parts().0).collect(),
+                })
+            }
             _ => return None,
         };
         Some((u64::from_ne_bytes(*now), event))
     }
+}
+
+/// A byte of count, then for each the length of its address, that, and how many bits count.
+fn put_networks(networks: &[Prefix], out: &mut Vec<u8>) {
+    out.push(networks.len().min(NETWORKS) as u8);
+    for network in networks.iter().take(NETWORKS) {
+        let (address, bits) = network.parts();
+        match address {
+            IpAddr::V4(v4) => {
+                out.push(4);
+                out.extend(v4.octets());
+            }
+            IpAddr::V6(v6) => {
+                out.push(16);
+                out.extend(v6.octets());
+            }
+        }
+        out.push(bits);
+    }
+}
+
+/// Reads what [`put_networks`] wrote, and gives what follows.
+fn networks(bytes: &[u8]) -> Option<(Vec<Prefix>, &[u8])> {
+    let (count, mut rest) = bytes.split_first()?;
+    let mut found = Vec::new();
+    for _ in 0..*count {
+        let (len, after) = rest.split_first()?;
+        let (address, after) = after.split_at_checked(usize::from(*len))?;
+        let (bits, after) = after.split_first()?;
+        let address: IpAddr = match address.len() {
+            4 => <[u8; 4]>::try_from(address).ok()?.into(),
+            16 => <[u8; 16]>::try_from(address).ok()?.into(),
+            _ => return None,
+        };
+        found.push(Prefix::new(address, *bits)?);
+        rest = after;
+    }
+    Some((found, rest))
 }
 
 #[cfg(test)]
@@ -98,7 +189,21 @@ mod tests {
             carried: None,
         });
         let agent = Agent { number: 7, host: Arc::from("far") };
-        for event in [Event::Time, Event::Mode(Mode::Waits), Event::Mode(Mode::Off), Event::Said(agent, context)] {
+        let network = |text| Prefix::parse(text).unwrap();
+        let declared = vec![(network("10.0.0.1"), vec![network("10.1.0.0/16")]), (network("fd00::/8"), Vec::new())];
+        let policy = Policy { strict: true, translated: vec![network("::1"), network("10.9.0.0/16")], declared };
+        let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let stand = Stand { agent: 7, dialled: true, up: false, forwards: true, addresses };
+        for event in [
+            Event::Time,
+            Event::Mode(Mode::Waits),
+            Event::Mode(Mode::Off),
+            Event::Said(agent, context),
+            Event::Policy(policy),
+            Event::Policy(Policy::default()),
+            Event::Stand(Stand { dialled: false, up: true, ..stand.clone() }),
+            Event::Stand(stand),
+        ] {
             assert_eq!(Event::decode(&event.encode(99)), Some((99, event)));
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
 use super::bell::Bell;
+use super::bounds::{Bounds, Stand};
 use super::channel::{Broken, End, Link};
 use super::event::Mode;
 use super::message::Message;
@@ -27,6 +28,7 @@ use super::routes::{ADDRESSES, Routes, is_private};
 use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
 use super::{Agent, Outcomes, Outgoing, Received};
+use crate::model::Nanos;
 
 /// Messages that wait for one session.
 const QUEUE: usize = 8192;
@@ -87,8 +89,8 @@ struct Dialler {
     /// What a connection's way is remembered by.
     id: u64,
     queue: mpsc::Sender<Message>,
-    /// Whether it reached an agent.
-    reached: Arc<AtomicBool>,
+    /// The agent it reached; 0 while it does not.
+    reached: Arc<AtomicU64>,
     named: bool,
     task: AbortHandle,
 }
@@ -99,6 +101,8 @@ struct State {
     next: AtomicU64,
     routes: Mutex<Routes>,
     bans: Mutex<Bans>,
+    /// Whom a connection's context may go to.
+    bounds: Mutex<Bounds>,
     /// Sessions that others opened: where their summaries go.
     accepted: Mutex<HashMap<u64, mpsc::Sender<Message>>>,
     /// What makes their numbers.
@@ -140,14 +144,15 @@ impl Hub {
         let listen = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let (queue, waiting) = mpsc::channel(BATCHES);
         let (sender, received) = mpsc::channel(BATCHES);
-        let state = Arc::new(State::default());
+        let bounds = Mutex::new(Bounds::new(settings.policy.clone()));
+        let state = Arc::new(State { bounds, ..State::default() });
         let nats = match &settings.nats {
             Some(url) => Some(Nats::connect(url).await?),
             None => None,
         };
         let bell = Arc::new(Bell::new()?);
         let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&bell)));
-        let common = Common { settings, own, state: Arc::clone(&state), nats, inbox };
+        let common = Common { settings, own, state: Arc::clone(&state), nats, inbox, begun: Instant::now() };
         if let Some(nats) = common.nats.clone() {
             tokio::spawn(meet(nats, common.clone()));
         }
@@ -225,11 +230,31 @@ struct Common {
     nats: Option<Nats>,
     /// What others said, and what wakes its reader.
     inbox: (mpsc::Sender<Received>, Arc<Bell>),
+    /// What time is counted from.
+    begun: Instant,
 }
 
 impl Common {
     fn inbox(&self) -> (&mpsc::Sender<Received>, &Bell) {
         (&self.inbox.0, &self.inbox.1)
+    }
+
+    /// Whether an agent is reached there and believed about connections with `far`: who is not is not told of them either.
+    fn may(&self, dialler: &Dialler, far: IpAddr) -> bool {
+        let agent = dialler.reached.load(Ordering::Relaxed);
+        agent != 0 && lock(&self.state.bounds).may(self.now(), agent, far)
+    }
+
+    fn now(&self) -> Nanos {
+        self.begun.elapsed().as_nanos() as Nanos
+    }
+
+    /// A session begins or is over: here, and for the pipeline before and after all that is said in it.
+    async fn stand(&self, from: &Agent, stand: &Stand) {
+        lock(&self.state.bounds).hear(self.now(), stand);
+        let received = Received { from: from.clone(), messages: Vec::new(), stand: Some(stand.clone()) };
+        // Whoever reads it may be gone.
+        let _ = self.inbox.0.send(received).await;
     }
 
     /// A line of `/api/v1/peers`.
@@ -301,7 +326,7 @@ impl Common {
 
     /// A session somebody opened, to its end; whoever came from a NATS server has no address.
     async fn serve(&self, stream: impl Link, place: String, address: Option<IpAddr>) {
-        let mut session = match Session::begin(stream, &self.settings.trust, End::Accepted, &self.own).await {
+        let mut session = match Session::begin(stream, &self.settings, End::Accepted, &self.own).await {
             Ok(session) => session,
             Err(Ended::Broken(Broken::Io(_)) | Ended::Itself) => return,
             Err(why) => return self.refuse(&place, address, &why),
@@ -312,15 +337,25 @@ impl Common {
         let number = self.state.hasher.hash_one((session.agent.number, address));
         let agent = Agent { number, host: Arc::clone(&session.agent.host) };
         session.agent = agent.clone();
+        let mut addresses = std::mem::take(&mut session.addresses);
+        if addresses.is_empty() {
+            addresses.extend(address);
+        }
+        let mut stand = Stand { agent: number, dialled: false, up: true, forwards: session.forwards, addresses };
         let (sender, mut outbox) = mpsc::channel(QUEUE);
         lock(&self.state.accepted).insert(agent.number, sender.clone());
+        self.stand(&agent, &stand).await;
         let ended = session.run(Takes::Contexts, &mut outbox, self.inbox(), &traffic, |_| ()).await;
         {
             let mut accepted = lock(&self.state.accepted);
             // It may have come again meanwhile.
-            if accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender)) {
+            stand.up = !accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender));
+            if !stand.up {
                 accepted.remove(&agent.number);
             }
+        }
+        if !stand.up {
+            self.stand(&agent, &stand).await;
         }
         self.down(id, true, &ended);
         lock(&self.state.peers).remove(&id);
@@ -330,20 +365,29 @@ impl Common {
     }
 
     /// Keeps a session to `place` up.
-    async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, at: (u64, Arc<AtomicBool>)) {
+    async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, at: (u64, Arc<AtomicU64>)) {
         let (way, reached) = at;
         let id = self.enter(place.clone(), "out");
         let (mut wait, mut known) = (FIRST_WAIT, named);
         loop {
             let why = match self.reach(&place).await {
-                Ok(session) => {
-                    let traffic = self.up(id, &session.agent);
-                    reached.store(true, Ordering::Relaxed);
+                Ok(mut session) => {
+                    // Two that say the same number are two all the same.
+                    let number = self.state.hasher.hash_one((session.agent.number, &place)).max(1);
+                    session.agent.number = number;
+                    let (agent, addresses) = (session.agent.clone(), std::mem::take(&mut session.addresses));
+                    let mut stand =
+                        Stand { agent: number, dialled: true, up: true, forwards: session.forwards, addresses };
+                    self.stand(&agent, &stand).await;
+                    let traffic = self.up(id, &agent);
+                    reached.store(number, Ordering::Relaxed);
                     (wait, known) = (FIRST_WAIT, true);
                     let heard = |said: &[Message]| self.learn(said, way);
                     let ended = session.run(Takes::Summaries, &mut outbox, self.inbox(), &traffic, heard).await;
-                    reached.store(false, Ordering::Relaxed);
+                    reached.store(0, Ordering::Relaxed);
                     self.down(id, true, &ended);
+                    stand.up = false;
+                    self.stand(&agent, &stand).await;
                     if ended.is_hostile() {
                         self.state.refused.fetch_add(1, Ordering::Relaxed);
                         log::warn!("relay: {place} is not spoken to for {} s: {ended}", BAN.as_secs());
@@ -375,24 +419,22 @@ impl Common {
     }
 
     async fn reach(&self, place: &str) -> Result<Session, Ended> {
-        let (trust, end) = (&self.settings.trust, End::Dialled(place));
+        let (settings, end) = (&self.settings, End::Dialled(place));
         if let Some(nats) = &self.nats {
             let stream = tokio::time::timeout(DIAL, nats.dial(place)).await.map_err(|_| Broken::Slow)?;
-            return Session::begin(stream.map_err(Broken::Io)?, trust, end, &self.own).await;
+            return Session::begin(stream.map_err(Broken::Io)?, settings, end, &self.own).await;
         }
         let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
         let stream = stream.map_err(Broken::Io)?;
-        if trust.is_blind() && !self.settings.insecure {
-            let far = stream.peer_addr().map_err(Broken::Io)?;
-            if !far.ip().is_loopback() {
-                return Err(Broken::Io(io::Error::other(
-                    "without a key or certificates only agents on loopback are spoken to",
-                ))
-                .into());
-            }
+        let far = stream.peer_addr().map_err(Broken::Io)?;
+        if settings.trust.is_blind() && !settings.insecure && !far.ip().is_loopback() {
+            let why = "without a key or certificates only agents on loopback are spoken to";
+            return Err(Broken::Io(io::Error::other(why)).into());
         }
         stream.set_nodelay(true).map_err(Broken::Io)?;
-        Session::begin(stream, trust, end, &self.own).await
+        let mut session = Session::begin(stream, settings, end, &self.own).await?;
+        session.addresses.insert(0, far.ip());
+        Ok(session)
     }
 
     /// Whoever answers for a request has its connection's other end: it is this way.
@@ -486,23 +528,21 @@ impl Router {
 
     fn context(&mut self, far: IpAddr, mut context: super::message::Context) {
         let known = lock(&self.common.state.routes).of(context.key.connection());
-        let reached = |dialler: &Dialler| dialler.reached.load(Ordering::Relaxed);
         if let Some(way) = known
-            && let Some(dialler) = self.diallers.values().find(|dialler| dialler.id == way && reached(dialler))
+            && let Some(dialler) = self.diallers.values().find(|dialler| dialler.id == way)
+            && self.common.may(dialler, far)
         {
             Self::put(&self.common.state, dialler, Message::Context(context));
             return;
         }
         let settings = &self.common.settings;
-        if settings.discover && is_private(far) {
-            let place = SocketAddr::new(far, settings.port).to_string();
-            if !self.diallers.contains_key(&place) {
-                self.dial(place, false);
-            }
+        let place = SocketAddr::new(far, settings.port).to_string();
+        if settings.discover && is_private(far) && !self.diallers.contains_key(&place) {
+            self.dial(place.clone(), false);
         }
-        let place = SocketAddr::new(far, self.common.settings.port).to_string();
         // One that was just found may be reached in a moment.
-        let wanted = |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && reached(dialler));
+        let wanted =
+            |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && self.common.may(dialler, far));
         let mut targets: Vec<&Dialler> =
             self.diallers.iter().filter(|at| wanted(*at)).map(|(_, dialler)| dialler).collect();
         context.broadcast = targets.len() > 1;
@@ -516,7 +556,7 @@ impl Router {
     }
 
     fn put(state: &State, dialler: &Dialler, message: Message) {
-        let reached = dialler.reached.load(Ordering::Relaxed);
+        let reached = dialler.reached.load(Ordering::Relaxed) != 0;
         match dialler.queue.try_send(message) {
             Err(_) if reached => {
                 state.dropped.fetch_add(1, Ordering::Relaxed);
@@ -528,7 +568,8 @@ impl Router {
 
     fn dial(&mut self, place: String, named: bool) {
         if self.diallers.len() >= ADDRESSES {
-            let stale = self.diallers.iter().find(|(_, known)| !known.named && !known.reached.load(Ordering::Relaxed));
+            let stale =
+                self.diallers.iter().find(|(_, known)| !known.named && known.reached.load(Ordering::Relaxed) == 0);
             let Some(stale) = stale.map(|(place, _)| place.clone()) else { return };
             if let Some(dialler) = self.diallers.remove(&stale) {
                 dialler.task.abort();
@@ -537,7 +578,7 @@ impl Router {
         }
         let (queue, outbox) = mpsc::channel(QUEUE);
         self.ways += 1;
-        let (id, reached) = (self.ways, Arc::new(AtomicBool::new(false)));
+        let (id, reached) = (self.ways, Arc::new(AtomicU64::new(0)));
         let task = tokio::spawn(self.common.clone().dial(place.clone(), named, outbox, (id, Arc::clone(&reached))));
         self.diallers.insert(place, Dialler { id, queue, reached, named, task: task.abort_handle() });
     }

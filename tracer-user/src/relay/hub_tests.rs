@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::model::{TraceId, UnitId};
+use crate::relay::bounds::Policy;
 use crate::relay::channel::Secret;
 use crate::relay::key::Key;
 use crate::relay::message::{Context, Summary};
@@ -17,7 +18,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn settings(secret: Option<u8>, peers: Vec<String>) -> Settings {
     let trust = secret.map_or(Trust::Anybody, |byte| Trust::Key(Secret([byte; 32])));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    Settings { listen, peers, discover: false, port: 1, nats: None, trust, insecure: false }
+    Settings {
+        listen,
+        peers,
+        discover: false,
+        port: 1,
+        nats: None,
+        trust,
+        insecure: false,
+        policy: Policy::default(),
+        forwards: false,
+    }
 }
 
 async fn hub(number: u64, secret: Option<u8>, peers: &[SocketAddr]) -> Hub {
@@ -59,10 +70,15 @@ fn summary(to: u64, seq: u32) -> Outgoing {
     Outgoing::Summary { to, summary }
 }
 
+/// What was said next; where agents are is told between.
+fn said(hub: &mut Hub) -> Option<Received> {
+    std::iter::from_fn(|| hub.receive()).find(|received| received.stand.is_none())
+}
+
 async fn next(hub: &mut Hub) -> Received {
     let mut found = None;
     until("a message comes", || {
-        found = hub.receive();
+        found = said(hub);
         found.is_some()
     })
     .await;
@@ -106,7 +122,56 @@ fn a_connection_belongs_to_whoever_answered_for_it() {
         caller.send(vec![context(20)]);
         let got = next(&mut right).await;
         assert!(matches!(&got.messages[..], [Message::Context(context)] if !context.broadcast));
-        assert_eq!(wrong.receive(), None, "it has nothing to do with it");
+        assert_eq!(said(&mut wrong), None, "it has nothing to do with it");
+    });
+}
+
+#[test]
+fn who_is_not_at_the_far_address_is_told_nothing() {
+    runs(async {
+        let far = [127, 0, 0, 5];
+        for (forwards, told) in [(false, 1), (true, 2)] {
+            // One agent is where the call goes, another is named.
+            let listen = Some(SocketAddr::from((far, 0)));
+            let own = Agent { number: 1, host: "host1".into() };
+            let there = Settings { listen, forwards, ..settings(Some(5), Vec::new()) };
+            let (mut there, mut named) = (Hub::start(there, own).await.unwrap(), hub(3, Some(5), &[]).await);
+            let caller = hub(2, Some(5), &[there.listen.unwrap(), named.listen.unwrap()]).await;
+            until("two sessions", || caller.peers().iter().filter(|peer| peer.state == "up").count() == 2).await;
+            let Outgoing::Context { context: said_of, .. } = context(10) else { return };
+            caller.send(vec![Outgoing::Context { far: far.into(), context: said_of }]);
+            let got = next(&mut there).await;
+            assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast == (told == 2)));
+            if told == 2 {
+                next(&mut named).await;
+            }
+            // To an address where nobody is: both, and the other had nothing before.
+            let Outgoing::Context { context: said_of, .. } = context(20) else { return };
+            caller.send(vec![Outgoing::Context { far: [127, 0, 0, 77].into(), context: said_of }]);
+            for hub in [&mut named, &mut there] {
+                assert!(matches!(&next(hub).await.messages[..], [Message::Context(context)] if context.key.seq == 20));
+            }
+        }
+    });
+}
+
+#[test]
+fn where_agents_are_is_told_before_what_they_say() {
+    runs(async {
+        let mut callee = hub(1, Some(5), &[]).await;
+        let caller = hub(2, Some(5), &[callee.listen.unwrap()]).await;
+        until("a session", || caller.mode() == Mode::Waits && callee.mode() == Mode::Waits).await;
+        caller.send(vec![context(10)]);
+        drop(caller);
+        let mut heard = Vec::new();
+        until("it is over", || {
+            heard.extend(callee.receive());
+            heard.iter().any(|received| received.stand.as_ref().is_some_and(|stand| !stand.up))
+        })
+        .await;
+        let first = heard.first().and_then(|received| received.stand.as_ref()).unwrap();
+        assert_eq!((first.up, first.dialled, &first.addresses[..]), (true, false, &[IpAddr::from([127, 0, 0, 1])][..]));
+        assert!(heard.iter().all(|received| received.from.number == first.agent));
     });
 }
 
@@ -219,7 +284,7 @@ fn garbage_is_refused_and_nothing_else_happens() {
             let mut again = TcpStream::connect(address).await.unwrap();
             let gone = tokio::time::timeout(PATIENCE, again.read(&mut [0; 8])).await.unwrap();
             assert!(matches!(gone, Ok(0) | Err(_)));
-            assert_eq!((callee.receive(), callee.mode()), (None, Mode::Sends));
+            assert_eq!((said(&mut callee), callee.mode()), (None, Mode::Sends));
         });
     }
 }

@@ -50,6 +50,8 @@ struct Entry<U> {
     number: u64,
     key: Key,
     given: Option<Given>,
+    /// What another agent said otherwise before the request was read: only then it is known which of them may.
+    other: Option<Box<Given>>,
     unit: Option<U>,
     reported: bool,
 }
@@ -99,8 +101,8 @@ impl<U: Copy> Matches<U> {
         self.limit
     }
 
-    /// A context arrived.
-    pub fn context(&mut self, now: Nanos, given: Given) -> Effect<U> {
+    /// A context arrived; `may` says whether who sent it is believed about a request.
+    pub fn context(&mut self, now: Nanos, given: Given, may: impl Fn(U, &Given) -> bool) -> Effect<U> {
         self.outcomes.received += 1;
         let key = given.context.key;
         let Some(entry) = self.entries.get_mut(&key.place()) else {
@@ -116,10 +118,22 @@ impl<U: Copy> Matches<U> {
             self.outcomes.refused += 1;
             return Effect::Nothing;
         }
-        match (&mut entry.given, entry.unit) {
+        let same =
+            |known: &Given| known.from.number == given.from.number && known.context.parent == given.context.parent;
+        let (unit, reported) = (entry.unit, entry.reported);
+        let known = match &mut entry.given {
+            Some(known) if unit.is_none() && known.from.number != given.from.number => {
+                let Some(other) = &mut entry.other else {
+                    entry.other = Some(Box::new(given));
+                    return Effect::Waits;
+                };
+                Some(&mut **other)
+            }
+            known => known.as_mut(),
+        };
+        match (known, unit) {
             (Some(known), unit) => {
-                let same = known.from.number == given.from.number && known.context.parent == given.context.parent;
-                if !same {
+                if !same(known) {
                     self.outcomes.refused += 1;
                     return Effect::Nothing;
                 }
@@ -132,14 +146,18 @@ impl<U: Copy> Matches<U> {
                 self.outcomes.settled += 1;
                 known.context = given.context;
                 match unit {
-                    Some(unit) if entry.reported => Effect::Late(unit),
+                    Some(unit) if reported => Effect::Late(unit),
                     Some(unit) => Effect::More(unit),
                     None => Effect::Waits,
                 }
             }
-            (empty @ None, Some(unit)) => {
-                *empty = Some(given);
-                if entry.reported {
+            (None, Some(unit)) if !may(unit, &given) => {
+                self.outcomes.refused += 1;
+                Effect::Nothing
+            }
+            (None, Some(unit)) => {
+                entry.given = Some(given);
+                if reported {
                     self.outcomes.late += 1;
                     Effect::Late(unit)
                 } else {
@@ -177,8 +195,8 @@ impl<U: Copy> Matches<U> {
         true
     }
 
-    /// A request was read; gives what is known of it.
-    pub fn unit(&mut self, now: Nanos, key: Key, unit: U) -> Option<&Given> {
+    /// A request was read; gives what is known of it, by somebody who `may` say so.
+    pub fn unit(&mut self, now: Nanos, key: Key, unit: U, may: impl Fn(&Given) -> bool) -> Option<&Given> {
         let place = key.place();
         let fits = self.entries.get(&place).is_some_and(|entry| entry.unit.is_none() && entry.key.fits(key));
         if !fits {
@@ -190,10 +208,19 @@ impl<U: Copy> Matches<U> {
         }
         let entry = self.entries.get_mut(&place)?;
         entry.unit = Some(unit);
-        let given = entry.given.as_ref()?;
-        self.outcomes.matched += 1;
-        less(&mut self.waiting, given.from.number);
-        Some(given)
+        if let Some(given) = &entry.given {
+            less(&mut self.waiting, given.from.number);
+        }
+        let other = entry.other.take().map(|other| *other);
+        for given in entry.given.take().into_iter().chain(other) {
+            if entry.given.is_none() && may(&given) {
+                self.outcomes.matched += 1;
+                entry.given = Some(given);
+            } else {
+                self.outcomes.refused += 1;
+            }
+        }
+        entry.given.as_ref()
     }
 
     /// The request was reported: what comes from now on is late.
@@ -230,7 +257,7 @@ impl<U: Copy> Matches<U> {
     fn insert(&mut self, now: Nanos, key: Key, given: Option<Given>, unit: Option<U>) {
         self.number += 1;
         let number = self.number;
-        self.entries.insert(key.place(), Entry { number, key, given, unit, reported: false });
+        self.entries.insert(key.place(), Entry { number, key, given, other: None, unit, reported: false });
         if self.order.len() >= 2 * self.limit {
             // Places of what was forgotten before its time.
             let entries = &self.entries;
@@ -253,8 +280,13 @@ impl<U: Copy> Matches<U> {
 
     fn forget(&mut self, place: u64) {
         let Some(entry) = self.entries.remove(&place) else { return };
-        if let (Some(given), None) = (entry.given, entry.unit) {
+        if entry.unit.is_some() {
+            return;
+        }
+        if let Some(given) = &entry.given {
             less(&mut self.waiting, given.from.number);
+        }
+        for given in entry.given.into_iter().chain(entry.other.map(|other| *other)) {
             if given.context.broadcast {
                 self.outcomes.elsewhere += 1;
             } else {

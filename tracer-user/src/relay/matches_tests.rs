@@ -36,54 +36,92 @@ fn either_may_come_first() {
     for context_first in [true, false] {
         let mut matches = Matches::new(16);
         if context_first {
-            assert_eq!(matches.context(1, given(1, 7, 1, true)), Effect::Waits);
-            assert_eq!(matches.unit(2, key(1), 5u32).unwrap().context.parent, UnitId(7));
+            assert_eq!(matches.context(1, given(1, 7, 1, true), |_, _| true), Effect::Waits);
+            assert_eq!(matches.unit(2, key(1), 5u32, |_| true).unwrap().context.parent, UnitId(7));
         } else {
-            assert!(matches.unit(1, key(1), 5u32).is_none());
-            assert_eq!(matches.context(2, given(1, 7, 1, true)), Effect::Met(5));
+            assert!(matches.unit(1, key(1), 5u32, |_| true).is_none());
+            assert_eq!(matches.context(2, given(1, 7, 1, true), |_, _| true), Effect::Met(5));
         }
-        assert_eq!(matches.context(3, given(1, 7, 1, true)), Effect::Nothing, "again");
-        assert_eq!(matches.context(3, given(1, 8, 1, true)), Effect::Nothing, "another parent");
-        assert_eq!(matches.context(3, given(1, 7, 2, true)), Effect::Nothing, "another agent's word");
+        assert_eq!(matches.context(3, given(1, 7, 1, true), |_, _| true), Effect::Nothing, "again");
+        assert_eq!(matches.context(3, given(1, 8, 1, true), |_, _| true), Effect::Nothing, "another parent");
+        assert_eq!(matches.context(3, given(1, 7, 2, true), |_, _| true), Effect::Nothing, "another agent's word");
         let outcomes = &matches.outcomes;
         assert_eq!((outcomes.matched, outcomes.duplicate, outcomes.refused), (1, 1, 2));
     }
 }
 
 #[test]
+fn who_may_not_say_so_is_refused_whoever_is_first() {
+    let may = |_: u32, given: &Given| given.from.number == 1;
+    for liar_first in [true, false] {
+        // Both before the request.
+        let mut matches = Matches::new(16);
+        let (mut first, mut second) = (given(1, 8, 2, true), given(1, 7, 1, false));
+        if !liar_first {
+            std::mem::swap(&mut first, &mut second);
+        }
+        assert_eq!(matches.context(1, first, may), Effect::Waits);
+        assert_eq!(matches.context(1, second, may), Effect::Waits);
+        assert_eq!(matches.context(1, given(1, 9, 3, true), may), Effect::Nothing, "no third");
+        assert_eq!(matches.context(1, given(1, 7, 1, true), may), Effect::Waits);
+        let met = matches.unit(2, key(1), 5, |given| may(5, given)).unwrap();
+        assert_eq!((met.context.parent, met.context.settled), (UnitId(7), true));
+        let Outcomes { received, matched, settled, refused, .. } = matches.outcomes;
+        assert_eq!((received, matched, settled, refused), (4, 1, 1, 2));
+        assert!(matches.waiting.is_empty());
+        // After it.
+        assert!(matches.unit(3, key(2), 6, |given| may(6, given)).is_none());
+        assert_eq!(matches.context(4, given(2, 8, 2, true), may), Effect::Nothing);
+        assert_eq!(matches.context(4, given(2, 7, 1, true), may), Effect::Met(6));
+        assert_eq!(matches.outcomes.refused, 3);
+    }
+    // A lie alone, and one and the truth of a request nobody reads.
+    let mut matches = Matches::new(16);
+    matches.context(1, given(1, 8, 2, true), may);
+    assert!(matches.unit(2, key(1), 5, |given| may(5, given)).is_none());
+    assert_eq!(matches.context(3, given(1, 7, 1, true), may), Effect::Met(5));
+    matches.context(3, given(2, 8, 2, true), may);
+    matches.context(3, given(2, 7, 1, true), may);
+    matches.expire(4 + KEEP, |_| false);
+    let Outcomes { matched, refused, unmatched, .. } = matches.outcomes;
+    assert_eq!((matched, refused, unmatched), (1, 1, 2));
+    assert!(matches.waiting.is_empty() && matches.is_empty());
+}
+
+#[test]
 fn what_is_told_later_replaces_what_was_not_sure() {
     let mut matches = Matches::new(16);
-    matches.context(1, given(1, 7, 1, false));
-    assert!(!matches.unit(2, key(1), 5u32).unwrap().context.settled);
-    assert_eq!(matches.context(3, given(1, 7, 1, true)), Effect::More(5));
-    assert_eq!(matches.context(4, given(1, 7, 1, false)), Effect::Nothing, "overtaken by what is sure");
+    matches.context(1, given(1, 7, 1, false), |_, _| true);
+    assert!(!matches.unit(2, key(1), 5u32, |_| true).unwrap().context.settled);
+    assert_eq!(matches.context(3, given(1, 7, 1, true), |_, _| true), Effect::More(5));
+    assert_eq!(matches.context(4, given(1, 7, 1, false), |_, _| true), Effect::Nothing, "overtaken by what is sure");
     matches.reported(key(1));
-    assert!(matches.unit(5, key(2), 6u32).is_none());
+    assert!(matches.unit(5, key(2), 6u32, |_| true).is_none());
     matches.reported(key(2));
-    assert_eq!(matches.context(6, given(2, 9, 1, true)), Effect::Late(6));
+    assert_eq!(matches.context(6, given(2, 9, 1, true), |_, _| true), Effect::Late(6));
     assert_eq!(matches.outcomes.late, 1);
 }
 
 #[test]
 fn a_key_that_comes_again_is_another_request() {
     let mut matches = Matches::new(16);
-    matches.context(1, given(1, 7, 1, true));
-    assert!(matches.unit(2, key(1), 5u32).is_some());
+    matches.context(1, given(1, 7, 1, true), |_, _| true);
+    assert!(matches.unit(2, key(1), 5u32, |_| true).is_some());
     // Four gigabytes later.
-    assert!(matches.unit(3, key(1), 6u32).is_none());
-    assert_eq!(matches.context(4, given(1, 8, 1, true)), Effect::Met(6));
+    assert!(matches.unit(3, key(1), 6u32, |_| true).is_none());
+    assert_eq!(matches.context(4, given(1, 8, 1, true), |_, _| true), Effect::Met(6));
 }
 
 #[test]
 fn nobody_takes_all_the_room() {
     let mut matches: Matches<u32> = Matches::new(16);
     for request in 0..100 {
-        matches.context(1, given(request, 7, 1, true));
+        matches.context(1, given(request, 7, 1, true), |_, _| true);
     }
     assert_eq!((matches.len(), matches.outcomes.dropped), (8, 92));
-    assert_eq!(matches.context(1, given(200, 7, 2, true)), Effect::Waits, "another agent finds room");
+    assert_eq!(matches.context(1, given(200, 7, 2, true), |_, _| true), Effect::Waits, "another agent finds room");
     for request in 300..400 {
-        matches.unit(2, key(request), request);
+        matches.unit(2, key(request), request, |_| true);
     }
     assert!(matches.len() <= 16);
     matches.expire(KEEP * 3, |_| false);
@@ -96,32 +134,32 @@ fn whoever_says_little_is_heard_when_others_fill_the_table() {
     let mut matches: Matches<u32> = Matches::new(64);
     for (at, request) in (0..1000).enumerate() {
         // Two that say what is nobody's, as much as they can.
-        matches.context(1, given(1000 + request, 5, 2 + at as u64 % 2, true));
+        matches.context(1, given(1000 + request, 5, 2 + at as u64 % 2, true), |_, _| true);
     }
     assert_eq!(matches.len(), 64);
     let mut met = 0;
     for request in 0..500 {
         let honest = given(request, 7, 9, true);
-        assert_eq!(matches.context(2, honest), Effect::Waits, "{request}");
-        matches.context(2, given(5000 + request, 5, 2, true));
-        met += u32::from(matches.unit(2, key(request), request).is_some());
+        assert_eq!(matches.context(2, honest, |_, _| true), Effect::Waits, "{request}");
+        matches.context(2, given(5000 + request, 5, 2, true), |_, _| true);
+        met += u32::from(matches.unit(2, key(request), request, |_| true).is_some());
         matches.reported(key(request));
         assert!(matches.len() <= 64);
     }
     assert_eq!(met, 500);
     // What is already served is not forgotten for somebody's word.
     let mut matches: Matches<u32> = Matches::new(8);
-    (0..8).for_each(|request| drop(matches.unit(1, key(request), request).cloned()));
-    assert_eq!(matches.context(2, given(100, 7, 1, true)), Effect::Nothing);
-    assert_eq!(matches.context(2, given(3, 7, 1, true)), Effect::Met(3));
+    (0..8).for_each(|request| drop(matches.unit(1, key(request), request, |_| true).cloned()));
+    assert_eq!(matches.context(2, given(100, 7, 1, true), |_, _| true), Effect::Nothing);
+    assert_eq!(matches.context(2, given(3, 7, 1, true), |_, _| true), Effect::Met(3));
 }
 
 #[test]
 fn an_open_request_is_not_forgotten() {
     let mut matches = Matches::new(16);
-    matches.unit(1, key(1), 5u32);
+    matches.unit(1, key(1), 5u32, |_| true);
     matches.expire(KEEP * 2, |unit| unit == 5);
-    assert_eq!(matches.context(KEEP * 2, given(1, 7, 1, true)), Effect::Met(5));
+    assert_eq!(matches.context(KEEP * 2, given(1, 7, 1, true), |_, _| true), Effect::Met(5));
     matches.reported(key(1));
     matches.expire(KEEP * 4, |unit| unit == 5);
     assert!(matches.is_empty());
@@ -166,7 +204,7 @@ proptest! {
                 Event::Context { request, settled } => {
                     contexts += 1;
                     let said = given(request, 1000 + u64::from(request), 1, settled);
-                    match matches.context(now, said) {
+                    match matches.context(now, said, |_, _| true) {
                         Effect::Met(unit) | Effect::Late(unit) | Effect::More(unit) => {
                             prop_assert_eq!(unit, request);
                             let parent = parents.entry(unit).or_insert((1000 + u64::from(request), 1));
@@ -178,7 +216,7 @@ proptest! {
                 Event::Lie { request } => {
                     contexts += 1;
                     lied.insert(request);
-                    if let Effect::Met(unit) | Effect::Late(unit) = matches.context(now, given(request, 5, 2, true)) {
+                    if let Effect::Met(unit) | Effect::Late(unit) = matches.context(now, given(request, 5, 2, true), |_, _| true) {
                         prop_assert!(parents.insert(unit, (5, 2)).is_none(), "a lie replaced the truth");
                     }
                 }
@@ -186,7 +224,7 @@ proptest! {
                     if !read.insert(request) {
                         continue;
                     }
-                    if let Some(known) = matches.unit(now, key(request), request) {
+                    if let Some(known) = matches.unit(now, key(request), request, |_| true) {
                         let parent = known.context.parent.0;
                         prop_assert!(parent == 1000 + u64::from(request) || lied.contains(&request));
                         parents.insert(request, (parent, known.from.number));

@@ -100,6 +100,8 @@ pub enum Message {
     Summary(Summary),
     /// Still there.
     Alive,
+    /// Its host forwards packets of others, so that connections with its addresses may be theirs. With the greeting.
+    Forwards,
 }
 
 /// Why bytes are no messages.
@@ -130,6 +132,7 @@ const ALIVE: u8 = 5;
 const SETTLES: u8 = 6;
 /// Something of the next context: a byte says what, the rest is that.
 const MORE: u8 = 7;
+const FORWARDS: u8 = 8;
 
 /// What `MORE` holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
 /// its value.
@@ -230,6 +233,7 @@ impl Encoder {
                 }
             }),
             Message::Alive => framed(ALIVE, out, |_| ()),
+            Message::Forwards => framed(FORWARDS, out, |_| ()),
         }
     }
 
@@ -410,6 +414,7 @@ impl Decoder {
                 return Ok(None);
             }
             ALIVE => Message::Alive,
+            FORWARDS => Message::Forwards,
             _ => return Ok(None),
         }))
     }

@@ -2,7 +2,7 @@
 //!
 //! The traced connections carry nothing more than they did. The caller's agent sends a [`message::Context`] to the agent
 //! at the other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`]. Pure:
-//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whose clock is where (`clocks.rs`), what to tell once
+//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whom to believe (`bounds.rs`, `san.rs`), whose clock is where (`clocks.rs`), what to tell once
 //! and together (`outbox.rs`) or in few bytes (`recent.rs`). The rest are
 //! tasks: sessions between agents (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`), who is woken (`bell.rs`).
 //!
@@ -12,6 +12,7 @@
 mod addresses;
 pub mod bans;
 pub mod bell;
+pub mod bounds;
 pub mod calls;
 pub mod channel;
 pub mod clocks;
@@ -24,6 +25,7 @@ pub mod nats;
 pub mod outbox;
 mod recent;
 pub mod routes;
+mod san;
 pub mod session;
 pub mod settings;
 pub mod tls;
@@ -31,6 +33,7 @@ pub mod tls;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bounds::Stand;
 use message::{Context, Message, Summary};
 
 /// Another agent.
@@ -49,6 +52,8 @@ pub struct Received {
     pub from: Agent,
     /// Contexts and summaries.
     pub messages: Vec<Message>,
+    /// Where it is, when its session begins or is over; nothing was said then.
+    pub stand: Option<Stand>,
 }
 
 /// What the pipeline wants sent.
@@ -89,7 +94,8 @@ pub struct Outcomes {
     pub elsewhere: u64,
     /// Were known.
     pub duplicate: u64,
-    /// Contradicted what was known first; or a session that was none.
+    /// Contradicted what was known first, or were of a connection that is not their sender's; summaries of such
+    /// connections; sessions that were none.
     pub refused: u64,
     /// Found no room, or their session had gone.
     pub dropped: u64,

@@ -1,5 +1,6 @@
 //! A session between two agents: greetings, then messages both ways in batches until one of them is silent for long.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 use super::bell::Bell;
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
 use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
-use super::settings::Trust;
+use super::settings::Settings;
 use super::{Agent, Received};
 
 /// One summary in so many says when its request was read: clocks drift slowly.
@@ -100,7 +101,7 @@ impl Takes {
     /// Whether it takes this one. Those that are for nobody are no error: later versions may say more.
     fn take(self, message: &Message) -> Result<bool, Garbage> {
         match (self, message) {
-            (_, Message::Hello(_) | Message::Alive) => Ok(false),
+            (_, Message::Hello(_) | Message::Alive | Message::Forwards) => Ok(false),
             (Self::Contexts, Message::Context(_)) | (Self::Summaries, Message::Summary(_)) => Ok(true),
             (_, Message::Context(_) | Message::Summary(_)) => Err(Garbage::Turn),
         }
@@ -145,6 +146,10 @@ impl Pace {
 pub struct Session {
     /// The other agent.
     pub agent: Agent,
+    /// Addresses its certificate is for.
+    pub addresses: Vec<IpAddr>,
+    /// Its host forwards packets of others.
+    pub forwards: bool,
     writer: Writer,
     reader: Reader,
     decoder: Decoder,
@@ -153,17 +158,21 @@ pub struct Session {
 
 impl Session {
     /// Agrees on a session over `stream`, of which this is that `end`.
-    pub async fn begin(stream: impl Link, trust: &Trust, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
-        let Channel { mut writer, mut reader } = Channel::agree(stream, trust, end).await?;
+    pub async fn begin(stream: impl Link, settings: &Settings, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
+        let (trust, mut bytes) = (&settings.trust, Vec::new());
+        let Channel { mut writer, mut reader, addresses } = Channel::agree(stream, trust, end).await?;
         let mut encoder = Encoder::default();
-        let mut bytes = Vec::new();
         let (agent, host) = (own.number, Arc::clone(&own.host));
         encoder.put(&Message::Hello(Hello { version: VERSION, least: VERSION_LEAST, agent, host }), &mut bytes);
+        if settings.forwards {
+            encoder.put(&Message::Forwards, &mut bytes);
+        }
         writer.send(&bytes).await?;
         let mut decoder = Decoder::default();
         let mut found = Vec::new();
         let greeting = tokio::time::timeout(GREETING, reader.receive()).await.map_err(|_| Broken::Slow)??;
         decoder.read(greeting, &mut found)?;
+        let forwards = found.contains(&Message::Forwards);
         let Some(Message::Hello(hello)) = found.into_iter().next() else { return Err(Garbage::Magic.into()) };
         if hello.agent == own.number {
             return Err(Ended::Itself);
@@ -173,7 +182,7 @@ impl Session {
         }
         encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
-        Ok(Self { agent, writer, reader, decoder, encoder })
+        Ok(Self { agent, addresses, forwards, writer, reader, decoder, encoder })
     }
 
     /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the
@@ -186,7 +195,7 @@ impl Session {
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
-        let Self { agent, writer, reader, decoder, encoder } = self;
+        let Self { agent, writer, reader, decoder, encoder, .. } = self;
         tokio::select! {
             ended = speak(writer, encoder, outbox, traffic) => ended,
             ended = listen(takes, (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
@@ -272,7 +281,7 @@ async fn listen(
             heard(&messages);
             traffic.received.fetch_add(messages.len() as u64, Ordering::Relaxed);
             let since = Instant::now();
-            if inbox.send(Received { from: agent.clone(), messages }).await.is_err() {
+            if inbox.send(Received { from: agent.clone(), messages, stand: None }).await.is_err() {
                 return Ended::Over;
             }
             busy += since.elapsed();

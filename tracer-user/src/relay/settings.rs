@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::bounds::Policy;
 use super::channel::Secret;
 use super::tls::Identity;
 
@@ -47,6 +48,16 @@ pub struct Settings {
     pub trust: Trust,
     /// Speak to agents beyond loopback without a key or certificates.
     pub insecure: bool,
+    /// Of which connections agents are believed.
+    pub policy: Policy,
+    /// This host forwards packets of others.
+    pub forwards: bool,
+}
+
+/// Whether this host forwards packets of others, in the network namespace of this thread.
+pub fn forwards() -> bool {
+    let is_on = |file| std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0");
+    is_on("/proc/sys/net/ipv4/ip_forward") || is_on("/proc/sys/net/ipv6/conf/all/forwarding")
 }
 
 impl Settings {
@@ -131,6 +142,8 @@ mod tests {
             nats: None,
             trust: Trust::Anybody,
             insecure,
+            policy: Policy::default(),
+            forwards: false,
         };
         assert!(settings("127.0.0.1:1", false).check().is_ok());
         assert!(settings("0.0.0.0:1", false).check().unwrap_err().contains("without a key"));

@@ -4,6 +4,7 @@
 //! Files are read again when they have changed, so a certificate can be renewed while the agent runs.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertSt
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::channel::Link;
+use super::san;
 
 /// What both ends must mean by their bytes.
 const ALPN: &[u8] = b"tracer-relay/1";
@@ -95,6 +97,13 @@ impl Identity {
     pub(super) async fn accepted<S: Link>(&self, stream: S) -> io::Result<TlsStream<S>> {
         Ok(TlsStream::Server(self.ends().acceptor.accept(stream).await?))
     }
+}
+
+/// The addresses the other end's certificate is for.
+pub(super) fn addresses<S>(stream: &TlsStream<S>) -> Vec<IpAddr> {
+    let (_, connection) = stream.get_ref();
+    let own = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+    own.map(|certificate| san::addresses(certificate)).unwrap_or_default()
 }
 
 fn stamp(files: &Files) -> Stamp {

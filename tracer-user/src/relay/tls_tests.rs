@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Files, Identity};
 use crate::relay::Agent;
+use crate::relay::bounds::Policy;
 use crate::relay::channel::{Broken, Channel, End};
 use crate::relay::event::Mode;
 use crate::relay::hub::Hub;
@@ -65,7 +66,7 @@ async fn meet(dials: &Trust, place: &str, accepts: &Trust) -> [Result<(), Broken
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (other, _) = listener.accept().await.unwrap();
     let speak = async |stream, trust, end| {
-        let Channel { mut writer, mut reader } = Channel::agree(stream, trust, end).await?;
+        let Channel { mut writer, mut reader, .. } = Channel::agree(stream, trust, end).await?;
         writer.send(b"hello").await?;
         assert_eq!(reader.receive().await?, b"hello");
         Ok(())
@@ -198,7 +199,17 @@ async fn hub(number: u64, known: &Known, peers: &[SocketAddr]) -> Hub {
     let trust = Trust::Certificates(Arc::clone(&known.identity));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let peers = peers.iter().map(ToString::to_string).collect();
-    let settings = Settings { listen, peers, discover: false, port: 1, nats: None, trust, insecure: false };
+    let settings = Settings {
+        listen,
+        peers,
+        discover: false,
+        port: 1,
+        nats: None,
+        trust,
+        insecure: false,
+        policy: Policy::default(),
+        forwards: false,
+    };
     Hub::start(settings, Agent { number, host: format!("host{number}").into() }).await.unwrap()
 }
 

@@ -16,6 +16,7 @@ use super::report::DEPTH;
 use crate::guard::fill::{Fill, scaled};
 use crate::guard::room::Room;
 use crate::model::{Nanos, Side, TraceId, UnitId};
+use crate::relay::bounds::Bounds;
 use crate::relay::calls::{self, Calls};
 use crate::relay::clocks::{Clock, Clocks, Pair};
 use crate::relay::event::{Event, Mode};
@@ -75,12 +76,15 @@ struct Served {
     id: UnitId,
     /// The name its transaction had before anybody said another.
     trace: TraceId,
+    /// The connection's remote address.
+    far: IpAddr,
 }
 
 /// The engine's part of the relay.
 #[derive(Debug)]
 pub(super) struct Relays {
     mode: Mode,
+    bounds: Bounds,
     matches: Matches<Served>,
     calls: Calls<Slot>,
     /// Sockets of calls by their connection (`Key::connection`): word that comes after a call's report is still the
@@ -101,6 +105,7 @@ impl Relays {
     pub(super) fn new(memory: u64) -> Self {
         Self {
             mode: Mode::Off,
+            bounds: Bounds::default(),
             matches: Matches::new(scaled(matches::LIMIT, memory)),
             calls: Calls::new(scaled(calls::LIMIT, memory)),
             callers: FxHashMap::default(),
@@ -203,7 +208,9 @@ impl Engine {
             Event::Mode(mode) => self.relays.mode = mode,
             Event::Said(from, Message::Context(context)) => {
                 let trace = context.trace;
-                match self.relays.matches.context(self.now, Given { context: context.clone(), from: from.clone() }) {
+                let Relays { bounds, matches, .. } = &mut self.relays;
+                let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
+                match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
                     Effect::Met(served) | Effect::More(served) => self.adopt(served.slot, Given { context, from }),
                     Effect::Late(served) => {
                         let was = self.relays.name(served.trace);
@@ -219,7 +226,9 @@ impl Engine {
                 }
             }
             Event::Said(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
-            Event::Time | Event::Said(_, Message::Hello(_) | Message::Alive) => {}
+            Event::Policy(policy) => self.relays.bounds = Bounds::new(policy),
+            Event::Stand(stand) => self.relays.bounds.hear(now, &stand),
+            Event::Time | Event::Said(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
         }
     }
 
@@ -239,8 +248,10 @@ impl Engine {
         let (given, sent, summary) = nothing;
         live.relay = Some(Box::new(Relayed { key, far, until, given, delay: 0, answered: false, sent, summary }));
         if live.side == Side::Server {
-            let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace };
-            if let Some(given) = self.relays.matches.unit(now, key, served).cloned() {
+            let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, far };
+            let Relays { bounds, matches, .. } = &mut self.relays;
+            let may = |given: &Given| bounds.may(now, given.from.number, far);
+            if let Some(given) = matches.unit(now, key, served, may).cloned() {
                 self.adopt(slot, given);
             }
         }
@@ -273,9 +284,11 @@ impl Engine {
 
     /// The other end of a call told how it went there.
     fn answered_afar(&mut self, summary: Summary, from: &Agent) {
-        let Some(slot) = self.relays.calls.answered(summary.key) else {
+        let Some(slot) = self.relays.calls.of(summary.key) else {
             self.relays.late_answers += 1;
             let cookie = self.relays.callers.get(&summary.key.connection());
+            let far = cookie.and_then(|cookie| self.connections.get(cookie)).and_then(|connection| connection.far());
+            let cookie = cookie.filter(|_| far.is_some_and(|far| self.relays.bounds.may(self.now, from.number, far)));
             if let Some(connection) = cookie.and_then(|cookie| self.connections.get_mut(cookie)) {
                 // Later calls of it wait again.
                 connection.contact = Contact::Yes;
@@ -283,6 +296,11 @@ impl Engine {
             return;
         };
         let Some(live) = self.units.get_mut(slot) else { return };
+        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.now, from.number, relay.far)) {
+            self.relays.matches.outcomes.refused += 1;
+            return;
+        }
+        self.relays.calls.answered(summary.key);
         if let Some(relay) = &mut live.relay {
             relay.summary = Some((summary, from.clone()));
         }

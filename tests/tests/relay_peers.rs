@@ -1,0 +1,309 @@
+//! Peers that pass on what agents say: one of an older version, to which both directions must be told in its way; and one
+//! that has the key and speaks of connections its host has no part in.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tracer_tests::agent::Agent;
+use tracer_tests::chain::{Chain, PROGRAMS, edges, load};
+use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
+use tracer_tests::units::{Tail, Unit};
+use tracer_tests::{begin, figure, say, scratch, wait};
+use tracer_user::model::{TraceId, UnitId};
+use tracer_user::relay::channel::{Broken, CONTENT, Channel, End, Reader, Secret, Writer};
+use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message};
+use tracer_user::relay::settings::Trust;
+
+/// How long a condition may take to come.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Requests of a load.
+const REQUESTS: u64 = 400;
+
+/// What comes from one agent and goes to another.
+struct Pump {
+    reader: Reader,
+    decoder: Decoder,
+    writer: Writer,
+    encoder: Encoder,
+}
+
+async fn agree(stream: TcpStream, end: End<'_>) -> Result<Channel, Broken> {
+    Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await
+}
+
+/// An agent's session, greeted in a version.
+async fn greet(channel: Channel, version: u16) -> (Reader, Decoder, Writer, Encoder) {
+    let Channel { mut writer, mut reader, .. } = channel;
+    let (mut encoder, mut decoder, mut bytes, mut found) = (Encoder::default(), Decoder::default(), Vec::new(), vec![]);
+    decoder.read(reader.receive().await.expect("a greeting"), &mut found).expect("messages");
+    let hello = Hello { version, least: 1, agent: 0xbeef, host: "between".into() };
+    encoder.put(&Message::Hello(hello), &mut bytes);
+    encoder.speak(version);
+    writer.send(&bytes).await.expect("it listens");
+    (reader, decoder, writer, encoder)
+}
+
+/// Lets one agent dial it, dials another, and speaks that `version` with both.
+async fn between(listener: TcpListener, to: SocketAddr, version: u16) -> (Pump, Pump) {
+    let channel = loop {
+        let (stream, _) = listener.accept().await.expect("an agent");
+        // Those that came before anybody listened have gone.
+        if let Ok(channel) = agree(stream, End::Accepted).await {
+            break channel;
+        }
+    };
+    let caller = greet(channel, version).await;
+    let stream = TcpStream::connect(to).await.expect("an agent");
+    let callee = greet(agree(stream, End::Dialled("")).await.expect("the same key"), version).await;
+    let pump = |from: (Reader, Decoder), to: (Writer, Encoder)| Pump {
+        reader: from.0,
+        decoder: from.1,
+        writer: to.0,
+        encoder: to.1,
+    };
+    (pump((caller.0, caller.1), (callee.2, callee.3)), pump((callee.0, callee.1), (caller.2, caller.3)))
+}
+
+impl Pump {
+    /// Passes on what `pass` makes of it, until it is `over`; an agent says something at least every 0.4 s.
+    async fn run(mut self, over: &AtomicBool, mut pass: impl FnMut(Message) -> Vec<Message>) {
+        while !over.load(Ordering::Relaxed) {
+            let Ok(frame) = self.reader.receive().await else { return };
+            let mut found = Vec::new();
+            self.decoder.read(frame, &mut found).expect("messages");
+            let mut bytes = Vec::new();
+            self.encoder.put(&Message::Alive, &mut bytes);
+            for message in found.into_iter().flat_map(&mut pass) {
+                self.encoder.put(&message, &mut bytes);
+                if bytes.len() > CONTENT / 2 {
+                    if self.writer.send(&bytes).await.is_err() {
+                        return;
+                    }
+                    bytes.clear();
+                }
+            }
+            if !bytes.is_empty() && self.writer.send(&bytes).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Acts while tasks run on the last host.
+fn beside<T>(hosts: &Hosts, tasks: impl Future<Output = ()> + Send, over: &AtomicBool, act: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            hosts.inside(5, || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(tasks);
+            });
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        over.store(true, Ordering::Relaxed);
+        let ended = running.join();
+        let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done
+    })
+}
+
+/// An agent that knows others by the key, with lines of its own under `[relay]`.
+fn agent(hosts: &Hosts, host: u8, name: &str, dir: &std::path::Path, others: &[SocketAddr], relay: &str) -> Agent {
+    let key = secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32)).display().to_string();
+    hosts.configured(host, name, dir, (&["--relay-key", &key], others), relay, &["--hertz", "0"])
+}
+
+fn listener(hosts: &Hosts) -> std::net::TcpListener {
+    let listener = hosts.inside(5, || std::net::TcpListener::bind(hosts.relay(5)).expect("a port"));
+    listener.set_nonblocking(true).expect("set");
+    listener
+}
+
+/// Waits until an agent has so many sessions.
+fn up(hosts: &Hosts, host: u8, agent: &Agent, count: usize) {
+    wait("sessions", PATIENCE, || {
+        let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
+        let up = peers["peers"].as_array()?.iter().filter(|peer| peer["state"] == "up").count();
+        (up >= count).then_some(())
+    });
+}
+
+fn outcome(hosts: &Hosts, host: u8, agent: &Agent, name: &str) -> u64 {
+    let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
+    peers["outcomes"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {peers}"))
+}
+
+/// Service classes of the requests read on a host, and whether all were told by the relay.
+fn told(agent: &Agent, prefix: &str, count: u64) -> Vec<Value> {
+    let path = format!("/hop/{prefix}-");
+    let text = std::fs::read_to_string(&agent.transactions).expect("units");
+    let units: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let ours = |unit: &&Value| {
+        unit["side"] == "server" && unit["attributes"]["url.path"].as_str().is_some_and(|own| own.starts_with(&path))
+    };
+    let found: Vec<Value> = units.iter().filter(ours).cloned().collect();
+    assert_eq!(found.len() as u64, count, "{prefix}");
+    assert!(found.iter().all(|unit| unit["parent_from"] == "relay"), "{prefix}: not by the relay");
+    found.iter().map(|unit| unit["attributes"]["tracer.service_class"].clone()).collect()
+}
+
+#[test]
+fn versions() {
+    let Some(_turn) = begin("versions", &PROGRAMS) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(5, Nat { destination: true, source: true });
+    let chain = Chain::start(&hosts, dir.path());
+    for version in [1, 2] {
+        let listener = listener(&hosts);
+        // The application's calls are told of by way of the last host only.
+        let caller = agent(&hosts, 3, &format!("caller{version}"), dir.path(), &[hosts.relay(5)], "discover = false");
+        let callee = agent(&hosts, 4, &format!("callee{version}"), dir.path(), &[], "discover = false");
+        let (over, contexts, summaries) = (AtomicBool::new(false), Mutex::new(Vec::new()), Mutex::new(0u64));
+        let place = hosts.relay(4);
+        let task = async {
+            let (out, back) = between(TcpListener::from_std(listener).expect("a socket"), place, version).await;
+            let out = out.run(&over, |message| {
+                let Message::Context(context) = &message else { return Vec::new() };
+                contexts.lock().expect("whole").push(context.clone());
+                vec![message]
+            });
+            let back = back.run(&over, |message| {
+                let Message::Summary(_) = message else { return Vec::new() };
+                *summaries.lock().expect("whole") += 1;
+                vec![message]
+            });
+            tokio::join!(out, back);
+        };
+        let prefix = format!("laden{version}");
+        let (sent, units) = beside(&hosts, task, &over, || {
+            up(&hosts, 3, &caller, 1);
+            up(&hosts, 4, &callee, 1);
+            let sent = load(&hosts, chain.front, &prefix, 8, REQUESTS);
+            let wanted = format!("/hop/{prefix}-");
+            let mut units = Vec::new();
+            for (agent, sides) in [(&caller, 2), (&callee, 1)] {
+                let mut tail = Tail::new(&agent.transactions);
+                tail.until((sent * sides) as usize, PATIENCE, |unit| unit.path.starts_with(&wanted));
+                units.append(&mut tail.units);
+            }
+            (sent, units)
+        });
+        let found = edges(&units, &prefix);
+        let far = units.iter().filter(|unit| !unit.server && unit.far_duration_s.is_some()).count() as u64;
+        let contexts = contexts.into_inner().expect("whole");
+        let carried = contexts.iter().filter(|context| context.carried.is_some()).count() as u64;
+        let summaries = summaries.into_inner().expect("whole");
+        say(&format!("version {version}: {found:?}, {carried} of {} carry more, {far} answers", contexts.len()));
+        figure(&format!("relay: edges by way of a peer of version {version}"), &format!("{} of {sent}", found.matched));
+        assert_eq!((found.wrong, found.dangling, found.matched), (0, 0, sent), "{found:?}");
+        assert!(summaries >= sent && far * 2 >= sent, "{summaries} summaries, {far} heard of in time");
+        let classes = told(&callee, &prefix, sent);
+        if version == 1 {
+            assert_eq!(carried, 0, "it was told what it does not know");
+            assert!(classes.iter().all(Value::is_null), "{classes:?}");
+        } else {
+            assert!(carried >= sent, "{carried} of {sent}");
+            assert!(classes.iter().all(|class| class == "gold"), "{classes:?}");
+        }
+        assert_eq!(outcome(&hosts, 4, &callee, "refused"), 0);
+        caller.stop();
+        callee.stop();
+    }
+}
+
+/// What is said of a call that was heard of, and of the next four of its connection, whose requests have one length that is not
+/// known: all have another parent.
+fn lies(context: &Context) -> Vec<Message> {
+    let said = |bytes: u32| {
+        let mut key = context.key;
+        key.seq = key.seq.wrapping_add(bytes);
+        let (parent, trace) = (UnitId(context.parent.0 ^ 1), TraceId(7));
+        Message::Context(Context { key, parent, trace, settled: true, broadcast: true, ..context.clone() })
+    };
+    let lengths = 40..200;
+    std::iter::once(said(0)).chain(lengths.flat_map(|length| (1..=4).map(move |n| n * length)).map(said)).collect()
+}
+
+#[test]
+fn claims() {
+    let Some(_turn) = begin("claims", &PROGRAMS) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(5, Nat { destination: false, source: false });
+    for host in 1..=5 {
+        // Else they say that others may be behind them.
+        hosts.inside(host, || {
+            for file in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"] {
+                if std::path::Path::new(file).exists() {
+                    std::fs::write(file, "0").expect("set");
+                }
+            }
+        });
+    }
+    let chain = Chain::start(&hosts, dir.path());
+    let callee = agent(&hosts, 3, "callee", dir.path(), &[], "discover = false");
+    // An agent that takes its callee's address for a translation's tells all it knows; one that does not, only the callee's.
+    let network = Ipv4Addr::new(10, 211, 3, 0);
+    for (name, relay) in [("tells", format!("translated = [\"{network}/24\"]")), ("keeps", String::new())] {
+        let listener = listener(&hosts);
+        let relay = format!("discover = false\n{relay}");
+        let caller = agent(&hosts, 2, name, dir.path(), &[hosts.relay(3), hosts.relay(5)], &relay);
+        let (over, told) = (AtomicBool::new(false), Mutex::new(0u64));
+        let place = hosts.relay(3);
+        let task = async {
+            let (out, back) = between(TcpListener::from_std(listener).expect("a socket"), place, 2).await;
+            let out = out.run(&over, |message| {
+                let Message::Context(context) = message else { return Vec::new() };
+                *told.lock().expect("whole") += 1;
+                lies(&context)
+            });
+            tokio::join!(out, back.run(&over, |_| Vec::new()));
+        };
+        let before = outcome(&hosts, 3, &callee, "refused");
+        let (sent, units) = beside(&hosts, task, &over, || {
+            up(&hosts, 2, &caller, 2);
+            up(&hosts, 3, &callee, 2);
+            let sent = load(&hosts, chain.front, name, 8, REQUESTS);
+            let wanted = format!("/hop/{name}-");
+            let mut units = Vec::new();
+            for agent in [&caller, &callee] {
+                let mut tail = Tail::new(&agent.transactions);
+                tail.until((sent * 2) as usize, PATIENCE, |unit| unit.path.starts_with(&wanted));
+                units.append(&mut tail.units);
+            }
+            (sent, units)
+        });
+        let count = outcome(&hosts, 3, &callee, "refused") - before;
+        let told = told.into_inner().expect("whole");
+        // Requests of the client have no caller here: no agent is on its host.
+        let calls = |unit: &&Unit| unit.server && unit.service == "application" && unit.path.contains(name);
+        let served: Vec<&Unit> = units.iter().filter(calls).collect();
+        let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+        let right = |unit: &&&Unit| {
+            let parent = unit.parent.as_deref().and_then(|parent| ids.get(parent));
+            parent.is_some_and(|parent| !parent.server && parent.path == unit.path)
+        };
+        let right = served.iter().filter(right).count() as u64;
+        let wrong = served.iter().filter(|unit| unit.parent.is_some()).count() as u64 - right;
+        say(&format!("{name}: {right} of {sent} right, {wrong} wrong, told of {told}, {count} lies refused"));
+        figure(
+            &format!("relay: a peer that is told and speaks of others' connections ({name})"),
+            &format!("{right} of {sent} right, {wrong} wrong, {count} lies refused"),
+        );
+        assert_eq!((served.len() as u64, wrong), (sent, 0), "{name}");
+        assert!(right as f64 >= 0.99 * sent as f64, "{name}: {right} of {sent}");
+        assert!(units.iter().all(|unit| unit.trace != format!("{:032x}", 7)), "a unit has the liar's transaction");
+        if name == "tells" {
+            // Once for each connection: its callee answers, and is told alone from then on.
+            assert!(told > 0 && count >= 3 * told, "told of {told}, {count} refused");
+        } else {
+            assert_eq!((told, count), (0, 0), "it was told of calls to somebody else");
+        }
+        caller.stop();
+    }
+    callee.stop();
+}

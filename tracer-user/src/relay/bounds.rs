@@ -1,0 +1,313 @@
+//! Of which connections an agent is believed: those whose far address is its own host's.
+//!
+//! Pure. Whose an address is follows from where agents are: the address a session comes from or goes to, or those its
+//! certificate is for. An address where one agent is belongs to that agent, and what others say of connections with it is
+//! refused, unless that agent says that its host forwards packets: then others may be behind it. An address where no agent
+//! is may be a translation's, and anybody may speak of it, unless that is forbidden ([`Policy::strict`]).
+
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::Nanos;
+
+/// How long an address is still an agent's whose session is over, nanoseconds: a break is nobody's chance.
+const LINGER: Nanos = 60_000_000_000;
+/// Most sessions remembered; of those that are over the one that ended first goes.
+const ENDS: usize = 4096;
+/// Most addresses of one agent.
+pub const ADDRESSES: usize = 16;
+
+/// A network, or one address of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Prefix {
+    /// `bits` of `address` count; `None` where it has not so many.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
+        (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some(Self { address, bits })
+    }
+
+    /// One address.
+    pub fn one(address: IpAddr) -> Self {
+        Self { address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// Reads `10.0.0.7`, `10.1.0.0/16` or `fd00::/8`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let Some((address, bits)) = text.split_once('/') else {
+            return text.parse().ok().map(Self::one);
+        };
+        Self::new(address.parse().ok()?, bits.parse().ok()?)
+    }
+
+    /// Whether an address is one of it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let apart = own.to_bits() ^ other.to_bits();
+                apart.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let apart = own.to_bits() ^ other.to_bits();
+                apart.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The address, and how many bits of it count.
+    pub fn parts(&self) -> (IpAddr, u8) {
+        (self.address, self.bits)
+    }
+}
+
+/// What is configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Agents are believed of their own addresses only, also where an address is nobody's.
+    pub strict: bool,
+    /// Addresses that stand for several hosts: any agent is believed of connections with them.
+    pub translated: Vec<Prefix>,
+    /// Of which connections agents at an address are believed beside those with that address; others are not.
+    pub declared: Vec<(Prefix, Vec<Prefix>)>,
+}
+
+/// Where an agent is, from the beginning of its session or until its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Its number, which is that of what it says.
+    pub agent: u64,
+    /// It was dialled: it answers. Else it dialled, and tells of calls.
+    pub dialled: bool,
+    /// The session begins; else it is over.
+    pub up: bool,
+    /// Its host forwards packets of others, so connections with its addresses may be others'.
+    pub forwards: bool,
+    /// Its addresses, as far as they are proven; at most [`ADDRESSES`].
+    pub addresses: Vec<IpAddr>,
+}
+
+#[derive(Debug)]
+struct End {
+    dialled: bool,
+    forwards: bool,
+    addresses: Vec<IpAddr>,
+    /// Of which networks it is believed as well.
+    declared: Vec<Prefix>,
+    /// Until when it is remembered; for ever while it is there.
+    until: Nanos,
+}
+
+impl End {
+    /// The places that are its own.
+    fn places(&self) -> Vec<(bool, IpAddr)> {
+        let addresses = self.addresses.iter().filter(|_| !self.forwards);
+        addresses.map(|address| (self.dialled, *address)).collect()
+    }
+}
+
+/// An address with an agent.
+#[derive(Debug, Default)]
+struct Owned {
+    /// Sessions that are there.
+    there: usize,
+    /// Until when it is owned by one that has gone.
+    until: Nanos,
+}
+
+/// Who is where.
+#[derive(Debug, Default)]
+pub struct Bounds {
+    policy: Policy,
+    ends: FxHashMap<u64, End>,
+    /// Addresses of agents that dialled or were dialled, and do not forward.
+    owned: FxHashMap<(bool, IpAddr), Owned>,
+}
+
+impl Bounds {
+    /// Nobody is anywhere.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// A session begins or is over.
+    pub fn hear(&mut self, now: Nanos, stand: &Stand) {
+        if !stand.up {
+            if let Some(end) = self.ends.get_mut(&stand.agent).filter(|end| end.until == Nanos::MAX) {
+                end.until = now.saturating_add(LINGER);
+                let (until, places) = (end.until, end.places());
+                self.leave(places, until);
+            }
+            return;
+        }
+        if self.ends.len() >= ENDS {
+            self.ends.retain(|_, end| end.until > now);
+            self.owned.retain(|_, owned| owned.there > 0 || owned.until > now);
+        }
+        if self.ends.len() >= ENDS
+            && let Some((oldest, _)) = self.ends.iter().map(|(agent, end)| (*agent, end.until)).min_by_key(|end| end.1)
+        {
+            self.forget(oldest);
+        }
+        self.forget(stand.agent);
+        let addresses: Vec<IpAddr> = stand.addresses.iter().take(ADDRESSES).map(IpAddr::to_canonical).collect();
+        let at = |peer: &Prefix| addresses.iter().any(|address| peer.contains(*address));
+        let declared = self.policy.declared.iter().filter(|(peer, _)| at(peer));
+        let declared = declared.flat_map(|(_, networks)| networks).copied().collect();
+        let (dialled, forwards) = (stand.dialled, stand.forwards);
+        let end = End { dialled, forwards, addresses, declared, until: Nanos::MAX };
+        for place in end.places() {
+            self.owned.entry(place).or_default().there += 1;
+        }
+        self.ends.insert(stand.agent, end);
+    }
+
+    /// One fewer is at these places.
+    fn leave(&mut self, places: Vec<(bool, IpAddr)>, until: Nanos) {
+        for place in places {
+            if let Some(owned) = self.owned.get_mut(&place) {
+                owned.there = owned.there.saturating_sub(1);
+                owned.until = owned.until.max(until);
+            }
+        }
+    }
+
+    fn forget(&mut self, agent: u64) {
+        if let Some(end) = self.ends.remove(&agent).filter(|end| end.until == Nanos::MAX) {
+            self.leave(end.places(), 0);
+        }
+    }
+
+    /// Whether an agent is believed of connections whose other end has the address `far`, as this host sees it.
+    pub fn may(&self, now: Nanos, agent: u64, far: IpAddr) -> bool {
+        let far = far.to_canonical();
+        let holds = |networks: &[Prefix]| networks.iter().any(|network| network.contains(far));
+        let end = self.ends.get(&agent);
+        if holds(&self.policy.translated) || end.is_some_and(|end| end.addresses.contains(&far) || holds(&end.declared))
+        {
+            return true;
+        }
+        if self.policy.strict || self.policy.declared.iter().any(|(_, networks)| holds(networks)) {
+            return false;
+        }
+        // Recordings of versions before this have no agents' places.
+        let is_owned = |end: &End| self.owned.get(&(end.dialled, far)).is_some_and(|o| o.there > 0 || o.until > now);
+        !end.is_some_and(is_owned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn stand(agent: u64, address: &str) -> Stand {
+        Stand { agent, dialled: false, up: true, forwards: false, addresses: vec![ip(address)] }
+    }
+
+    fn prefix(text: &str) -> Prefix {
+        Prefix::parse(text).unwrap()
+    }
+
+    #[test]
+    fn networks_are_read_and_hold_their_addresses() {
+        for (network, inside, outside) in [
+            ("10.1.0.0/16", "10.1.255.3", "10.2.0.1"),
+            ("10.1.2.3", "::ffff:10.1.2.3", "10.1.2.4"),
+            ("fd00::/8", "fd12::1", "fe80::1"),
+            ("::1", "::1", "::2"),
+            ("10.1.2.3/31", "10.1.2.2", "::ffff:10.1.2.4"),
+        ] {
+            let network = prefix(network);
+            assert!(network.contains(ip(inside)) && !network.contains(ip(outside)), "{network:?}");
+        }
+        assert!(prefix("0.0.0.0/0").contains(ip("8.8.8.8")) && prefix("::/0").contains(ip("fd00::1")));
+        for wrong in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "host", "10.0.0.1/", "10.0.0.1/-1"] {
+            assert_eq!(Prefix::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_its_agents_alone() {
+        let (one, two, nat) = (ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.9"));
+        let mut bounds = Bounds::default();
+        bounds.hear(1, &stand(1, "10.0.0.1"));
+        assert!(bounds.may(2, 2, one), "who it is is not known");
+        bounds.hear(3, &stand(2, "::ffff:10.0.0.2"));
+        assert!(bounds.may(4, 1, one) && bounds.may(4, 2, two));
+        assert!(!bounds.may(4, 1, two) && !bounds.may(4, 2, one), "another's");
+        assert!(bounds.may(4, 1, nat) && bounds.may(4, 2, nat), "nobody's");
+        // Behind the same translation.
+        bounds.hear(5, &stand(3, "10.0.0.1"));
+        assert!(bounds.may(6, 1, one) && bounds.may(6, 3, one) && !bounds.may(6, 3, two));
+        // Whoever is dialled somewhere says nothing of where calls come from.
+        bounds.hear(7, &Stand { dialled: true, ..stand(4, "10.0.0.2") });
+        bounds.hear(7, &Stand { dialled: true, ..stand(5, "10.0.0.7") });
+        assert!(bounds.may(8, 1, ip("10.0.0.7")) && !bounds.may(8, 5, two) && bounds.may(8, 5, one));
+    }
+
+    #[test]
+    fn a_break_is_nobodys_chance() {
+        let mut bounds = Bounds::default();
+        bounds.hear(1, &stand(1, "10.0.0.1"));
+        bounds.hear(1, &stand(2, "10.0.0.2"));
+        bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
+        assert!(!bounds.may(4 + LINGER, 2, ip("10.0.0.1")) && bounds.may(5 + LINGER, 2, ip("10.0.0.1")));
+        assert!(bounds.may(4 + LINGER, 1, ip("10.0.0.1")), "what it said before it went");
+        bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
+        // It comes back, with another number.
+        bounds.hear(6, &stand(3, "10.0.0.1"));
+        assert!(bounds.may(6, 3, ip("10.0.0.1")) && !bounds.may(2 * LINGER, 2, ip("10.0.0.1")));
+    }
+
+    #[test]
+    fn who_forwards_stands_for_others() {
+        let mut bounds = Bounds::default();
+        bounds.hear(1, &Stand { forwards: true, ..stand(1, "10.0.0.1") });
+        bounds.hear(1, &stand(2, "10.0.0.2"));
+        assert!(bounds.may(2, 2, ip("10.0.0.1")) && !bounds.may(2, 1, ip("10.0.0.2")));
+    }
+
+    #[test]
+    fn what_is_declared_goes_before() {
+        let (translated, networks) = (vec![prefix("10.9.0.0/16")], vec![prefix("10.1.0.0/16")]);
+        let declared = vec![(prefix("10.0.0.1"), networks)];
+        for strict in [false, true] {
+            let policy = Policy { strict, translated: translated.clone(), declared: declared.clone() };
+            let mut bounds = Bounds::new(policy);
+            bounds.hear(1, &stand(1, "10.0.0.1"));
+            bounds.hear(1, &stand(2, "10.0.0.2"));
+            assert!(bounds.may(2, 1, ip("10.1.3.4")) && !bounds.may(2, 2, ip("10.1.3.4")));
+            assert!(bounds.may(2, 1, ip("10.9.3.4")) && bounds.may(2, 2, ip("10.9.3.4")));
+            assert!(bounds.may(2, 2, ip("10.0.0.2")) && !bounds.may(2, 2, ip("10.0.0.1")));
+            assert_eq!(bounds.may(2, 1, ip("10.0.0.7")), !strict, "nobody's");
+            assert_eq!(bounds.may(2, 77, ip("10.0.0.7")), !strict, "by nobody known");
+        }
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let mut bounds = Bounds::default();
+        let far = (1..=255u8).map(|n| IpAddr::from([10, 0, 1, n])).collect::<Vec<_>>();
+        bounds.hear(1, &stand(0, "10.0.0.1"));
+        for n in 1..=2 * ENDS as u64 {
+            let stand = Stand { addresses: far.clone(), ..stand(n, "10.0.0.2") };
+            bounds.hear(n, &stand);
+            bounds.hear(n, &Stand { up: false, ..stand });
+        }
+        assert!(bounds.ends.len() <= ENDS && bounds.owned.len() <= ADDRESSES + 1);
+        for n in 0..2 * ENDS as u32 {
+            let stand = Stand { addresses: vec![IpAddr::from(n.to_be_bytes())], ..stand(u64::from(n) << 32, "::") };
+            bounds.hear(LINGER * (1 + u64::from(n)), &stand);
+            bounds.hear(LINGER * (1 + u64::from(n)), &Stand { up: false, ..stand });
+        }
+        assert!(bounds.ends.len() <= ENDS && bounds.owned.len() <= ENDS, "{}", bounds.owned.len());
+    }
+}
