@@ -91,6 +91,8 @@ impl Shark {
             command.args(["-e", field]);
         }
         command.args(["-e", "tcp.payload"]);
+        // What it writes down meanwhile goes with the test.
+        command.env("TMPDIR", dir);
         let process = Process::start("tshark", &mut command, &dir.join(format!("tshark-{host}.log")));
         let shark = Self { process, address: SocketAddr::from((hosts.own(host), 0)) };
         shark.mark(hosts, MARKS[0]);
