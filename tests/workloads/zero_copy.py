@@ -32,9 +32,12 @@ def completed(connection, until):
 
 with socket.create_connection((address, port), timeout=20) as connection:
     connection.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
-    sends = 0
+    sends, lent = 0, []
     for i in range(count):
-        rest = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (i, len(BODY)) + BODY
+        request = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (i, len(BODY)) + BODY
+        # It must stay as it is until the kernel is done with it.
+        lent.append(request)
+        rest = memoryview(request)
         while rest:
             rest = rest[connection.send(rest, MSG_ZEROCOPY) :]
             sends += 1
