@@ -1,6 +1,6 @@
 //! Hosts of a test: the namespaces of a [`Star`], and agents on them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
@@ -27,6 +27,16 @@ impl Hosts {
     pub fn new(count: u8, nat: Nat) -> Self {
         let star = Star::new("trt", count, nat, RELAY).unwrap_or_else(|error| panic!("{error}"));
         Self { star, count }
+    }
+
+    /// Gives all hosts addresses of IP version 6, too.
+    pub fn six(&self) {
+        self.star.six(self.count).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// A host's own address of IP version 6, after [`Self::six`].
+    pub fn own_six(&self, host: u8) -> Ipv6Addr {
+        self.star.own_six(host)
     }
 
     /// Agents do not reach each other any more, or do again.

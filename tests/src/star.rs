@@ -1,13 +1,13 @@
 //! Network namespaces as hosts: a star around a router that can translate addresses. `cargo xtask demo --hosts` uses it too,
 //! so nothing here panics.
 //!
-//! Host `n` is 10.211.`n`.2; the router is 10.211.`n`.1 there. With translation of destinations, host `n` is also
+//! Host `n` is 10.211.`n`.2; the router is 10.211.`n`.1 there (fd00:d3:`n`::2 and ::1, where that is wanted). With translation of destinations, host `n` is also
 //! reached as 10.211.100.`n`; with translation of sources the router calls for everybody. One port is left alone: that on
 //! which agents speak to each other.
 
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -104,6 +104,18 @@ impl Star {
         Ok(star)
     }
 
+    /// Gives the first `count` hosts addresses of IP version 6, too; they are never translated.
+    pub fn six(&self, count: u8) -> io::Result<()> {
+        let router = self.name(0);
+        for host in 1..=count {
+            let (name, near, net) = (self.name(host), format!("v{host}"), format!("fd00:d3:{host:x}::"));
+            run("ip", &["-n", &router, "addr", "add", &format!("{net}1/64"), "dev", &near, "nodad"])?;
+            run("ip", &["-n", &name, "addr", "add", &format!("{net}2/64"), "dev", "eth0", "nodad"])?;
+            run("ip", &["-n", &name, "-6", "route", "add", "default", "via", &format!("{net}1")])?;
+        }
+        self.inside(0, || std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1"))?
+    }
+
     /// Agents do not reach each other any more, or do again.
     pub fn cut(&self, cut: bool) -> io::Result<()> {
         let relay = self.relay;
@@ -136,6 +148,11 @@ impl Star {
     /// A host's own address.
     pub fn own(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 211, host, 2)
+    }
+
+    /// A host's own address of IP version 6.
+    pub fn own_six(&self, host: u8) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, 0xd3, u16::from(host), 0, 0, 0, 0, 2)
     }
 
     /// The address others call it by.

@@ -13,12 +13,16 @@ use tracer_tests::agent::{self, Agent, binary};
 use tracer_tests::chain::{Chain, EDGES, PROGRAMS, connected, edges, load, units_of};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::http::Connection;
+use tracer_tests::process::Process;
 use tracer_tests::units::Unit;
 use tracer_tests::wire::{Capture, Passed};
+use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
 const OPTION: &str = "--inband-tcp-option";
+/// Requests by `MSG_ZEROCOPY`.
+const COUNT: u64 = 40;
 /// Loss of packets that makes both ends use all the room there is for options.
 const LOSS: u8 = 3;
 
@@ -299,6 +303,33 @@ fn no_room_breaks_nothing() {
             .iter()
             .all(|marked| marked.payload.starts_with(b"POST /") || marked.payload.starts_with(b"GET /"))
     );
+    for agent in agents {
+        agent.stop();
+    }
+}
+
+/// Every send is done with once, by its own number; and every request carries a context.
+#[test]
+fn senders_that_lend_their_memory() {
+    let Some(_turn) = begin("senders_that_lend_their_memory", &PROGRAMS) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let agents = vec![alone(&hosts, 1, "client", dir.path()), alone(&hosts, 2, "server", dir.path())];
+    let address = echo(&hosts);
+    let capture = Capture::start(&hosts, 2);
+    let mut command = hosts.command(1, &find("python3").unwrap_or_else(|| panic!("no python3")));
+    command.arg(source("zero_copy.py")).args([address.ip().to_string(), address.port().to_string()]);
+    let mut process = Process::start("zero_copy", command.arg(COUNT.to_string()), &dir.path().join("zero_copy.log"));
+    let status = process.wait(Duration::from_secs(60));
+    assert!(status.success(), "{status}: {}", process.said());
+    wait("all contexts to come", Duration::from_secs(30), || {
+        (outcome(&hosts, &agents, "matched") >= COUNT).then_some(())
+    });
+    let passed = capture.stop();
+    let first: HashSet<_> = passed.marked.iter().map(|marked| marked.option.clone()).collect();
+    assert_eq!(first.len() as u64, COUNT, "contexts on the wire");
+    assert!(passed.marked.iter().all(|marked| marked.payload.starts_with(b"POST /")), "not with a request's beginning");
+    figure("inband_zero_copy", &format!("{COUNT} of {COUNT} requests, {}", process.said().trim()));
     for agent in agents {
         agent.stop();
     }

@@ -14,15 +14,21 @@ use std::time::Duration;
 
 use tracer_tests::agent::{Agent, binary};
 use tracer_tests::hosts::{Hosts, Nat};
+use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
 use tracer_tests::units::{self, Unit};
 use tracer_tests::workload::source;
-use tracer_tests::{begin, figure, find, go, say, scratch, truth, wait};
+use tracer_tests::{begin, bpf, figure, find, go, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
 /// Port of the destination, and of the same origin that is none.
 const CHOSEN: u16 = 18_600;
 const OTHER: u16 = 18_601;
+/// What nginx has more on its own ports, by which it proxies to those.
+const BY_NGINX: u16 = 10;
+/// Servers of TLS and WebSocket.
+const SECRET: u16 = 18_602;
+const UPGRADED: u16 = 18_603;
 /// Bytes of the line.
 const LINE: usize = 70;
 
@@ -141,6 +147,41 @@ fn clients(dir: &Path) -> Vec<(&'static str, PathBuf, Vec<String>)> {
     all
 }
 
+/// nginx on host 1, which keeps its connections to the origin.
+fn proxy(hosts: &Hosts, dir: &Path) -> Process {
+    let at = dir.display();
+    let server = |port: u16| {
+        let name = format!("up{port}");
+        format!(
+            "upstream {name} {{ server {}:{port}; keepalive 4; }}
+  server {{ listen {}; location / {{ proxy_pass http://{name}; proxy_http_version 1.1;
+    proxy_set_header Connection \"\"; proxy_set_header Host a:{port}; }} }}\n",
+            hosts.own(2),
+            port + BY_NGINX,
+        )
+    };
+    let configuration = format!(
+        "user root; worker_processes 1; pid {at}/nginx.pid; error_log {at}/error.log warn; daemon off;
+events {{ worker_connections 1024; }}
+http {{ access_log off; client_max_body_size 8m; client_body_buffer_size 4m;
+  client_body_temp_path {at}/a; proxy_temp_path {at}/b; fastcgi_temp_path {at}/c;
+  uwsgi_temp_path {at}/d; scgi_temp_path {at}/e;
+  {}{} }}\n",
+        server(CHOSEN),
+        server(OTHER)
+    );
+    let file = dir.join("nginx.conf");
+    std::fs::write(&file, configuration).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut command = hosts.command(1, &find("nginx").expect("nginx"));
+    command.arg("-p").arg(dir).arg("-c").arg(&file).arg("-e").arg(dir.join("error.log"));
+    let process = Process::start("nginx", &mut command, &dir.join("nginx.log"));
+    hosts.inside(2, || {
+        let to = (hosts.own(1), CHOSEN + BY_NGINX);
+        wait("nginx to listen", Duration::from_secs(30), || TcpStream::connect(to).ok().map(drop));
+    });
+    process
+}
+
 #[test]
 fn programs_get_headers_and_nothing_else_changes() {
     let programs = ["ip", "nft", "nsenter", "python3", "curl", "nginx"];
@@ -204,6 +245,21 @@ fn programs_get_headers_and_nothing_else_changes() {
         run(&hosts, dir.path(), "curl-post", &curl, &post);
     });
 
+    let _nginx = proxy(&hosts, dir.path());
+    let post = Request {
+        method: "POST",
+        body: (0..2u32 << 20).map(|i| (i % 251) as u8).collect(),
+        ..Request::get("/nginx-post".into())
+    };
+    compare("nginx", &|port| {
+        let mut plan: Vec<_> = (0..20).map(|i| Request::get(format!("/nginx-{i}"))).collect();
+        plan.insert(10, post.clone());
+        // From the other host: who calls by a connection of this host names the transaction later.
+        let front = SocketAddr::from((hosts.own(1), port + BY_NGINX));
+        let loaded = hosts.inside(2, || load::run(front, vec![plan]));
+        assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
+    });
+
     let told = format!(
         "{} requests of {}: {} got one",
         all.len(),
@@ -223,7 +279,8 @@ fn edges(hosts: &Hosts, agents: [&Agent; 2], requests: &[(String, Option<String>
     let put: HashMap<&str, &str> =
         requests.iter().filter_map(|(path, put)| Some((path.as_str(), put.as_deref()?))).collect();
     let of = |agent: &Agent, server: bool| {
-        let wanted = |unit: &Unit| unit.server == server && put.contains_key(unit.path.as_str());
+        // nginx has clients of its own, with the same paths.
+        let wanted = |unit: &Unit| unit.server == server && unit.port == CHOSEN && put.contains_key(unit.path.as_str());
         wait("units of all requests", Duration::from_secs(30), || {
             let all: Vec<Unit> = units::read(&agent.transactions).into_iter().filter(|unit| wanted(unit)).collect();
             (put.keys().all(|path| all.iter().any(|unit| unit.path == **path))).then_some(all)
@@ -296,17 +353,62 @@ fn kept_connections_and_an_agent_that_goes() {
     assert_eq!(requests.len() as u64, count);
     assert_eq!(injected as u64, if once { 1 } else { count });
 
-    // Four that ask while the agent is killed: not one request fails.
-    let mut asking: Vec<Process> = (0..4).map(|i| start(&format!("asking-{i}"), 2 * count)).collect();
-    let seen = || recorded.lock().expect("a lock").get(&CHOSEN).map_or(0, Vec::len);
-    wait("four connections", Duration::from_secs(30), || (seen() == 4).then_some(()));
-    caller.end(libc::SIGKILL);
-    for process in &mut asking {
-        let status = process.wait(Duration::from_secs(120));
-        assert!(status.success(), "{status}: {}", process.said());
+    // Four that ask while the agent ends, in order or not: not one request fails, and nothing stays behind.
+    let mut caller = Some(caller);
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut agent = caller.take().unwrap_or_else(|| self::caller(&hosts, dir.path()).0);
+        let held = bpf::held(agent.process().pid());
+        assert!(held.iter().any(|(kind, _)| *kind == "link_id"), "{held:?}");
+        let mut asking: Vec<Process> = (0..4).map(|i| start(&format!("asking-{signal}-{i}"), 2 * count)).collect();
+        let seen = || recorded.lock().expect("a lock").get(&CHOSEN).map_or(0, Vec::len);
+        wait("four connections", Duration::from_secs(30), || (seen() == 4).then_some(()));
+        wait("all four to get headers", Duration::from_secs(30), || {
+            (outcome(&hosts, &agent, "injected") >= 4).then_some(())
+        });
+        agent.end(signal);
+        for process in &mut asking {
+            let status = process.wait(Duration::from_secs(120));
+            assert!(status.success(), "{status}: {}", process.said());
+        }
+        assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
+        let mut last = 0;
+        for bytes in taken(&recorded, CHOSEN) {
+            let (_, requests) = without(&bytes);
+            assert_eq!(requests.len() as u64, 2 * count);
+            last += requests.iter().rev().take(10).filter(|(_, put)| put.is_some()).count();
+        }
+        assert_eq!(last, 0, "headers after the agent");
     }
-    for bytes in taken(&recorded, CHOSEN) {
-        let (_, requests) = without(&bytes);
-        assert_eq!(requests.len() as u64, 2 * count);
-    }
+}
+
+#[test]
+fn tls_and_upgraded_connections_of_programs_are_left_alone() {
+    let programs = ["ip", "nft", "nsenter", "python3", "openssl"];
+    let Some(_turn) = begin("tls_and_upgraded_connections_of_programs_are_left_alone", &programs) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let (key, certificate) = (dir.path().join("key"), dir.path().join("certificate"));
+    let mut openssl = Command::new(find("openssl").expect("openssl"));
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+    let made = openssl.args(["-subj", "/CN=a", "-keyout"]).arg(&key).arg("-out").arg(&certificate).output();
+    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    let destination = hosts.own(2).to_string();
+    let caller = agent(&hosts, 1, "caller", dir.path(), &["--inband-header", &destination]);
+    let python = find("python3").expect("python3");
+    let script = source("header_secret.py");
+    let ports = [SECRET.to_string(), UPGRADED.to_string()];
+    let mut command = hosts.command(2, &python);
+    command.arg(&script).args(["serve", &destination]).args(&ports).arg(&key).arg(&certificate);
+    let mut server = Process::start("server", &mut command, &dir.path().join("server.log"));
+    server.line("READY", Duration::from_secs(30));
+    let mut arguments = vec![script.display().to_string(), "ask".into(), destination];
+    arguments.extend(ports);
+    // It checks every byte, and TLS its own.
+    run(&hosts, dir.path(), "secret", &python, &arguments);
+    let counted = |name: &str| outcome(&hosts, &caller, name);
+    wait("the connections to be counted", Duration::from_secs(10), || {
+        (counted("connections_taken") == 2 && counted("not_http") == 1 && counted("upgrade") == 1).then_some(())
+    });
+    assert_eq!(counted("injected"), 0, "{}", caller.text("/metrics"));
+    caller.stop();
 }

@@ -355,11 +355,14 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
     }
     // SAFETY: within the header, as just compared.
     let seq = u32::from_be(unsafe { data.add(4).cast::<u32>().read_volatile() });
-    carrier.has_come = 1;
-    carrier.came = trace;
-    carrier.came_span = span;
-    carrier.came_flags = flags as u32;
-    carrier.start = seq;
+    // What lacks an id is told, so that it is counted, and names nothing.
+    if trace[0] | trace[1] != 0 && span != 0 {
+        carrier.has_come = 1;
+        carrier.came = trace;
+        carrier.came_span = span;
+        carrier.came_flags = flags as u32;
+        carrier.start = seq;
+    }
     let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return };
     put(slot, 0, carrier.cookie, trace, span, seq, flags as u32);
 }

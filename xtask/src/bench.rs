@@ -9,6 +9,7 @@
 mod agent;
 mod bpf;
 mod btf;
+mod carriers;
 mod cases;
 mod compare;
 mod floor;
@@ -79,6 +80,10 @@ pub(crate) struct Options {
     /// idle connection. Results in target/parsers.json when no --output is given.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "quick"])]
     parsers: bool,
+    /// Only what contexts in band cost, by TCP option and by header, between two network namespaces: with and without them in
+    /// `--pairs` rounds. Results in target/carriers.json when no --output is given.
+    #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers"])]
+    carriers: bool,
 }
 
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
@@ -94,6 +99,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     if options.parsers {
         return parsers::run(options.output.as_deref(), options.readme);
+    }
+    if options.carriers {
+        return carriers::run(way, options);
     }
     let results = match options.from.as_slice() {
         [] => measure(way, options)?,

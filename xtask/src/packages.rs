@@ -125,6 +125,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("iproute2", "ip", Need::Programs, "network namespaces as hosts"),
     package("nftables", "nft", Need::Programs, "address translation between hosts"),
+    package("tshark", "tshark", Need::Programs, "reads segments as nobody of ours does"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

@@ -5,6 +5,7 @@
 
 mod pair;
 mod waiting;
+mod zero_copy;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -74,6 +75,16 @@ pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
             .limits
             .push(format!("FIONREAD on what is taken in ({why}): only the first request of each connection gets one"));
         verdict.once = true;
+    }
+    // Where the kernel does not lend memory at all, nobody's programs do.
+    if zero_copy::completes(&mut Pair::new()?, 0).is_ok() {
+        let mut pair = Pair::new()?;
+        (bench.join)(&pair.client).map_err(io::Error::other)?;
+        if let Err(why) = zero_copy::completes(&mut pair, 1) {
+            verdict.limits.push(format!(
+                "MSG_ZEROCOPY on what is taken in ({why}): name no destination that programs send to by it"
+            ));
+        }
     }
     let mut pair = Pair::new()?;
     (bench.join)(&pair.client).map_err(io::Error::other)?;

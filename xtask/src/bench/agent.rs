@@ -23,10 +23,16 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts it for these services (all when none is named) and waits until its start-up work is done.
     pub(super) fn start(tracer: &Path, dir: &Path, services: &[&str]) -> Result<Self> {
+        Self::start_with(tracer, dir, services, &[])
+    }
+
+    /// The same with more arguments.
+    pub(super) fn start_with(tracer: &Path, dir: &Path, services: &[&str], more: &[String]) -> Result<Self> {
         let console = free_address()?;
         let listen = console.to_string();
         let mut args = vec!["run", "--listen", &listen];
         args.extend(services.iter().flat_map(|service| ["--service", service]));
+        args.extend(more.iter().map(String::as_str));
         let log = dir.join("agent.log");
         let mut leash = Leash::start(Root::Already, tracer, &args, &[], &log)?;
         let until = Instant::now() + Duration::from_secs(60);
@@ -113,6 +119,11 @@ impl Scrape {
         self.0.iter().filter(|(known, _, _)| known == name).map(|(_, _, value)| value).sum()
     }
 
+    /// The sum over series with a label, as it is written (`name="value"`).
+    pub(super) fn labelled(&self, name: &str, label: &str) -> f64 {
+        self.0.iter().filter(|(known, labels, _)| known == name && labels.contains(label)).map(|sample| sample.2).sum()
+    }
+
     /// Events lost, by reason; reasons without any are left out.
     pub(super) fn lost(&self) -> BTreeMap<String, f64> {
         let reason = |labels: &str| Some(labels.split_once("reason=\"")?.1.split_once('"')?.0.to_owned());
@@ -130,7 +141,7 @@ mod tests {
         let text = "# x\na{p=\"q\"} 2\na{p=\"r\"} 3\ntracer_events_lost_total{reason=\"ring\"} 4\n\
                     tracer_events_lost_total{reason=\"none\"} 0\n";
         let scrape = Scrape::parse(text);
-        assert!((scrape.sum("a") - 5.0).abs() < 1e-9);
+        assert!((scrape.sum("a") - 5.0).abs() < 1e-9 && (scrape.labelled("a", "p=\"r\"") - 3.0).abs() < 1e-9);
         assert_eq!(scrape.lost(), BTreeMap::from([("ring".to_owned(), 4.0)]));
     }
 }

@@ -57,8 +57,9 @@ impl Load {
     fn generate(self, time: Duration) -> Result<Sample> {
         let mut connections = Vec::new();
         for _ in 0..self.connections {
-            let stream =
-                TcpStream::connect(self.address).with_context(|| format!("cannot connect to {}", self.address))?;
+            // Not by a call that blocks: sockets that do get no headers.
+            let stream = TcpStream::connect_timeout(&self.address, PATIENCE)
+                .with_context(|| format!("cannot connect to {}", self.address))?;
             stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).context("cannot set up a socket")?;
             connections.push(Connection { stream, due: None, got: 0 });
         }

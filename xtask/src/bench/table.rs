@@ -207,7 +207,7 @@ fn spread(values: impl Iterator<Item = f64>, digits: usize) -> String {
 }
 
 /// Three significant digits.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 9999.5 => thousands(value),
         v if !(0.0005..99.95).contains(&v) => format!("{value:.0}"),
@@ -218,7 +218,7 @@ fn number(value: f64) -> String {
 }
 
 /// Whole, in groups of three.
-fn thousands(value: f64) -> String {
+pub(super) fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
