@@ -96,6 +96,7 @@ mod tests {
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
             carried: None,
+            lookup: None,
         });
         let agent = Agent { number: 7, host: Arc::from("far") };
         for event in [Event::Time, Event::Mode(Mode::Waits), Event::Mode(Mode::Off), Event::Said(agent, context)] {
