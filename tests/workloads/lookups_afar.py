@@ -1,7 +1,7 @@
 """Asks a name server on another host questions of which each has a name of its own, but for those that are asked again.
 
-lookups_afar.py SERVER WORD PID SILENT: addresses of the server and of a place that reads nothing; what names begin with; the
-server's process, which is stopped for questions that are asked again, 0: none are.
+lookups_afar.py SERVER WORD PID SILENT PORT: addresses of the server and of a place that reads nothing; what names begin with;
+the server's process, which is stopped for questions that are asked again, 0: none are; a port to ask from.
 Prints how many questions of each kind there were.
 """
 
@@ -14,11 +14,9 @@ import sys
 import threading
 import time
 
-server, word, process, silent = sys.argv[1:]
+server, word, process, silent, twin = sys.argv[1:]
 process = int(process)
 ROUNDS = 40
-# Both hosts that ask have a socket with this port.
-TWIN = 40053
 
 
 def question(number, name):
@@ -64,10 +62,10 @@ for thread in threads:
 asked["thread"] = ROUNDS
 
 # What another socket of this host and one of another host ask as well, all by the same number, those of the hosts by one port.
-with opened(server, TWIN) as first, opened(server) as second:
+with opened(server, int(twin)) as first, opened(server) as second:
     for which in range(ROUNDS // 2):
         for datagrams in (first, second):
-            datagrams.send(question(7, f"{word[:2]}-twin{which}.org"))
+            datagrams.send(question(7, f"{word[:-1]}-twin{which}.org"))
         for datagrams in (first, second):
             datagrams.recv(4096)
 asked["twin"] = ROUNDS

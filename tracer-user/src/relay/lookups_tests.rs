@@ -102,7 +102,8 @@ fn others_are_not_it() {
 #[test]
 fn of_what_was_asked_again_only_what_was_read_before_the_first_answer_is_sure() {
     // Read and written (milliseconds), times it was asked, and which are its.
-    let cases: [(&[(u64, u64)], u8, &[u32]); 7] = [
+    type Case = (&'static [(u64, u64)], u8, &'static [u32]);
+    let cases: [Case; 7] = [
         (&[(1, 2)], 1, &[0]),
         (&[(1, 9), (2, 8)], 2, &[0, 1]),
         // The second was read after the first answer: it can be the next call's.

@@ -262,12 +262,12 @@ impl Engine {
                 if let Some(call) = self.lookups.answered(key, answer) {
                     self.link(call, slot);
                 }
-                self.answered_for_afar(Written { slot: Some(slot), question, to: (to, key.1), at });
+                self.answered_for_afar(&Written { slot: Some(slot), question, to: (to, key.1), at });
             }
             // Which question of its socket it answers is not known.
             Side::Server => {
                 self.lookups.unclear += 1;
-                self.answered_for_afar(Written { slot: None, question, to: (to, port), at });
+                self.answered_for_afar(&Written { slot: None, question, to: (to, port), at });
             }
         }
     }

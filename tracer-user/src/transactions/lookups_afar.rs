@@ -163,8 +163,8 @@ impl Engine {
     }
 
     /// An answer was written: its caller may be on another host.
-    pub(super) fn answered_for_afar(&mut self, written: Written) {
-        let Written { slot, question, to: (to, port), at } = written;
+    pub(super) fn answered_for_afar(&mut self, written: &Written) {
+        let Written { slot, question, to: (to, port), at } = *written;
         if self.relays.mode == Mode::Off || !names_a_host(to) {
             return;
         }
@@ -190,13 +190,13 @@ impl Engine {
         let mut found = Vec::new();
         self.relays.lookups.decide(self.now, &mut found);
         for found in found {
-            self.found_lookup(found, out);
+            self.found_lookup(&found, out);
         }
     }
 
     /// Whose a lookup of another host is was said.
-    pub(super) fn found_lookup(&mut self, found: Found<Served>, out: &mut Vec<Output>) {
-        let (Found::Met(served, given) | Found::More(served, given) | Found::Late(served, given)) = &found;
+    pub(super) fn found_lookup(&mut self, found: &Found<Served>, out: &mut Vec<Output>) {
+        let (Found::Met(served, given) | Found::More(served, given) | Found::Late(served, given)) = found;
         let Some(Lookup { asker: Asker::Known(client), .. }) = given.context.lookup else { return };
         self.relays.contacts.learn(self.now, client, true);
         if matches!(found, Found::Late(..)) {

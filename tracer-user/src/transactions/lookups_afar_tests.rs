@@ -95,18 +95,16 @@ fn play(all: &[Asks], asked: &mut Asked) -> Vec<(Nanos, Event)> {
         now += asks.pause * MS;
         let mut at = now;
         let mut over = None;
-        let mut sent = 0u8;
         // What arrived before is of nobody; a socket's queue is read when it waits.
         replies.retain(|reply| *reply > now);
-        for datagram in &asks.sent {
-            at += datagram.after * MS * u64::from(sent > 0);
+        for (nth, datagram) in asks.sent.iter().enumerate() {
+            at += if nth == 0 { 0 } else { datagram.after * MS };
             if let Some(first) = replies.iter().copied().filter(|reply| *reply <= at).min() {
                 over = Some(first);
                 break;
             }
             asked.sweep(at);
             asked.asked(QUESTION, (slot, 1), at, (SERVER, own()));
-            sent += 1;
             for way in [datagram.arrives, datagram.doubled].into_iter().flatten() {
                 let read = at + way * MS + 1000;
                 let written = read + datagram.served * MS + 1000;

@@ -244,7 +244,7 @@ impl Engine {
             }
             Event::Said(from, Message::Context(context)) if context.lookup.is_some() => {
                 for found in self.relays.lookups.word(self.now, Given { context, from }) {
-                    self.found_lookup(found, out);
+                    self.found_lookup(&found, out);
                 }
             }
             Event::Said(from, Message::Context(context)) => {
