@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use tracer_user::relay::Agent;
 use tracer_user::relay::event::Event;
+use tracer_user::relay::lookups::{Answer, Asker, Lookup, Lookups};
 use tracer_user::relay::matches::{Given, Matches};
 use tracer_user::relay::message::{Decoder, Encoder, Message};
 
@@ -20,10 +21,21 @@ fuzz_target!(|data: &[u8]| {
     Decoder::default().read(&bytes, &mut again).expect("our own form");
     assert_eq!(found, again);
     let mut matches: Matches<u32> = Matches::new(8);
+    let mut lookups: Lookups<u32> = Lookups::new(8);
     for (now, message) in (0..).zip(found) {
         let Message::Context(context) = message else { continue };
         let key = context.key;
         let from = Agent { number: now % 3, host: "fuzz".into() };
+        if let Some(Lookup { asker, told, .. }) = context.lookup {
+            if let (Asker::Known(client), true) = (asker, now % 2 == 0) {
+                let answer = Answer { unit: Some(now as u32), tgid: 1, read: told, told: told.saturating_add(now) };
+                lookups.answered(told, client, key, answer);
+            }
+            lookups.word(told, Given { context, from });
+            lookups.decide(told.saturating_add(1 << 30), &mut Vec::new());
+            assert!(lookups.len() <= 8);
+            continue;
+        }
         matches.context(now, Given { context, from }, |_, given| given.from.number != now % 2);
         if now % 2 == 0 {
             matches.unit(now, key, now as u32, |given| given.from.number != 1);

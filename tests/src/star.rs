@@ -88,14 +88,17 @@ impl Star {
             for (chain, hook) in [("d", "prerouting"), ("o", "output")] {
                 rules += &format!("chain {chain} {{ type nat hook {hook} priority -100;\n");
                 for host in 1..=count {
-                    rules += &format!("ip daddr 10.211.100.{host} tcp dport != {relay} dnat to 10.211.{host}.2\n");
+                    for what in [format!("tcp dport != {relay}"), "meta l4proto udp".to_owned()] {
+                        rules += &format!("ip daddr 10.211.100.{host} {what} dnat to 10.211.{host}.2\n");
+                    }
                 }
                 rules += "}\n";
             }
         }
         if nat.source {
             rules += &format!(
-                "chain s {{ type nat hook postrouting priority 100;\ntcp dport != {relay} masquerade random\n}}\n"
+                "chain s {{ type nat hook postrouting priority 100;\ntcp dport != {relay} masquerade random\n\
+                 meta l4proto udp masquerade random\n}}\n"
             );
         }
         // Filled while agents are cut off from each other.

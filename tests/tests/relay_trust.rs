@@ -170,6 +170,7 @@ fn lie(number: u64) -> Message {
         service: "liar".into(),
         class: "GET /nothing".into(),
         carried: None,
+        lookup: None,
     })
 }
 

@@ -597,6 +597,7 @@ impl Pipeline {
             callbacks,
             relay_requests,
             relay_calls,
+            relay_lookups,
             tags,
         } = self.engine.fills();
         let ClassFills { classes, positions, cache } = self.classifier.fills();
@@ -611,6 +612,7 @@ impl Pipeline {
             joins,
             relay_requests,
             relay_calls,
+            relay_lookups,
             inband_contexts: tags,
             head_bytes,
             tasks,

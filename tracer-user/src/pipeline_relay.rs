@@ -88,7 +88,8 @@ impl Pipeline {
     pub(super) fn last_word(&mut self, live: &Live, class: ClassId, verdicts: &Verdicts) {
         let Some(relay) = &live.relay else { return };
         if live.side == Side::Server {
-            if relay.given.is_some() {
+            // A lookup's word is only said when it is over.
+            if relay.given.is_some() && relay.lookup.is_none() {
                 self.metrics.relay_delay(relay.delay);
             }
             if !relay.answered
@@ -97,7 +98,8 @@ impl Pipeline {
                 self.send(outgoing);
             }
         } else if relay.sent.is_some_and(|sent| sent != (verdicts.trace, true)) {
-            let told = Told { key: relay.key, far: relay.far, trace: verdicts.trace, settled: true };
+            let told =
+                Told { key: relay.key, far: relay.far, trace: verdicts.trace, settled: true, lookup: relay.lookup };
             let outgoing = context(&self.names, told, live, class);
             self.send(outgoing);
         }
@@ -105,7 +107,7 @@ impl Pipeline {
 }
 
 fn context(names: &Names, told: Told, live: &Live, class: ClassId) -> Outgoing {
-    let Told { key, far, trace, settled } = told;
+    let Told { key, far, trace, settled, lookup } = told;
     let context = Context {
         key,
         trace,
@@ -116,6 +118,7 @@ fn context(names: &Names, told: Told, live: &Live, class: ClassId) -> Outgoing {
         service: names.service(live.service),
         class: names.class(class).map_or_else(|| "".into(), |info| info.name.clone()),
         carried: live.passed.clone(),
+        lookup,
     };
     Outgoing::Context { far, context }
 }

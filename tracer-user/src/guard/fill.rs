@@ -65,6 +65,8 @@ fills! {
         relay_requests,
         /// Calls to other hosts whose other end may tell of them.
         relay_calls,
+        /// Lookups by UDP whose other end may be on another host.
+        relay_lookups,
         /// Contexts in band that wait for their request.
         inband_contexts,
         /// Bytes of heads that are being put together, and of replies that wait for their request.

@@ -187,6 +187,7 @@ mod tests {
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
             carried: None,
+            lookup: None,
         });
         let agent = Agent { number: 7, host: Arc::from("far") };
         let network = |text| Prefix::parse(text).unwrap();

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use super::bell::Bell;
 use super::bounds::{Bounds, Stand};
 use super::channel::{Broken, End, Link};
 use super::event::Mode;
+use super::lookups::{Asker, Home};
 use super::message::Message;
 use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
@@ -109,6 +111,7 @@ struct State {
     hasher: RandomState,
     up: AtomicUsize,
     sent: Arc<AtomicU64>,
+    untold: Arc<AtomicU64>,
     refused: AtomicU64,
     dropped: AtomicU64,
 }
@@ -152,7 +155,8 @@ impl Hub {
         };
         let bell = Arc::new(Bell::new()?);
         let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&bell)));
-        let common = Common { settings, own, state: Arc::clone(&state), nats, inbox, begun: Instant::now() };
+        let netns = std::fs::metadata("/proc/self/ns/net").ok().map(|found| found.ino() as u32);
+        let common = Common { settings, own, state: Arc::clone(&state), nats, netns, inbox, begun: Instant::now() };
         if let Some(nats) = common.nats.clone() {
             tokio::spawn(meet(nats, common.clone()));
         }
@@ -194,8 +198,9 @@ impl Hub {
     /// What became of messages here.
     pub fn outcomes(&self) -> Outcomes {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let State { sent, refused, dropped, .. } = &*self.state;
-        Outcomes { sent: of(sent), refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
+        let State { sent, untold, refused, dropped, .. } = &*self.state;
+        let (sent, untold) = (of(sent), of(untold));
+        Outcomes { sent, untold, refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
     }
 
     /// Sessions, and those that are tried.
@@ -228,6 +233,8 @@ struct Common {
     state: Arc<State>,
     /// Where agents meet, in the place of dialling each other.
     nats: Option<Nats>,
+    /// Network namespace of this agent, where that is known.
+    netns: Option<u32>,
     /// What others said, and what wakes its reader.
     inbox: (mpsc::Sender<Received>, Arc<Bell>),
     /// What time is counted from.
@@ -276,7 +283,8 @@ impl Common {
     }
 
     fn up(&self, id: u64, agent: &Agent) -> Arc<Traffic> {
-        let traffic = Arc::new(Traffic { contexts: Arc::clone(&self.state.sent), ..Traffic::default() });
+        let (contexts, untold) = (Arc::clone(&self.state.sent), Arc::clone(&self.state.untold));
+        let traffic = Arc::new(Traffic { contexts, untold, ..Traffic::default() });
         self.state.up.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = lock(&self.state.peers).get_mut(&id) {
             (peer.up, peer.agent, peer.host) = (true, agent.number, Arc::clone(&agent.host));
@@ -432,8 +440,10 @@ impl Common {
             return Err(Broken::Io(io::Error::other(why)).into());
         }
         stream.set_nodelay(true).map_err(Broken::Io)?;
+        let own = stream.local_addr().map_err(Broken::Io)?.ip().to_canonical();
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
         session.addresses.insert(0, far.ip());
+        session.home = self.netns.map(|netns| Home { netns, own });
         Ok(session)
     }
 
@@ -545,6 +555,14 @@ impl Router {
             |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && self.common.may(dialler, far));
         let mut targets: Vec<&Dialler> =
             self.diallers.iter().filter(|at| wanted(*at)).map(|(_, dialler)| dialler).collect();
+        if let Some(lookup) = &mut context.lookup {
+            // Each is on its own: whoever is found where it went is told, or all that were named.
+            match self.diallers.get(&place).filter(|dialler| self.common.may(dialler, far)) {
+                Some(there) => targets = vec![there],
+                None if matches!(lookup.asker, Asker::In(_)) => lookup.asker = Asker::Unknown,
+                None => {}
+            }
+        }
         context.broadcast = targets.len() > 1;
         let last = targets.pop();
         for dialler in targets {

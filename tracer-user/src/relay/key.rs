@@ -1,6 +1,7 @@
 //! What both ends of a TCP connection know of a request, and nobody between them changes: the initial sequence numbers
 //! of both ends and the sequence number of the request's first byte. Holds through address translation (SNAT, DNAT) and
-//! balancers that keep the stream; not through whatever ends the connection and begins another.
+//! balancers that keep the stream; not through whatever ends the connection and begins another. Of a question by UDP it is
+//! a digest of what is asked, and the client's port (`lookups.rs`).
 
 /// Names a request between hosts.
 ///
@@ -29,6 +30,15 @@ impl Key {
         } else {
             Self { opener: remote, accepting: local, seq }
         })
+    }
+
+    /// The key of a question by UDP, whose client sends from `port`; `question` is a digest of its number and of what it
+    /// asks for, which both ends reckon alike. Who the client is stands beside it ([`super::lookups::Asker`]).
+    pub fn of_lookup(question: u64, port: u16) -> Self {
+        // One more step of the digest (FNV-1a), so that equal questions of several sockets are apart.
+        let mixed = (question ^ u64::from(port)).wrapping_mul(0x100_0000_01b3);
+        // Ports next to each other do not fit: see [`Self::fits`].
+        Self { opener: u32::from(port) << 8, accepting: (mixed >> 32) as u32, seq: mixed as u32 }
     }
 
     /// What a table looks it up by; see [`Self::fits`].
@@ -72,5 +82,14 @@ mod tests {
             }
         }
         assert_eq!(Key::new(0, 0, true, 1), None, "not TCP");
+    }
+
+    #[test]
+    fn lookups_are_apart_by_question_and_by_port() {
+        let key = Key::of_lookup(99, 4000);
+        assert_eq!(key, Key::of_lookup(99, 4000));
+        for other in [Key::of_lookup(99, 4001), Key::of_lookup(98, 4000), Key::of_lookup(99, 3999)] {
+            assert!(!key.fits(other) && key.place() != other.place());
+        }
     }
 }

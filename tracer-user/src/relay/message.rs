@@ -2,16 +2,19 @@
 //!
 //! A message is one byte of kind, one of length, and that many bytes, integers in network order. A receiver skips kinds it
 //! does not know and bytes behind those it knows: later versions may add both. Which version is spoken is the smaller of
-//! what both [`Hello`]s say: from 2 on messages of `MORE` go before a context, with what else came down its transaction.
+//! what both [`Hello`]s say: from 2 on messages of `MORE` go before a context, with what else came down its transaction; from 3
+//! on contexts of lookups by UDP are told, with a `MORE` that makes them that.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::key::Key;
+use super::lookups::{Asker, Lookup};
 use super::recent::{Heard, Sent};
 use crate::model::{Carried, TraceId, UnitId};
 
 /// The version this agent speaks, and the least it understands.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// See [`VERSION`].
 pub const VERSION_LEAST: u16 = 1;
 /// What a conversation begins with, so that whoever is no agent is known at once.
@@ -30,6 +33,8 @@ pub const CONTEXT_MOST: usize = 4096;
 pub const MEMBERS_MOST: usize = 8;
 /// First version that knows `MORE`.
 const VERSION_MORE: u16 = 2;
+/// First version that knows [`LOOKUP`].
+const VERSION_LOOKUPS: u16 = 3;
 
 /// The first message each way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct Context {
     pub class: Arc<str>,
     /// What else came down its transaction; `None` where nothing did, and from agents of version 1. Never empty.
     pub carried: Option<Arc<Carried>>,
+    /// Of a lookup by UDP, whose key is not TCP's ([`Key::of_lookup`]); not told to agents before version 3.
+    pub lookup: Option<Lookup>,
 }
 
 /// A request was answered: what its caller cannot know.
@@ -135,10 +142,11 @@ const MORE: u8 = 7;
 const FORWARDS: u8 = 8;
 
 /// What `MORE` holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
-/// its value.
+/// its value; what makes it a lookup: times asked, when it was answered (8 bytes), and the client's address (4 or 16, or none).
 const SERVICE_CLASS: u8 = 1;
 const STATE: u8 = 2;
 const MEMBER: u8 = 3;
+const LOOKUP: u8 = 4;
 /// Most of [`STATE`] in one message, bytes.
 const PIECE: usize = 250;
 
@@ -169,6 +177,12 @@ impl Encoder {
         self.version = version;
     }
 
+    /// Whether the other end takes a message for what it is; others are not sent.
+    pub fn is_understood(&self, message: &Message) -> bool {
+        let lookup = matches!(message, Message::Context(Context { lookup: Some(_), .. }));
+        !lookup || self.version >= VERSION_LOOKUPS
+    }
+
     /// Appends a message, with the names it needs before it.
     pub fn put(&mut self, message: &Message, out: &mut Vec<u8>) {
         match message {
@@ -180,6 +194,9 @@ impl Encoder {
                 out.extend(cut(&hello.host).as_bytes());
             }),
             Message::Context(context) => {
+                if !self.is_understood(message) {
+                    return;
+                }
                 if context.settled
                     && let Some(back) = self.sent.back(context)
                 {
@@ -192,6 +209,9 @@ impl Encoder {
                     && self.version >= VERSION_MORE
                 {
                     self.more(carried, out);
+                }
+                if let Some(lookup) = &context.lookup {
+                    framed(MORE, out, |out| put_lookup(lookup, out));
                 }
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
@@ -310,6 +330,7 @@ struct More {
     service_class: Arc<str>,
     state: Vec<u8>,
     baggage: Vec<(Arc<str>, Box<str>)>,
+    lookup: Option<Lookup>,
 }
 
 impl More {
@@ -375,6 +396,7 @@ impl Decoder {
                     // Invalid in W3C trace context.
                     return Err(Garbage::Value);
                 }
+                let lookup = self.more.lookup.take();
                 let context = Context {
                     key,
                     trace,
@@ -385,6 +407,7 @@ impl Decoder {
                     service,
                     class,
                     carried: self.more.take()?,
+                    lookup,
                 };
                 if !context.settled {
                     self.heard.put(&context);
@@ -436,6 +459,19 @@ impl Decoder {
                     self.more.baggage.push((name, Box::from(&*value)));
                 }
             }
+            LOOKUP => {
+                let [sent] = fields.take()?;
+                let told = u64::from_be_bytes(fields.take()?);
+                let asker = match *fields.0 {
+                    [] => Asker::Unknown,
+                    [a, b, c, d] => Asker::Known(Ipv4Addr::new(a, b, c, d).into()),
+                    ref long => {
+                        let octets: [u8; 16] = long.try_into().map_err(|_| Garbage::Value)?;
+                        Asker::Known(Ipv6Addr::from(octets).into())
+                    }
+                };
+                self.more.lookup = Some(Lookup { asker, told, sent });
+            }
             // Of a later version.
             _ => {}
         }
@@ -462,6 +498,16 @@ fn framed(kind: u8, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let len = out.len() - at - 1;
     if let Some(place) = out.get_mut(at) {
         *place = len as u8;
+    }
+}
+
+fn put_lookup(lookup: &Lookup, out: &mut Vec<u8>) {
+    out.extend([LOOKUP, lookup.sent]);
+    out.extend(lookup.told.to_be_bytes());
+    match lookup.asker {
+        Asker::Known(IpAddr::V4(v4)) => out.extend(v4.octets()),
+        Asker::Known(IpAddr::V6(v6)) => out.extend(v6.octets()),
+        Asker::In(_) | Asker::Unknown => {}
     }
 }
 

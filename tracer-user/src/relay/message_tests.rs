@@ -16,15 +16,26 @@ fn some_carried() -> impl Strategy<Value = Option<Arc<Carried>>> {
     })
 }
 
+fn some_lookup() -> impl Strategy<Value = Option<Lookup>> {
+    let asker = prop_oneof![
+        any::<[u8; 4]>().prop_map(|v4| Asker::Known(IpAddr::from(v4))),
+        any::<[u8; 16]>().prop_map(|v6| Asker::Known(IpAddr::from(v6))),
+        Just(Asker::Unknown),
+    ];
+    proptest::option::of((asker, any::<(u64, u8)>()).prop_map(|(asker, (told, sent))| Lookup { asker, told, sent }))
+}
+
 fn some_message() -> impl Strategy<Value = Message> {
     let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<bool>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
     let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
     prop_oneof![
-        (context, some_carried()).prop_map(
-            |((key, trace, parent, (settled, broadcast, sampled), service, class), carried)| {
+        (context, some_carried(), some_lookup()).prop_map(
+            |((key, trace, parent, (settled, broadcast, sampled), service, class), carried, lookup)| {
                 let (service, class) = (text(service.as_bytes()), text(cut(&class).as_bytes()));
                 let (trace, parent) = (TraceId(trace), UnitId(parent));
-                Message::Context(Context { key, trace, parent, settled, broadcast, sampled, service, class, carried })
+                let context =
+                    Context { key, trace, parent, settled, broadcast, sampled, service, class, carried, lookup };
+                Message::Context(context)
             }
         ),
         summary.prop_map(|(key, (unit, duration, queue, cpu, start, status, error))| {
@@ -83,7 +94,7 @@ fn laden() -> Context {
     let (settled, broadcast, sampled) = (false, false, Some(false));
     let (service, class, carried) = ("shop".into(), "GET /".into(), Some(Arc::new(carried)));
     let (trace, parent) = (TraceId(1), UnitId(1));
-    Context { key, trace, parent, settled, broadcast, sampled, service, class, carried }
+    Context { key, trace, parent, settled, broadcast, sampled, service, class, carried, lookup: None }
 }
 
 #[test]
@@ -131,6 +142,35 @@ fn member_of(n: usize, len: usize) -> (Arc<str>, Box<str>) {
 }
 
 #[test]
+fn lookups_are_told_to_those_who_know_of_them() {
+    let lookup = Lookup { asker: Asker::Known([10, 0, 0, 1].into()), told: 7, sent: 2 };
+    let (lookup, other) =
+        (Context { lookup: Some(lookup), carried: None, ..laden() }, Context { carried: None, ..laden() });
+    let said = |version| {
+        let (mut encoder, mut bytes, mut found) = (Encoder::default(), Vec::new(), Vec::new());
+        encoder.speak(version);
+        for context in [&lookup, &other, &Context { settled: true, trace: TraceId(9), ..lookup.clone() }] {
+            encoder.put(&Message::Context(context.clone()), &mut bytes);
+        }
+        Decoder::default().read(&bytes, &mut found).unwrap();
+        found.into_iter().map(|message| match message {
+            Message::Context(context) => (context.lookup, context.settled),
+            other => panic!("{other:?}"),
+        })
+    };
+    // The settled one is named by the first.
+    let all = [(lookup.lookup, false), (None, false), (lookup.lookup, true)];
+    assert_eq!(said(3).collect::<Vec<_>>(), all);
+    for old in [1, 2] {
+        assert_eq!(said(old).collect::<Vec<_>>(), [(None, false)], "one of version {old} would take it for TCP's");
+    }
+    // Neither a third kind of address nor half of one.
+    for bytes in [&[MORE, 13, LOOKUP, 1, 0, 0, 0, 0, 0, 0, 0, 7, 10, 0, 0][..], &[MORE, 3, LOOKUP, 1, 0]] {
+        assert!(Decoder::default().read(bytes, &mut Vec::new()).is_err());
+    }
+}
+
+#[test]
 fn a_request_costs_less_than_a_hundred_bytes() {
     let key = Key { opener: 1, accepting: 2, seq: 3 };
     let (service, class) = (Arc::from("shop"), Arc::from("GET /"));
@@ -138,7 +178,8 @@ fn a_request_costs_less_than_a_hundred_bytes() {
         let (service, class) = (Arc::clone(&service), Arc::clone(&class));
         let (trace, parent) = (TraceId(trace), UnitId(1));
         let (broadcast, sampled, carried) = (false, None, None);
-        let context = Context { key, trace, parent, settled, broadcast, sampled, service, class, carried };
+        let lookup = None;
+        let context = Context { key, trace, parent, settled, broadcast, sampled, service, class, carried, lookup };
         Message::Context(context)
     };
     let second = 1_000_000_000;

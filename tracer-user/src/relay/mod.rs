@@ -2,7 +2,7 @@
 //!
 //! The traced connections carry nothing more than they did. The caller's agent sends a [`message::Context`] to the agent
 //! at the other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`]. Pure:
-//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`), whom to tell (`routes.rs`), whom to believe (`bounds.rs`, `san.rs`), whose clock is where (`clocks.rs`), what to tell once
+//! keys, messages (`message.rs`), what waits for what (`matches.rs`, `calls.rs`; lookups by UDP: `lookups.rs`), whom to tell (`routes.rs`), whom to believe (`bounds.rs`, `san.rs`), whose clock is where (`clocks.rs`), what to tell once
 //! and together (`outbox.rs`) or in few bytes (`recent.rs`). The rest are
 //! tasks: sessions between agents (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), who keeps them (`hub.rs`), who is kept out (`bans.rs`), who is woken (`bell.rs`).
 //!
@@ -19,6 +19,7 @@ pub mod clocks;
 pub mod event;
 pub mod hub;
 pub mod key;
+pub mod lookups;
 pub mod matches;
 pub mod message;
 pub mod nats;
@@ -99,6 +100,8 @@ pub struct Outcomes {
     pub refused: u64,
     /// Found no room, or their session had gone.
     pub dropped: u64,
+    /// Lookups that were not told: the agent there does not know of them yet, or by which address was asked is not known.
+    pub untold: u64,
     /// Words of the other end that came when their call was reported; not contexts.
     pub answer_late: u64,
 }
@@ -118,12 +121,13 @@ impl Outcomes {
             duplicate: self.duplicate + other.duplicate,
             refused: self.refused + other.refused,
             dropped: self.dropped + other.dropped,
+            untold: self.untold + other.untold,
             answer_late: self.answer_late + other.answer_late,
         }
     }
 
     /// By the names they are exported by.
-    pub fn all(&self) -> [(&'static str, u64); 11] {
+    pub fn all(&self) -> [(&'static str, u64); 12] {
         let Self {
             sent,
             received,
@@ -135,6 +139,7 @@ impl Outcomes {
             duplicate,
             refused,
             dropped,
+            untold,
             answer_late,
         } = *self;
         [
@@ -148,6 +153,7 @@ impl Outcomes {
             ("duplicate", duplicate),
             ("refused", refused),
             ("dropped", dropped),
+            ("untold", untold),
             ("answer_late", answer_late),
         ]
     }

@@ -128,6 +128,7 @@ mod tests {
             service: "".into(),
             class: "".into(),
             carried: None,
+            lookup: None,
         };
         Outgoing::Context { far: IpAddr::from([10, 0, 0, 1]), context }
     }

@@ -78,6 +78,7 @@ mod tests {
             service: "shop".into(),
             class: "".into(),
             carried: None,
+            lookup: None,
         }
     }
 

@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 
 use super::bell::Bell;
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
-use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
+use super::lookups::{Asker, Home};
+use super::message::{CONTEXT_MOST, Context, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
 use super::{Agent, Received};
 
@@ -86,6 +87,8 @@ pub struct Traffic {
     pub received: AtomicU64,
     /// Contexts sent in all sessions.
     pub contexts: Arc<AtomicU64>,
+    /// Lookups not told in all sessions: not understood there, or nobody there could know by whom they were asked.
+    pub untold: Arc<AtomicU64>,
 }
 
 /// What an end of a session takes.
@@ -150,6 +153,8 @@ pub struct Session {
     pub addresses: Vec<IpAddr>,
     /// Its host forwards packets of others.
     pub forwards: bool,
+    /// Where this end of it is, if both are at the ends of one connection.
+    pub home: Option<Home>,
     writer: Writer,
     reader: Reader,
     decoder: Decoder,
@@ -182,7 +187,7 @@ impl Session {
         }
         encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
-        Ok(Self { agent, addresses, forwards, writer, reader, decoder, encoder })
+        Ok(Self { agent, addresses, forwards, home: None, writer, reader, decoder, encoder })
     }
 
     /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the
@@ -195,9 +200,9 @@ impl Session {
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
-        let Self { agent, writer, reader, decoder, encoder, .. } = self;
+        let Self { agent, home, writer, reader, decoder, encoder, .. } = self;
         tokio::select! {
-            ended = speak(writer, encoder, outbox, traffic) => ended,
+            ended = speak(writer, (encoder, home), outbox, traffic) => ended,
             ended = listen(takes, (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
         }
     }
@@ -205,7 +210,7 @@ impl Session {
 
 async fn speak(
     mut writer: Writer,
-    mut encoder: Encoder,
+    (mut encoder, home): (Encoder, Option<Home>),
     outbox: &mut mpsc::Receiver<Message>,
     traffic: &Traffic,
 ) -> Ended {
@@ -219,13 +224,20 @@ async fn speak(
             Ok(0) => return Ended::Over,
             Ok(_) => {}
         }
-        let (mut said, mut contexts) = (0, 0);
+        let (mut said, mut contexts, mut untold) = (0, 0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
                 if !summaries.is_multiple_of(TIMED) {
                     summary.start = 0;
                 }
                 summaries += 1;
+            }
+            if let Message::Context(Context { lookup: Some(lookup), .. }) = message {
+                *lookup = lookup.from(home);
+                if lookup.asker == Asker::Unknown || !encoder.is_understood(message) {
+                    untold += 1;
+                    continue;
+                }
             }
             encoder.put(message, &mut bytes);
             said += u64::from(*message != Message::Alive);
@@ -245,6 +257,7 @@ async fn speak(
         }
         traffic.sent.fetch_add(said, Ordering::Relaxed);
         traffic.contexts.fetch_add(contexts, Ordering::Relaxed);
+        traffic.untold.fetch_add(untold, Ordering::Relaxed);
         traffic.bytes.store(writer.bytes, Ordering::Relaxed);
     }
 }

@@ -75,7 +75,7 @@ enum Kind {
 pub const SEVERAL: u32 = u32::MAX;
 
 /// Where a socket of datagrams is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its own address, where it has only one.
     pub address: Option<IpAddr>,

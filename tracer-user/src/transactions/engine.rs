@@ -431,6 +431,7 @@ impl Engine {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let Some(doubted) = thread.follow(nth) else { return };
         self.entities.lose(header.tgid, header.nanos);
+        self.lookups_lost(Some(header.tgid), header.nanos);
         self.wakers.lose(header.tgid);
         self.doubt(header.tid, doubted);
     }
@@ -542,9 +543,12 @@ impl Engine {
                 self.ended(slot, outcome, at.nanos);
             }
             Said::Datagram { exchange, question, dir, at, sure } => {
-                self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
+                self.looked_up(cookie, (exchange, question), (dir, at, sure), op, out);
             }
-            Said::Unpaired { .. } => self.counters.unpaired += 1,
+            Said::Unpaired { .. } => {
+                self.counters.unpaired += 1;
+                self.unpaired_answer(cookie);
+            }
             Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
             Said::Unnamed => self.counters.unnamed += 1,
             Said::Forgotten { names } => self.counters.statements_refused += names,

@@ -107,6 +107,8 @@ pub struct EngineFills {
     pub relay_requests: Fill,
     /// Calls whose other end may tell of them.
     pub relay_calls: Fill,
+    /// Lookups by UDP whose other end may be on another host.
+    pub relay_lookups: Fill,
     /// Contexts in band that wait for their request.
     pub tags: Fill,
 }
@@ -128,7 +130,7 @@ impl Engine {
         } = self.limits;
         let (named, intervals) = self.entities.len();
         let counters = &self.counters;
-        let (relay_requests, relay_calls) = self.relays.fills();
+        let [relay_requests, relay_calls, relay_lookups] = self.relays.fills();
         EngineFills {
             connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
             closing: Fill::new(self.closing.len(), connections, counters.closing_early),
@@ -147,13 +149,14 @@ impl Engine {
             wakers: Fill::new(self.wakers.tasks(), tasks, self.wakers.reached),
             relay_requests,
             relay_calls,
+            relay_lookups,
             tags: self.tags.fill(),
         }
     }
 
     /// Lookups by UDP whose two ends were not joined because more than one call could be the one that was answered.
     pub fn lookups_unclear(&self) -> u64 {
-        self.lookups.unclear
+        self.lookups.unclear + self.relays.asked.unclear + self.relays.lookups.unclear
     }
 
     /// Heads longer than this are not put together from pieces any more, bytes.

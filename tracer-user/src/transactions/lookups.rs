@@ -12,9 +12,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::begin::During;
-use super::connection::Place;
-use super::engine::Engine;
+use super::connection::{Connection, Place};
+use super::engine::{Engine, Output};
 use super::live::Slot;
+use super::lookups_afar::Written;
 use crate::guard::room::Room;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Stamp;
@@ -224,15 +225,20 @@ impl Engine {
         (exchange, question): (u64, u64),
         (dir, at, sure): (Direction, Stamp, bool),
         op: Option<During<'_>>,
+        out: &mut Vec<Output>,
     ) {
         let Some(connection) = self.connections.get(&cookie) else { return };
-        let Some(slot) = connection.unit(exchange) else { return };
-        let (Some(live), Some(During { op, .. })) = (self.units.get_mut(slot), op) else { return };
+        let found = connection.unit(exchange).and_then(|slot| Some((slot, self.units.get_mut(slot)?)));
+        let (Some((slot, live)), Some(During { op, .. })) = (found, op) else {
+            // Somebody has been asked or answered, and whom is not known.
+            return self.lookups_lost(Some(at.pid), at.nanos);
+        };
         if live.side == Side::Client && dir == Direction::Rx {
-            self.lookups.over((question, connection.local_port), slot, at.nanos);
-            return;
+            let asked = (question, connection.local_port);
+            self.lookups.over(asked, slot, at.nanos);
+            return self.read_from_afar(asked, slot, at.nanos, out);
         }
-        let Some((to, port)) = connection.sent_to(op) else { return };
+        let Some((to, port)) = connection.sent_to(op) else { return self.lookups_lost(Some(at.pid), at.nanos) };
         if connection.peer_port == 0 {
             // A socket without a peer has one for each datagram.
             (live.peer, live.peer_port) = (to.to_string().into(), port);
@@ -243,11 +249,12 @@ impl Engine {
             Side::Client => {
                 let thread = self.threads.get(&at.tid);
                 let from = thread.map_or(at.nanos, |thread| if thread.whole { thread.last_op } else { at.nanos });
-                let to = (to, port);
-                let call = Call { slot, from, end: 0, last: at.nanos, sent: 1, served: 0, own, to };
-                for (call, request) in self.lookups.asked((question, connection.local_port), call) {
+                let call = Call { slot, from, end: 0, last: at.nanos, sent: 1, served: 0, own, to: (to, port) };
+                let asked = (question, connection.local_port);
+                for (call, request) in self.lookups.asked(asked, call) {
                     self.link(call, request);
                 }
+                self.asked_afar(asked, (slot, at), to, own);
             }
             Side::Server if sure => {
                 let (read, port, key) = (live.start, connection.local_port, (question, port));
@@ -255,9 +262,23 @@ impl Engine {
                 if let Some(call) = self.lookups.answered(key, answer) {
                     self.link(call, slot);
                 }
+                self.answered_for_afar(&Written { slot: Some(slot), question, to: (to, key.1), at });
             }
             // Which question of its socket it answers is not known.
-            Side::Server => self.lookups.unclear += 1,
+            Side::Server => {
+                self.lookups.unclear += 1;
+                self.answered_for_afar(&Written { slot: None, question, to: (to, port), at });
+            }
+        }
+    }
+
+    /// An answer that is to no question that was seen: who has it asked for something.
+    pub(super) fn unpaired_answer(&mut self, cookie: u64) {
+        let answers =
+            |connection: &&Connection| connection.place().is_some() && connection.side() == Some(Side::Server);
+        if let Some(tgid) = self.connections.get(&cookie).map(|known| &**known).filter(answers).map(|known| known.tgid)
+        {
+            self.lookups_lost(Some(tgid), self.now);
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod live;
 mod locks;
 pub mod lookups;
+mod lookups_afar;
 pub mod loops;
 pub mod losses;
 mod passed;

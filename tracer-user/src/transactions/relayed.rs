@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::engine::{Engine, Output};
 use super::live::{Live, Slot, grade};
+use super::lookups_afar::Asked;
 use super::report::DEPTH;
 use crate::guard::fill::{Fill, scaled};
 use crate::guard::room::Room;
@@ -21,12 +22,13 @@ use crate::relay::calls::{self, Calls};
 use crate::relay::clocks::{Clock, Clocks, Pair};
 use crate::relay::event::{Event, Mode};
 use crate::relay::key::Key;
+use crate::relay::lookups::{self, Contacts, Lookup, Lookups};
 use crate::relay::matches::{self, Effect, Given, KEEP, Matches};
-use crate::relay::message::{Message, Summary};
+use crate::relay::message::{Context, Message, Summary};
 use crate::relay::{Agent, Outcomes};
 
 /// How long a request waits for word of its caller, from its beginning; nanoseconds.
-const WAIT: Nanos = 1_000_000_000;
+pub(super) const WAIT: Nanos = 1_000_000_000;
 /// The same on a connection another agent has spoken of: word is certain to come, unless that agent is lost.
 const KNOWN_WAIT: Nanos = 5_000_000_000;
 /// How long it waits for the transaction's name where the caller does not know it yet, nanoseconds.
@@ -66,26 +68,46 @@ pub struct Relayed {
     pub sent: Option<(TraceId, bool)>,
     /// Client side: what its other end said, and where that is.
     pub summary: Option<(Summary, Agent)>,
+    /// What is told of a lookup by UDP; of the server side whom it answered, and when.
+    pub lookup: Option<Lookup>,
+}
+
+impl Relayed {
+    fn new(key: Key, far: IpAddr, until: Nanos, lookup: Option<Lookup>) -> Self {
+        let nothing = (None, None, None);
+        let (given, sent, summary) = nothing;
+        Self { key, far, until, given, delay: 0, answered: false, sent, summary, lookup }
+    }
+
+    /// Of a lookup by UDP.
+    pub(super) fn of_lookup(key: Key, far: IpAddr, until: Nanos, lookup: Lookup) -> Self {
+        Self::new(key, far, until, Some(lookup))
+    }
 }
 
 /// What a request is remembered by after its report.
 #[derive(Clone, Copy, Debug)]
-struct Served {
-    slot: Slot,
-    cookie: u64,
-    id: UnitId,
+pub(super) struct Served {
+    pub(super) slot: Slot,
+    pub(super) cookie: u64,
+    pub(super) id: UnitId,
     /// The name its transaction had before anybody said another.
-    trace: TraceId,
-    /// The connection's remote address.
-    far: IpAddr,
+    pub(super) trace: TraceId,
+    /// The connection's remote address; of a lookup the client's.
+    pub(super) far: IpAddr,
 }
 
 /// The engine's part of the relay.
 #[derive(Debug)]
 pub(super) struct Relays {
-    mode: Mode,
+    pub(super) mode: Mode,
     bounds: Bounds,
     matches: Matches<Served>,
+    /// Lookups by UDP: those asked here, and those answered here.
+    pub(super) asked: Asked,
+    pub(super) lookups: Lookups<Served>,
+    /// Whether agents at an address speak of them.
+    pub(super) contacts: Contacts,
     calls: Calls<Slot>,
     /// Sockets of calls by their connection (`Key::connection`): word that comes after a call's report is still the
     /// connection's.
@@ -107,6 +129,9 @@ impl Relays {
             mode: Mode::Off,
             bounds: Bounds::default(),
             matches: Matches::new(scaled(matches::LIMIT, memory)),
+            asked: Asked::new(scaled(lookups::LIMIT, memory)),
+            lookups: Lookups::new(scaled(lookups::LIMIT, memory)),
+            contacts: Contacts::default(),
             calls: Calls::new(scaled(calls::LIMIT, memory)),
             callers: FxHashMap::default(),
             unsettled: VecDeque::new(),
@@ -145,6 +170,8 @@ impl Relays {
 
     fn expire(&mut self, now: Nanos, open: impl Fn(Slot) -> bool) {
         self.matches.expire(now, |served| open(served.slot));
+        self.asked.sweep(now);
+        self.lookups.expire(now);
         while let Some((due, was)) = self.renames.front().copied()
             && due <= now
         {
@@ -155,6 +182,7 @@ impl Relays {
 
     pub(super) fn give_back(&mut self) {
         self.matches.give_back();
+        self.lookups.give_back();
         self.calls.give_back();
         self.callers.give_back();
         self.unsettled.give_back();
@@ -163,12 +191,17 @@ impl Relays {
         self.renames.give_back();
     }
 
-    /// Requests and contexts that wait for each other; calls that wait for word of their other end.
-    pub(super) fn fills(&self) -> (Fill, Fill) {
-        (
+    /// Requests and contexts that wait for each other; calls that wait for word of their other end; lookups by UDP.
+    pub(super) fn fills(&self) -> [Fill; 3] {
+        [
             Fill::new(self.matches.len(), self.matches.limit(), self.matches.evicted + self.matches.outcomes.dropped),
             Fill::new(self.calls.len(), self.calls.limit(), self.calls.refused),
-        )
+            Fill::new(
+                self.asked.len() + self.lookups.len(),
+                self.asked.limit() + self.lookups.limit(),
+                self.asked.refused + self.lookups.refused,
+            ),
+        ]
     }
 }
 
@@ -188,6 +221,8 @@ pub struct Told {
     pub trace: TraceId,
     /// Whether that is known for good.
     pub settled: bool,
+    /// Where it is a lookup by UDP.
+    pub lookup: Option<Lookup>,
 }
 
 impl Engine {
@@ -198,29 +233,41 @@ impl Engine {
 
     /// What became of other agents' contexts.
     pub fn relay_outcomes(&self) -> Outcomes {
-        Outcomes { answer_late: self.relays.late_answers, ..self.relays.matches.outcomes }
+        let of_lookups = Outcomes { answer_late: self.relays.late_answers, ..self.relays.lookups.outcomes };
+        self.relays.matches.outcomes.with(of_lookups)
     }
 
     /// Another agent said something, or time passed.
     pub fn relayed(&mut self, now: Nanos, event: Event, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
         match event {
-            Event::Mode(mode) => self.relays.mode = mode,
+            Event::Mode(mode) => {
+                let was = std::mem::replace(&mut self.relays.mode, mode);
+                if was == Mode::Off {
+                    self.lookups_lost(None, self.now);
+                }
+            }
+            Event::Said(from, Message::Context(context)) if context.lookup.is_some() => {
+                let client = context.lookup.and_then(|lookup| lookup.client());
+                if client.is_some_and(|client| !self.relays.bounds.may(now, from.number, client)) {
+                    self.relays.matches.outcomes.refused += 1;
+                    return;
+                }
+                for found in self.relays.lookups.word(self.now, Given { context, from }) {
+                    self.found_lookup(&found, out);
+                }
+            }
             Event::Said(from, Message::Context(context)) => {
-                let trace = context.trace;
                 let Relays { bounds, matches, .. } = &mut self.relays;
                 let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
                 match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
                     Effect::Met(served) | Effect::More(served) => self.adopt(served.slot, Given { context, from }),
                     Effect::Late(served) => {
-                        let was = self.relays.name(served.trace);
-                        self.relays.rename(self.now, served.trace, trace);
-                        self.relays.rename(self.now, was, trace);
+                        self.late(&served, &context, out);
                         if let Some(connection) = self.connections.get_mut(&served.cookie) {
                             // Later requests of it wait again.
                             connection.contact = Contact::Yes;
                         }
-                        out.push(Output::Late { unit: served.id, was, parent: context.parent, trace });
                     }
                     Effect::Waits | Effect::Nothing => {}
                 }
@@ -230,6 +277,16 @@ impl Engine {
             Event::Stand(stand) => self.relays.bounds.hear(now, &stand),
             Event::Time | Event::Said(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
         }
+        self.decide_lookups(out);
+    }
+
+    /// Whose a request is that was reported.
+    pub(super) fn late(&mut self, served: &Served, context: &Context, out: &mut Vec<Output>) {
+        let trace = context.trace;
+        let was = self.relays.name(served.trace);
+        self.relays.rename(self.now, served.trace, trace);
+        self.relays.rename(self.now, was, trace);
+        out.push(Output::Late { unit: served.id, was, parent: context.parent, trace });
     }
 
     /// A request or call of a connection to another host begins.
@@ -244,9 +301,7 @@ impl Engine {
             && live.remote_parent.is_none();
         let wait = if contact == Contact::Yes { KNOWN_WAIT } else { WAIT };
         let until = if waits { now + wait } else { 0 };
-        let nothing = (None, None, None);
-        let (given, sent, summary) = nothing;
-        live.relay = Some(Box::new(Relayed { key, far, until, given, delay: 0, answered: false, sent, summary }));
+        live.relay = Some(Box::new(Relayed::new(key, far, until, None)));
         if live.side == Side::Server {
             let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, far };
             let Relays { bounds, matches, .. } = &mut self.relays;
@@ -258,7 +313,7 @@ impl Engine {
     }
 
     /// A request's call is known.
-    fn adopt(&mut self, slot: Slot, given: Given) {
+    pub(super) fn adopt(&mut self, slot: Slot, given: Given) {
         let now = self.now;
         let Some(live) = self.units.get_mut(slot) else { return };
         let Some(relay) = &mut live.relay else { return };
@@ -266,14 +321,14 @@ impl Engine {
             relay.delay = now.saturating_sub(live.start);
         }
         relay.until = now + SETTLES;
-        let trace = given.context.trace;
+        let (trace, is_lookup) = (given.context.trace, relay.lookup.is_some());
         relay.given = Some(given);
         let (cookie, ended, answered) = (live.cookie, live.end != 0, relay.answered);
         if live.remote_parent.is_none() && live.caller.is_none() {
             let was = std::mem::replace(&mut live.trace, trace);
             self.relays.rename(now, was, trace);
         }
-        if let Some(connection) = self.connections.get_mut(&cookie) {
+        if !is_lookup && let Some(connection) = self.connections.get_mut(&cookie) {
             connection.contact = Contact::Yes;
         }
         self.inherit(slot);
@@ -303,6 +358,9 @@ impl Engine {
         self.relays.calls.answered(summary.key);
         if let Some(relay) = &mut live.relay {
             relay.summary = Some((summary, from.clone()));
+            if relay.lookup.is_some() {
+                return self.relays.contacts.learn(self.now, relay.far, true);
+            }
         }
         if let Some(connection) = self.connections.get_mut(&live.cookie) {
             connection.contact = Contact::Yes;
@@ -320,6 +378,7 @@ impl Engine {
 
     /// What became known since last asked: transactions of calls, ends of requests.
     pub fn relay_sweep(&mut self, out: &mut Vec<Output>) {
+        self.decide_lookups(out);
         out.extend(self.relays.answers.drain(..).map(Output::Answered));
         for _ in 0..self.relays.unsettled.len() {
             let Some(slot) = self.relays.unsettled.pop_front() else { break };
@@ -362,7 +421,7 @@ impl Engine {
         let Some(relay) = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none()) else {
             return false;
         };
-        let contact = self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact);
+        let contact = self.contact(live);
         relay.sent.is_some()
             && relay.summary.is_none()
             && self.relays.mode == Mode::Waits
@@ -370,14 +429,28 @@ impl Engine {
             && live.deferred < patience(contact)
     }
 
+    /// Whether another agent speaks of a unit's connection; of lookups, of any with the same host.
+    fn contact(&self, live: &Live) -> Contact {
+        match live.relay.as_ref().filter(|relay| relay.lookup.is_some()) {
+            // Not of each of them, so that none waits for longer.
+            Some(relay) if self.relays.contacts.of(self.now, relay.far) == Some(false) => Contact::No,
+            Some(_) => Contact::Unknown,
+            None => self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact),
+        }
+    }
+
     /// A unit is reported; gives the name its transaction has now.
     pub(super) fn relay_over(&mut self, slot: Slot, trace: TraceId) -> TraceId {
         let Some(live) = self.units.get(slot) else { return trace };
         if let Some(relay) = &live.relay {
-            let (cookie, key) = (live.cookie, relay.key);
-            let in_vain = match live.side {
+            let (cookie, key, side) = (live.cookie, relay.key, live.side);
+            let lookup = relay.lookup.map(|_| relay.far);
+            let contact = self.contact(live);
+            let in_vain = match side {
                 Side::Server => {
-                    self.relays.matches.reported(key);
+                    if lookup.is_none() {
+                        self.relays.matches.reported(key);
+                    }
                     relay.given.is_none() && relay.until != 0 && self.now >= relay.until
                 }
                 Side::Client => {
@@ -387,17 +460,19 @@ impl Engine {
                         let (sent, replied) = (live.start as i64, live.end as i64);
                         let arrived = summary.start.saturating_sub(queue);
                         let pair = Pair { sent, replied, arrived, answered: far(summary.duration) };
-                        if live.end != 0 {
+                        // Of a lookup that was asked again the two may be of different questions.
+                        if live.end != 0 && lookup.is_none() {
                             self.relays.clocks.hear(self.now, agent.number, pair);
                         }
                     }
-                    let contact = self.connections.get(&cookie).map_or(Contact::No, |connection| connection.contact);
                     let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= patience(contact);
                     self.relays.calls.over(key);
                     in_vain
                 }
             };
-            if in_vain && let Some(connection) = self.connections.get_mut(&cookie) {
+            if let Some(far) = lookup {
+                self.lookup_over(slot, side, (key, far), in_vain);
+            } else if in_vain && let Some(connection) = self.connections.get_mut(&cookie) {
                 connection.contact = Contact::No;
             }
         }
@@ -415,7 +490,7 @@ impl Engine {
     pub fn context(&mut self, slot: Slot) -> Option<Told> {
         let live = self.units.get(slot)?;
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
-        let (key, far, sent) = (relay.key, relay.far, relay.sent);
+        let (key, far, sent, lookup) = (relay.key, relay.far, relay.sent, relay.lookup);
         let trace = self.relays.name(self.trace(live, DEPTH));
         let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);
         if sent == Some((trace, settled)) {
@@ -427,7 +502,9 @@ impl Engine {
                 // Those in use come again with their next call.
                 self.relays.callers.clear();
             }
-            self.relays.callers.insert(key.connection(), cookie);
+            if lookup.is_none() {
+                self.relays.callers.insert(key.connection(), cookie);
+            }
         }
         if !settled && self.relays.unsettled.len() < self.limits.units {
             self.relays.unsettled.push_back(slot);
@@ -435,7 +512,7 @@ impl Engine {
         if let Some(relay) = self.units.get_mut(slot).and_then(|live| live.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
-        Some(Told { key, far, trace, settled })
+        Some(Told { key, far, trace, settled, lookup })
     }
 
     /// The request whose caller is to be told how it ended, once.

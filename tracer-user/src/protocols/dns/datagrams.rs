@@ -5,11 +5,8 @@
 //! them a question came from is known when it is answered (`transactions/lookups.rs`), and of these it is not.
 
 use std::collections::VecDeque;
-use std::hash::{Hash as _, Hasher as _};
 
-use rustc_hash::FxHasher;
-
-use super::{Dns, Message};
+use super::{Dns, Message, digest};
 use crate::model::{Direction, Nanos, Outcome, Side};
 use crate::protocols::{Chunk, Conversation, Protocol as _, Said, Settings, Stamp, Touched, Verdict};
 
@@ -37,9 +34,7 @@ struct Open {
 impl Open {
     /// What both ends know of it.
     fn key(&self) -> Option<u64> {
-        let mut hasher = FxHasher::default();
-        (self.id, self.question?).hash(&mut hasher);
-        Some(hasher.finish())
+        Some(digest(self.question?, self.id.to_be_bytes().into_iter()))
     }
 
     /// A datagram of it moved.

@@ -331,3 +331,11 @@ fn a_socket_is_of_datagrams_or_a_stream() {
     socket.conversation.moved(true, &chunk, &Settings::default(), &mut socket.said);
     assert!(said > 0 && socket.said.len() == said);
 }
+
+#[test]
+fn digests_are_the_same_in_all_versions() {
+    // As reckoned elsewhere: FNV-1a of the name, type and class.
+    let message = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03WwW\x07example\x03org\x00\x00\x01\x00\x01";
+    assert_eq!(Message::read(message).unwrap().question, Some(0x1361_95f0_e255_d8b7));
+    assert_eq!(digest(DIGEST, b"foobar".iter().copied()), 0x8594_4171_f739_67e8, "the published test vector");
+}
