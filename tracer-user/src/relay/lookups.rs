@@ -12,7 +12,7 @@
 //! - the answer of a later call with the same name follows: its question was read after the first answer of this one was
 //!   written. So what was read before the first answer is the call's, however often it asked; what was read later may be
 //!   anybody's, and is nobody's;
-//! - a word that was held up on its way is told by when its sender says the answer was read ([`Tempo`]).
+//! - a word that was held up on its way is told by when its sender says the answer was read (`Tempo`).
 //!
 //! That holds where all answers are known: nothing is matched around a loss. Pure: time comes with what is told. `U` names
 //! a request of the engine.

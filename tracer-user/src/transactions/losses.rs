@@ -45,6 +45,8 @@ impl Engine {
     /// Records of operations were lost on their way, after `since`; up to `until` there may be work for what they told of.
     pub fn lost(&mut self, since: Nanos, until: Nanos) {
         self.losses.note(since, until);
+        // Answers to other hosts' lookups may be among them.
+        self.lookups_lost(None, self.now.max(since));
     }
 
     /// An operation that later ones of its connection have overtaken: what these were taken to answer, or to ask, may be
