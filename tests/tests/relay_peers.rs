@@ -133,9 +133,11 @@ fn up(hosts: &Hosts, host: u8, agent: &Agent, count: usize) {
     });
 }
 
+/// What became of contexts at an agent, by one outcome: those of one that has just begun are told with its first tick.
 fn outcome(hosts: &Hosts, host: u8, agent: &Agent, name: &str) -> u64 {
-    let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
-    peers["outcomes"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {peers}"))
+    wait(&format!("the count {name}"), PATIENCE, || {
+        hosts.inside(host, || agent.json("/api/v1/peers"))["outcomes"][name].as_u64()
+    })
 }
 
 /// Service classes of the requests read on a host, and whether all were told by the relay.
