@@ -30,7 +30,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let copy = dir.path().join("README.md");
         fs::copy(shell::root().join("README.md"), &copy).expect("README");
-        for name in ["bench", "carriers", "parsers", "vm", "pair", "faults", "transactions"] {
+        for name in ["bench", "carriers", "parsers", "vm", "pair", "faults", "transactions", "transaction-costs"] {
             put_into(&copy, name, &format!("| {name} of mine |\n")).expect("marks");
         }
         let text = fs::read_to_string(&copy).expect("README");
