@@ -62,6 +62,22 @@ fn java_pools() {
     judge("transactions_java", &application, &modes);
 }
 
+/// One thread reads everybody's requests, and others answer them.
+#[test]
+fn java_nio() {
+    let application = Application {
+        name: "javanio",
+        program: "java",
+        arguments: &["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        source: "TreeNio.java",
+        java: true,
+        title: "Java 17, java.nio",
+    };
+    let modes =
+        [Mode::new("one", "a call by the pool's thread that answers", 0.98), Mode::new("two", "two calls by it", 0.9)];
+    judge("transactions_java_nio", &application, &modes);
+}
+
 #[test]
 fn python_asyncio() {
     let application = Application {
