@@ -117,6 +117,9 @@ const BEAT_EVERY: u32 = 1024;
 const COUNT_EVERY: u64 = 16;
 /// Between two looks whether operations were lost: much less than what is told waits, nanoseconds.
 const LOSSES_EVERY: u64 = 50_000_000;
+/// How long before it is known that operations were lost they can have been: skipped programs are counted by the second,
+/// nanoseconds.
+const KNOWN_LATE: u64 = 2_000_000_000;
 
 /// Operations known to be lost, and when that was looked at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -161,7 +164,8 @@ impl Agent {
         }
         let seen = self.kernel.lost_operations() + self.losses.skipped;
         if seen != self.losses.seen {
-            self.lost(pipeline, self.losses.at, now.saturating_add(losses::SUSPECT));
+            let since = self.losses.at.saturating_sub(KNOWN_LATE);
+            self.lost(pipeline, since, now.saturating_add(losses::SUSPECT));
         }
         if self.losses.at == 0 {
             // What was read before tracing began is as good as lost.

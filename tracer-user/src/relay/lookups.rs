@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 
 use super::Outcomes;
 use super::key::Key;
-use super::matches::Given;
+use super::matches::{Given, less};
 use crate::guard::room::Room;
 use crate::model::Nanos;
 
@@ -456,16 +456,6 @@ impl<U: Copy> Lookups<U> {
             self.outcomes.elsewhere += 1;
         } else {
             self.outcomes.unmatched += 1;
-        }
-    }
-}
-
-/// One word fewer waits.
-fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
-    if let Some(count) = waiting.get_mut(&from) {
-        *count -= 1;
-        if *count == 0 {
-            waiting.remove(&from);
         }
     }
 }

@@ -296,8 +296,8 @@ impl<U: Copy> Matches<U> {
     }
 }
 
-/// One context fewer waits.
-fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
+/// One context of that agent fewer waits.
+pub(super) fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
     if let Some(count) = waiting.get_mut(&from) {
         *count -= 1;
         if *count == 0 {
