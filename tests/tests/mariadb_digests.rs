@@ -182,9 +182,7 @@ fn digests_say_the_same() {
         assert!(count > 0, "{class}: nothing was digested");
         let served = served.len() as u64;
         assert_eq!(called, served, "{class}; lost {lost:?}");
-        // The server adds to a digest without a lock: of two sessions that end a statement at once one can go uncounted. Its
-        // history has them all.
-        let counted = |ours: u64, theirs: u64| (theirs..=theirs + 1 + theirs / 100).contains(&ours);
+        let counted = |ours: u64, theirs: u64| (theirs..=theirs + uncounted(theirs)).contains(&ours);
         assert!(counted(served, count) && counted(failed, errors), "{class}: {served}, {failed}; lost {lost:?}");
         assert!(timed as u64 >= served, "{class}: {timed} of {served} were timed");
         assert!(scale() < 1.0 || (ours - theirs).abs() <= 1e-3 + 0.02 * theirs, "{class}: {ours} and {theirs}");
@@ -198,10 +196,17 @@ fn digests_say_the_same() {
     }
     // Two statements of one query: a digest each, whatever MariaDB calls the second one.
     let of = of_table("t_first");
-    assert!(of.len() == 2 && of[0].0.abs_diff(of[1].0) <= 1 + of[0].0 / 100, "digests of two statements: {digests:?}");
+    assert!(of.len() == 2 && of[0].0.abs_diff(of[1].0) <= uncounted(of[0].0), "digests of two statements: {digests:?}");
     compared += check("INSERT t_first; SELECT t_second", (of[0].0.min(of[1].0), of[0].1 + of[1].1), (1, "t_first"));
     // What is prepared is counted by commands.
     let executed = commands.get("statement/com/Execute").copied().unwrap_or_else(|| panic!("{commands:?}"));
     compared += check("UPDATE t_prepared", executed, (0, "statement/com/Execute"));
     figure("mariadb digests", &format!("{compared} statements at both ends, {} kinds", CLASSES.len() + 2));
+}
+
+/// How many statements may be missing in a digest of `counted`. The server adds to one without a lock: of two sessions that
+/// end a statement at once one can go uncounted, 2 of 60 where statements sleep and wake together. Its history, to which the
+/// count is held as well, has them all.
+fn uncounted(counted: u64) -> u64 {
+    3 + counted / 20
 }

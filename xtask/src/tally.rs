@@ -1,5 +1,6 @@
 //! Runs test programs, shows what they print and adds up what they say: passed, failed, skipped, and by name.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -12,6 +13,9 @@ use crate::shell;
 /// What a test prints on a line of its own when it cannot run here: `SKIPPED name: reason`.
 const SKIPPED: &str = "SKIPPED ";
 
+/// Lines of a failed program's end that are shown again behind everything else: most of a backtrace and what came before it.
+const LAST: usize = 120;
+
 /// Stands for a failed test whose name is not known.
 const NAMELESS: &str = "a test whose name was not printed";
 
@@ -23,6 +27,8 @@ pub(crate) struct Tally {
     skipped: Vec<String>,
     /// Tests that failed and then passed, when run again.
     unsteady: Vec<String>,
+    /// The last lines of programs that failed.
+    said: Vec<String>,
 }
 
 impl Tally {
@@ -31,7 +37,9 @@ impl Tally {
         match outcome {
             Ok(()) => self.passed += 1,
             Err(error) => {
-                eprintln!("error: {name}: {error:#}");
+                let error = format!("error: {name}: {error:#}");
+                eprintln!("{error}");
+                self.said.push(error);
                 self.failed.push(name.to_owned());
             }
         }
@@ -54,25 +62,32 @@ impl Tally {
 
     /// Runs a test program (or cargo running several) and counts. `name` stands for it should it die without a word.
     pub(crate) fn run(&mut self, command: &mut Command, name: &str) -> Result<()> {
-        let sums = whole(command, name)?;
+        let sums = whole(command, name, show)?;
         self.take(sums);
         Ok(())
     }
 
     /// The same for a program of tests that look at the whole machine, which other things disturb: what failed is run once
-    /// more, alone, and if it passes then, that is said and counted. `command` makes the command for arguments.
+    /// more, alone, and if it passes then, that is said and counted. `command` makes the command for arguments. What the
+    /// first run says is shown when it has ended, and marked if it failed, so that only what counts reads as a failure.
     pub(crate) fn run_twice(&mut self, command: impl Fn(&[&str]) -> Command, name: &str) -> Result<()> {
-        let first = whole(&mut command(&[]), name)?;
+        let mut lines = Vec::new();
+        let first = whole(&mut command(&[]), name, |line| lines.push(line.to_owned()))?;
+        let mark = if first.named { "first run | " } else { "" };
+        for line in lines {
+            show(&format!("{mark}{line}"));
+        }
         self.twice(first, |failed| {
-            shell::print(format!("FAILED {}; run once more", failed.join(", ")));
+            shell::print(format!("first run | of {}; run once more", failed.join(", ")));
             let mut only: Vec<&str> = vec!["--exact"];
             only.extend(failed.iter().map(String::as_str));
-            whole(&mut command(&only), name)
+            whole(&mut command(&only), name, show)
         })
     }
 
     fn twice(&mut self, mut first: Whole, again: impl FnOnce(&[String]) -> Result<Whole>) -> Result<()> {
         if first.named {
+            first.sums.said.clear();
             let failed = std::mem::take(&mut first.sums.failed);
             let again = again(&failed)?;
             self.unsteady.extend(failed.into_iter().filter(|name| !again.sums.failed.contains(name)));
@@ -87,10 +102,14 @@ impl Tally {
         self.failed.extend(sums.failed);
         self.skipped.extend(sums.skipped);
         self.unsteady.extend(sums.unsteady);
+        self.said.extend(sums.said);
     }
 
-    /// Prints names, then the sums as the last line.
+    /// Prints what failed programs said last, names, then the sums as the last line.
     pub(crate) fn print(&self) {
+        for line in &self.said {
+            shell::print(line);
+        }
         for name in &self.skipped {
             shell::print(format!("{SKIPPED}{name}"));
         }
@@ -112,17 +131,33 @@ struct Whole {
     named: bool,
 }
 
-fn whole(command: &mut Command, name: &str) -> Result<Whole> {
-    let (status, mut sums) = watch(command)?;
+fn whole(command: &mut Command, name: &str, mut see: impl FnMut(&str)) -> Result<Whole> {
+    let mut last = VecDeque::new();
+    let (status, mut sums) = watch(command, |line| {
+        see(line);
+        if last.len() == LAST {
+            last.pop_front();
+        }
+        last.push_back(line.to_owned());
+    })?;
     let named = !sums.failed.is_empty() && !sums.failed.iter().any(|name| name == NAMELESS);
     if sums.failed.is_empty() && !status.success() {
         sums.failed.push(format!("{name} ({status})"));
     }
+    if !sums.failed.is_empty() {
+        sums.said.push(format!("---- the last of {name}, which failed ({status}) ----"));
+        sums.said.extend(last);
+    }
     Ok(Whole { sums, named })
 }
 
+/// Shows a line. A reader of our output that has gone away is no reason to stop the tests.
+fn show(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// Runs a command, passes its output on line by line, and reads libtest's words in it.
-fn watch(command: &mut Command) -> Result<(std::process::ExitStatus, Tally)> {
+fn watch(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(std::process::ExitStatus, Tally)> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -146,8 +181,7 @@ fn watch(command: &mut Command) -> Result<(std::process::ExitStatus, Tally)> {
     drop(send);
     let mut reader = Reader::default();
     for line in lines {
-        // A reader of our output that has gone away is no reason to stop the tests.
-        let _ = writeln!(std::io::stdout(), "{line}");
+        see(&line);
         reader.line(&line);
     }
     let status = child.wait().context("cannot wait for the test program")?;
@@ -248,23 +282,29 @@ mod tests {
     #[test]
     fn a_program_that_dies_silently_has_failed() {
         let mut tally = Tally::default();
-        tally.run(Command::new("sh").args(["-c", "exit 3"]), "silent").expect("sh");
+        tally.run(Command::new("sh").args(["-c", "seq 200; exit 3"]), "silent").expect("sh");
         assert_eq!(tally.failed(), ["silent (exit status: 3)"]);
+        assert_eq!(tally.said.len(), LAST + 1, "{:?}", tally.said);
+        assert_eq!(tally.said.last().map(String::as_str), Some("200"));
     }
     #[test]
     fn what_fails_once_is_said_and_what_fails_twice_has_failed() {
         let first = || {
-            let sums = Tally { passed: 1, failed: vec!["a".into(), "b".into()], ..Tally::default() };
+            let said = vec!["first".into()];
+            let sums = Tally { passed: 1, failed: vec!["a".into(), "b".into()], said, ..Tally::default() };
             Whole { sums, named: true }
         };
         let mut tally = Tally::default();
         let again = |failed: &[String]| {
             assert_eq!(failed, ["a", "b"]);
-            Ok(Whole { sums: Tally { passed: 1, failed: vec!["b".into()], ..Tally::default() }, named: true })
+            let said = vec!["again".into()];
+            Ok(Whole { sums: Tally { passed: 1, failed: vec!["b".into()], said, ..Tally::default() }, named: true })
         };
         tally.twice(first(), again).expect("sums");
         let unsteady = vec!["a".into()];
-        assert_eq!(tally, Tally { passed: 2, failed: vec!["b".into()], unsteady, ..Tally::default() });
+        // What counts is what the second run said.
+        let said = vec!["again".into()];
+        assert_eq!(tally, Tally { passed: 2, failed: vec!["b".into()], unsteady, said, ..Tally::default() });
         // One that died has no names to ask for.
         let mut tally = Tally::default();
         tally.twice(Whole { named: false, ..first() }, |_| unreachable!()).expect("sums");

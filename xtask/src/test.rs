@@ -82,8 +82,9 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
         }
     };
     let target = shell::target_dir()?;
-    for program in &programs {
+    for (at, program) in programs.iter().enumerate() {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        shell::progress(format!("kernel tests {} of {}: {name}", at + 1, programs.len()));
         let wheels = wheels::environment()?;
         let built = workloads::environment()?;
         let command = |only: &[&str]| {
