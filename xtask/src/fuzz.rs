@@ -18,6 +18,9 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      --cfg fuzzing";
 
+/// Inputs each target tries where every run tries the same.
+const SAME_RUNS: u32 = 10_000;
+
 /// `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -48,7 +51,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 #[derive(Clone, Copy)]
 struct Time {
     seconds: u32,
-    /// Whether every run tries the same inputs, so that what it finds is a change's and not luck's.
+    /// Whether every run tries the same inputs, [`SAME_RUNS`] of them or fewer, so that what it finds is a change's and not
+    /// luck's.
     same: bool,
 }
 
@@ -108,7 +112,8 @@ fn one(dir: &Path, target: &str, program: &Path, time: Time) -> Result<()> {
     let mut command = Command::new(program);
     command.arg(format!("-max_total_time={}", time.seconds));
     if time.same {
-        command.arg("-seed=1");
+        // So many, and not as many as a machine gets through: a faster one would try others.
+        command.args(["-seed=1", &format!("-runs={SAME_RUNS}")]);
     }
     // One input may take 10 s and 2 GB; more is a finding too.
     command.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);

@@ -443,6 +443,7 @@ impl Common {
         let own = stream.local_addr().map_err(Broken::Io)?.ip().to_canonical();
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
         session.addresses.insert(0, far.ip());
+        session.beat = self.begun;
         session.home = self.netns.map(|netns| Home { netns, own });
         Ok(session)
     }

@@ -269,13 +269,13 @@ impl<U: Copy> Lookups<U> {
         self.held += 1;
         let entry = self.entry(now, place);
         let before = entry.answers.len();
-        entry.answers.retain(|kept| kept.answer.told + KEEP > now);
+        entry.answers.retain(|kept| kept.answer.told.saturating_add(KEEP) > now);
         let gone = before - entry.answers.len();
         entry.answers.push(kept);
         let waits = entry.word.as_mut().filter(|word| word.state == State::Waits);
         if let Some(word) = waits {
-            word.due = now + SETTLE;
-            self.due.push_back((now + SETTLE, place));
+            word.due = now.saturating_add(SETTLE);
+            self.due.push_back((now.saturating_add(SETTLE), place));
         }
         self.held -= gone;
         self.shorten();
@@ -300,7 +300,7 @@ impl<U: Copy> Lookups<U> {
         {
             let known = &word.given;
             let same = known.from.number == from && known.context.parent == given.context.parent;
-            let later = word.state != State::Waits && word.told + WINDOW <= told;
+            let later = word.state != State::Waits && word.told.saturating_add(WINDOW) <= told;
             if same {
                 let more =
                     given.context.settled && (!known.context.settled || known.context.trace != given.context.trace);
@@ -339,7 +339,7 @@ impl<U: Copy> Lookups<U> {
         }
         *self.waiting.entry(from).or_default() += 1;
         self.held += 1;
-        let due = now + SETTLE;
+        let due = now.saturating_add(SETTLE);
         self.due.push_back((due, place));
         self.entry(now, place).word = Some(Word { given, state: State::Waits, told, due });
         self.shorten();
@@ -402,7 +402,7 @@ impl<U: Copy> Lookups<U> {
                 self.forget(place);
             }
         }
-        self.lost_by.retain(|_, lost| *lost + 2 * KEEP > now);
+        self.lost_by.retain(|_, lost| lost.saturating_add(2 * KEEP) > now);
     }
 
     /// Gives back the room of tables that are mostly empty.
@@ -418,7 +418,7 @@ impl<U: Copy> Lookups<U> {
     fn entry(&mut self, now: Nanos, place: Place) -> &mut Entry<U> {
         self.number += 1;
         let number = self.number;
-        self.order.push_back((now + KEEP, place, number));
+        self.order.push_back((now.saturating_add(KEEP), place, number));
         let entry = self.entries.entry(place).or_insert_with(|| Entry { number, answers: SmallVec::new(), word: None });
         entry.number = number;
         entry
@@ -473,7 +473,7 @@ impl Contacts {
     /// Whether one does: `None` where that is not known, or was so long ago that it may have changed.
     pub fn of(&self, now: Nanos, address: IpAddr) -> Option<bool> {
         let (speaks, at) = self.known.get(&address).copied()?;
-        (now < at + CONTACT).then_some(speaks)
+        (now < at.saturating_add(CONTACT)).then_some(speaks)
     }
 
     /// One did, or was waited for in vain.

@@ -240,7 +240,7 @@ impl<U: Copy> Matches<U> {
             self.order.pop_front();
             let Some(entry) = self.entries.get(&place).filter(|entry| entry.number == number) else { continue };
             if !entry.reported && entry.unit.is_some_and(&open) {
-                self.order.push_back((now + KEEP, place, number));
+                self.order.push_back((now.saturating_add(KEEP), place, number));
             } else {
                 self.forget(place);
             }
@@ -263,7 +263,7 @@ impl<U: Copy> Matches<U> {
             let entries = &self.entries;
             self.order.retain(|(_, place, number)| entries.get(place).is_some_and(|entry| entry.number == *number));
         }
-        self.order.push_back((now + KEEP, key.place(), number));
+        self.order.push_back((now.saturating_add(KEEP), key.place(), number));
     }
 
     /// The oldest goes. `false` when there is none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::bell::Bell;
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
@@ -16,8 +16,11 @@ use super::{Agent, Received};
 
 /// One summary in so many says when its request was read: clocks drift slowly.
 const TIMED: u64 = 16;
-/// A side that has nothing to say says so this often.
+/// A side that has nothing to say says so this often: who dialled at moments all its sessions share, so that its thread wakes
+/// once for all of them; who was dialled as an answer, in the turn it was woken for.
 const ALIVE: Duration = Duration::from_millis(400);
+/// Who was dialled says so of itself after so long: the other end may be of a version that has other ways.
+const UNASKED: Duration = Duration::from_millis(600);
 /// Most messages that are made frames of at once.
 const BATCH: usize = 1024;
 /// A session is over when the other end was silent for so long.
@@ -155,6 +158,8 @@ pub struct Session {
     pub forwards: bool,
     /// Where this end of it is, if both are at the ends of one connection.
     pub home: Option<Home>,
+    /// Moments at which this end says that it is there are counted from here.
+    pub beat: Instant,
     writer: Writer,
     reader: Reader,
     decoder: Decoder,
@@ -187,7 +192,7 @@ impl Session {
         }
         encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
-        Ok(Self { agent, addresses, forwards, home: None, writer, reader, decoder, encoder })
+        Ok(Self { agent, addresses, forwards, home: None, beat: Instant::now(), writer, reader, decoder, encoder })
     }
 
     /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the
@@ -200,10 +205,26 @@ impl Session {
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
-        let Self { agent, home, writer, reader, decoder, encoder, .. } = self;
+        let Self { agent, home, beat, writer, reader, decoder, encoder, .. } = self;
+        let asked = Notify::new();
         tokio::select! {
-            ended = speak(writer, (encoder, home), outbox, traffic) => ended,
-            ended = listen(takes, (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
+            ended = speak(writer, (encoder, home), outbox, (takes, beat, &asked), traffic) => ended,
+            ended = listen((takes, &asked), (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
+        }
+    }
+}
+
+/// When a side that said something last at `spoke` has to say that it is there. The silence of who dialled lasts less than two
+/// [`ALIVE`]s.
+fn due(takes: Takes, beat: Instant, spoke: Instant) -> Instant {
+    match takes {
+        Takes::Contexts => spoke + UNASKED,
+        Takes::Summaries => {
+            let since = spoke.saturating_duration_since(beat).as_nanos();
+            let past = Duration::from_nanos((since % ALIVE.as_nanos()) as u64);
+            let last = spoke.checked_sub(past).unwrap_or(spoke);
+            // What was said in the turn of a common moment was said for all the time up to the next.
+            if past < ALIVE / 8 { last + ALIVE } else { last + 2 * ALIVE }
         }
     }
 }
@@ -212,18 +233,23 @@ async fn speak(
     mut writer: Writer,
     (mut encoder, home): (Encoder, Option<Home>),
     outbox: &mut mpsc::Receiver<Message>,
+    (takes, beat, asked): (Takes, Instant, &Notify),
     traffic: &Traffic,
 ) -> Ended {
     let (mut messages, mut bytes) = (Vec::new(), Vec::new());
     let mut summaries = 0u64;
+    let mut spoke = Instant::now();
     loop {
         messages.clear();
-        // They come in batches already: see `outbox.rs`.
-        match tokio::time::timeout(ALIVE, outbox.recv_many(&mut messages, BATCH)).await {
-            Err(_) => messages.push(Message::Alive),
-            Ok(0) => return Ended::Over,
-            Ok(_) => {}
+        tokio::select! {
+            biased;
+            // They come in batches already: see `outbox.rs`.
+            taken = outbox.recv_many(&mut messages, BATCH) => if taken == 0 { return Ended::Over },
+            // What it said lately is answer enough.
+            () = asked.notified() => if spoke.elapsed() < ALIVE / 2 { continue } else { messages.push(Message::Alive) },
+            () = tokio::time::sleep_until(due(takes, beat, spoke).into()) => messages.push(Message::Alive),
         }
+        spoke = Instant::now();
         let (mut said, mut contexts, mut untold) = (0, 0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
@@ -263,7 +289,7 @@ async fn speak(
 }
 
 async fn listen(
-    takes: Takes,
+    (takes, asked): (Takes, &Notify),
     (mut reader, mut decoder): (Reader, Decoder),
     agent: Agent,
     (inbox, bell): (&mpsc::Sender<Received>, &Bell),
@@ -282,6 +308,9 @@ async fn listen(
         };
         if let Err(garbage) = decoder.read(content, &mut messages) {
             return garbage.into();
+        }
+        if takes == Takes::Contexts && messages.contains(&Message::Alive) {
+            asked.notify_one();
         }
         let now = Instant::now().checked_sub(busy).unwrap_or_else(Instant::now);
         let Some(wait) = pace.take(now, content.len(), messages.len()) else { return Ended::Flood };
@@ -340,6 +369,21 @@ mod tests {
             }
         }
         assert!(waited > Duration::from_secs(1), "{waited:?}");
+    }
+
+    #[test]
+    fn who_dialled_says_that_it_is_there_at_common_moments() {
+        let beat = Instant::now();
+        for spoke in (0..2000u32).map(|ms| beat + Duration::from_millis(1) * ms) {
+            let at = due(Takes::Summaries, beat, spoke);
+            let wait = at.saturating_duration_since(spoke);
+            assert!(wait > ALIVE / 2 && wait < 2 * ALIVE, "{wait:?}");
+            assert_eq!((at - beat).as_nanos() % ALIVE.as_nanos(), 0);
+            assert_eq!(due(Takes::Contexts, beat, spoke), spoke + UNASKED);
+        }
+        // One after the other, where nothing else is said; the thread may be late.
+        let late = beat + ALIVE + Duration::from_millis(7);
+        assert_eq!(due(Takes::Summaries, beat, late), beat + 2 * ALIVE);
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Asked {
 
     /// Not all that was asked before `now` was seen: of all processes, or of one.
     pub(super) fn lose(&mut self, now: Nanos, tgid: Option<u32>) {
-        let until = now + ASKED;
+        let until = now.saturating_add(ASKED);
         match tgid {
             Some(tgid) if self.blind_by.len() < PROCESSES || self.blind_by.contains_key(&tgid) => {
                 self.blind_by.insert(tgid, until);
@@ -78,7 +78,7 @@ impl Asked {
 
     /// A datagram of a call went `to` another host.
     fn asked(&mut self, question: Question, (slot, tgid): (Slot, u32), at: Nanos, (to, own): (IpAddr, Place)) {
-        let until = at + LEFT;
+        let until = at.saturating_add(LEFT);
         if let Some(call) = self.calls.get_mut(&question).filter(|call| call.until > at) {
             if call.slot == Some(slot) {
                 call.sent += 1;
@@ -106,7 +106,7 @@ impl Asked {
             return None;
         }
         if call.sent == 1 {
-            call.until = at + ASKED;
+            call.until = at.saturating_add(ASKED);
         }
         Some((u8::try_from(call.sent).unwrap_or(u8::MAX), call.to, call.own))
     }
@@ -175,7 +175,7 @@ impl Engine {
         let (unit, read) = match live {
             Some((slot, live)) => {
                 let here = live.caller.is_some() || live.remote_parent.is_some();
-                let until = if waits && !here { now + WAIT } else { 0 };
+                let until = if waits && !here { now.saturating_add(WAIT) } else { 0 };
                 let lookup = Lookup { asker: Asker::Known(to), told: at.nanos, sent: 0 };
                 live.relay = Some(Box::new(Relayed::of_lookup(key, to, until, lookup)));
                 (Some(Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, far: to }), live.start)
