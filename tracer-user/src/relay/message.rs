@@ -350,9 +350,23 @@ impl More {
     }
 }
 
+/// How many messages there are in `bytes`, garbage left out.
+fn count(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let [_, len, rest @ ..] = bytes
+        && let Some(rest) = rest.get(usize::from(*len)..)
+    {
+        bytes = rest;
+        count += 1;
+    }
+    count
+}
+
 impl Decoder {
     /// Reads all messages of `bytes`, which hold whole ones; what was read before garbage is in `found`.
     pub fn read(&mut self, mut bytes: &[u8], found: &mut Vec<Message>) -> Result<(), Garbage> {
+        // At once: growing by and by made the allocator sweep up each time, a sixth of what the relay's thread cost.
+        found.reserve(count(bytes));
         while !bytes.is_empty() {
             let [kind, len, rest @ ..] = bytes else { return Err(Garbage::Short) };
             let (body, rest) = rest.split_at_checked(usize::from(*len)).ok_or(Garbage::Short)?;
