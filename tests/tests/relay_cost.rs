@@ -104,7 +104,7 @@ fn cost() {
         let found = edges(&units, name);
         let each = Reading::of(&hosts, &mut agents).each(before, EDGES * sent);
         say(&format!("{name}: {sent} requests, {rate:.0} a second, {found:?}, {:?}", outcomes(&hosts, &agents)));
-        told(name, rate * EDGES as f64, each);
+        told(name, rate * EDGES as f64, each, idle * agents.len() as f64);
         assert_eq!((found.wrong, found.dangling), (0, 0), "{found:?}");
         assert!(each.bytes <= BYTES * 1.5, "{each:?}");
         assert!(pause.is_zero() || each.in_time / each.matched >= IN_TIME, "{name}: {each:?}");
@@ -127,7 +127,7 @@ fn cost() {
         (now.matched - before.matched >= 0.99 * sent as f64).then_some(now)
     });
     let each = after.each(before, sent);
-    told("one edge", rate, each);
+    told("one edge", rate, each, idle * agents.len() as f64);
     assert!(each.relay <= CPU, "{each:?}");
     assert!(each.bytes <= BYTES, "{each:?}");
     for agent in agents {
@@ -135,11 +135,14 @@ fn cost() {
     }
 }
 
-/// Says and notes what a load cost, at `rate` requests from another host a second.
-fn told(name: &str, rate: f64, each: Reading) {
+/// Says and notes what a load cost, at `rate` requests from another host a second; without one the relay's threads of all
+/// agents take `idle` ms a second.
+fn told(name: &str, rate: f64, each: Reading, idle: f64) {
     let what = |what: &str| format!("relay, {name} ({rate:.0} a second): {what} for a request from another host");
     figure(&what("bytes"), &format!("{:.0}", each.bytes));
     figure(&what("µs of CPU of its threads at both ends"), &format!("{:.2}", each.relay));
+    let more = each.relay - idle * 1e3 / rate;
+    figure(&what("µs of CPU of its threads at both ends beyond that of idle sessions"), &format!("{more:.2}"));
     figure(&what("µs of CPU of both agents in all"), &format!("{:.2}", each.all));
     let share = 100.0 * each.in_time / each.matched;
     figure(&format!("relay, {name}: requests that knew their caller within 20 ms"), &format!("{share:.2} %"));
