@@ -383,6 +383,7 @@ impl Common {
                     // Two that say the same number are two all the same.
                     let number = self.state.hasher.hash_one((session.agent.number, &place)).max(1);
                     session.agent.number = number;
+                    session.beat = self.begun;
                     let (agent, addresses) = (session.agent.clone(), std::mem::take(&mut session.addresses));
                     let mut stand =
                         Stand { agent: number, dialled: true, up: true, forwards: session.forwards, addresses };
@@ -443,7 +444,6 @@ impl Common {
         let own = stream.local_addr().map_err(Broken::Io)?.ip().to_canonical();
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
         session.addresses.insert(0, far.ip());
-        session.beat = self.begun;
         session.home = self.netns.map(|netns| Home { netns, own });
         Ok(session)
     }
