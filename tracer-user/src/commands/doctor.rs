@@ -153,7 +153,7 @@ impl Report {
         });
         let programs = self.programs.iter().map(|p| {
             json!({
-                "program": p.program, "hook": p.hook, "attached": p.missing.is_none(), "missing": p.missing,
+                "program": p.program, "hook": p.hook, "when": p.when.name(), "attached": p.missing.is_none(), "missing": p.missing,
                 "verified_instructions": p.built.verified, "jited_bytes": p.built.jited,
                 "load_ms": p.built.load.as_secs_f64() * 1e3,
             })

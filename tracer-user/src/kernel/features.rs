@@ -409,7 +409,7 @@ fn hindrances(settings: &Settings) -> Vec<Feature> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::Built;
+    use super::super::load::{Built, When};
     use super::super::probes::PROBES;
     use super::*;
 
@@ -421,7 +421,14 @@ mod tests {
             .chain([(SAMPLER, "perf_event cpu-clock", "no stacks"), (inband::PROGRAM, "cgroup sock_ops", "")])
             .chain([(header::SOCKETS, "cgroup sock_ops", ""), (header::PROGRAM, "sk_msg", "")])
             .filter(|(program, ..)| has(program))
-            .map(|(program, hook, without)| Attached { program, hook, built, missing: None, without })
+            .map(|(program, hook, without)| Attached {
+                program,
+                hook,
+                when: When::Start,
+                built,
+                missing: None,
+                without,
+            })
             .collect()
     }
 

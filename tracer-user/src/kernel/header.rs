@@ -18,7 +18,7 @@ use super::again;
 use super::attachments::Attachments;
 use super::header_selftest::{self, Bench, Verdict};
 use super::inband::{self, InBand};
-use super::load::{Attached, Built, built, chain};
+use super::load::{Attached, Built, When, built, chain};
 use crate::guard::fill::Fill;
 
 /// The program at what is sent, and the one at connections.
@@ -183,7 +183,7 @@ pub(super) fn load(ebpf: &mut Ebpf, wanted: &InBand, attachments: &Attachments) 
             Ok(built) => (*built, None),
             Err(why) => (Built::default(), Some(why.clone())),
         };
-        loaded.attached.push(Attached { program, hook, built, missing, without: WITHOUT });
+        loaded.attached.push(Attached { program, hook, when: When::Asked, built, missing, without: WITHOUT });
     };
     let at_connections = sock_ops(ebpf);
     let mut at_messages = sk_msg(ebpf);

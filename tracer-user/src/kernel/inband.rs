@@ -11,7 +11,7 @@ use tracer_common::tag::THREADS_MAX;
 use super::again;
 use super::attachments::Attachments;
 use super::header::Destination;
-use super::load::{Attached, Built, built, chain};
+use super::load::{Attached, Built, When, built, chain};
 
 /// What is done about contexts in band.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub(super) fn load(
             Ok(built) => (built, None),
             Err(why) => (Built::default(), Some(why)),
         };
-        Attached { program, hook, built, missing, without: WITHOUT }
+        Attached { program, hook, when: When::Asked, built, missing, without: WITHOUT }
     };
     let mut all = Vec::new();
     let places: &[_] = if tracepoints { &TRACEPOINTS } else { &EXITS };

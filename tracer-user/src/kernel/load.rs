@@ -69,6 +69,31 @@ pub enum LoadError {
     Sampler(#[from] SamplerError),
 }
 
+/// From when on a program hangs on its hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From the start.
+    Start,
+    /// Once it is seen to be needed, in a process's own code where that is its place.
+    Needed,
+    /// It does not: another goes on with it.
+    Called,
+    /// From the start, where the settings ask for it.
+    Asked,
+}
+
+impl When {
+    /// As `tracer doctor --json` says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Needed => "needed",
+            Self::Called => "called",
+            Self::Asked => "asked",
+        }
+    }
+}
+
 /// One program as attached, for `doctor` and metrics.
 #[derive(Clone, Debug)]
 pub struct Attached {
@@ -76,6 +101,8 @@ pub struct Attached {
     pub program: &'static str,
     /// What it hangs on.
     pub hook: &'static str,
+    /// From when on.
+    pub when: When,
     /// What the kernel made of it.
     pub built: Built,
     /// Why it is missing, if it is.
@@ -274,6 +301,11 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         let mut entry = Attached {
             program: probe.program,
             hook: name,
+            when: match probe.until {
+                None => When::Start,
+                Some(Until::Called) => When::Called,
+                Some(_) => When::Needed,
+            },
             built: Built::default(),
             missing: None,
             without: probe.without,
@@ -323,6 +355,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     attached.push(Attached {
         program: SAMPLER,
         hook: "perf_event cpu-clock",
+        when: When::Start,
         built,
         missing: None,
         without: "no stacks",

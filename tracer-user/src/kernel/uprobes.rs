@@ -16,7 +16,7 @@ use tracer_common::runtime::UserProbe;
 
 use super::again;
 use super::attachments::{Attachments, Visit};
-use super::load::{Attached, Built, Kernel, built, chain};
+use super::load::{Attached, Built, Kernel, When, built, chain};
 use crate::guard::fill::Fill;
 
 /// Most places at once: each needs a descriptor.
@@ -125,6 +125,7 @@ pub(super) fn load(ebpf: &mut aya::Ebpf) -> Vec<Attached> {
         let mut entry = Attached {
             program: probe.name(),
             hook: probe.place(),
+            when: When::Needed,
             built: Built::default(),
             missing: None,
             without: probe.without(),

@@ -22,7 +22,8 @@ pub(super) struct Hooks {
 const HERTZ: u32 = 99;
 
 impl Hooks {
-    /// Asks the agent which hooks it uses here.
+    /// Asks the agent which hooks it uses here from its start on: what hangs somewhere once it is needed, or because a setting
+    /// asks for it, hangs nowhere in what is measured.
     pub(super) fn of(tracer: &Path) -> Result<Self> {
         let text = shell::output(Command::new(tracer).args(["doctor", "--json"]))?;
         let hooks = attached(&text).context("`tracer doctor --json` names no programs")?;
@@ -32,8 +33,6 @@ impl Hooks {
         for (program, hook) in hooks {
             if hook.starts_with("perf_event") {
                 found.samples = true;
-            } else if hook.starts_with("uprobe ") || hook.starts_with("uretprobe ") {
-                // In processes of some runtimes only, none of which is measured here.
             } else if let Some(id) = ids.get(&(true, hook.as_bytes())) {
                 found.programs.push((Place::Tracepoint, *id));
             } else if let Some(id) = ids.get(&(false, hook.as_bytes())) {
@@ -52,12 +51,12 @@ impl Hooks {
     }
 }
 
-/// Programs and hooks in what `tracer doctor --json` prints.
+/// Programs and hooks in what `tracer doctor --json` prints, of those that hang there from the start.
 fn attached(text: &str) -> Option<Vec<(String, String)>> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let mut hooks = Vec::new();
     for program in report["programs"].as_array()? {
-        if program["attached"].as_bool()? {
+        if program["attached"].as_bool()? && program["when"].as_str()? == "start" {
             hooks.push((program["program"].as_str()?.to_owned(), program["hook"].as_str()?.to_owned()));
         }
     }
@@ -91,9 +90,10 @@ mod tests {
 
     #[test]
     fn hooks_are_those_that_are_attached() {
-        let text = r#"{"kernel":"6","programs":[{"program":"tx","hook":"sock_send_length","attached":true},
-            {"program":"rx","hook":"gone","attached":false},
-            {"program":"sample","hook":"perf_event cpu-clock","attached":true}]}"#;
+        let text = r#"{"kernel":"6","programs":[{"program":"tx","hook":"sock_send_length","when":"start","attached":true},
+            {"program":"rx","hook":"gone","when":"start","attached":false},
+            {"program":"header","hook":"sk_msg","when":"asked","attached":true},
+            {"program":"sample","hook":"perf_event cpu-clock","when":"start","attached":true}]}"#;
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let wanted = vec![pair("tx", "sock_send_length"), pair("sample", "perf_event cpu-clock")];
         assert_eq!(attached(text), Some(wanted));
