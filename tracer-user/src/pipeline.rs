@@ -61,6 +61,8 @@ pub trait UnitWriter {
     fn clock(&mut self, wall_offset: i64);
     /// Units that could not be written.
     fn dropped(&self) -> u64;
+    /// There are no more: writes what is left, and waits for that.
+    fn finish(&mut self);
 }
 
 /// How long a process whose first thread ended is remembered, nanoseconds.
@@ -504,7 +506,7 @@ impl Pipeline {
         self.expire(true);
         // Whoever waits for what they have left sees that no more comes.
         for mut writer in std::mem::take(&mut self.writers) {
-            writer.flush();
+            writer.finish();
             self.not_written += writer.dropped();
         }
     }

@@ -33,7 +33,7 @@ use crate::kernel::skips::Skips;
 use crate::model::HostBooks;
 use crate::otlp::Export;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::{Kind, Writer};
+use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State, told};
 use crate::transactions::losses;
 
@@ -100,6 +100,8 @@ pub(super) struct Agent {
     pub(super) losses: Noticed,
     pub(super) export: Option<Export>,
     pub(super) saver: Option<Saver>,
+    /// What waits for the files that are written.
+    pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
     pub(super) relaying: Option<Relaying>,
     /// Tells own sockets from others where only those are traced.
@@ -394,10 +396,20 @@ impl Agent {
             runtimes: self.finder.as_ref().map_or_else(Fill::default, Finder::fill),
             user_probes: self.kernel.user_fill(),
             header_connections: self.kernel.headers.as_ref().map_or_else(Fill::default, Headers::fill),
+            file_bytes: self.files(),
             otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
         }
+    }
+
+    /// Bytes that wait for disks.
+    fn files(&self) -> Fill {
+        let sum = |sum: Fill, waiting: &Waiting| {
+            let Fill { entries, limit, reached } = waiting.fill();
+            Fill { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
+        };
+        self.files.iter().fold(Fill::default(), sum)
     }
 
     /// Once a second: expiry, the host's books, losses, own cost.
@@ -414,7 +426,7 @@ impl Agent {
         if let Some(recorder) = &mut self.recorder {
             recorder.frame(Kind::Tick, &now.to_ne_bytes());
             recorder.flush();
-            pipeline.metrics.set_lost("records_not_written", recorder.dropped);
+            pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
         self.count_relayed(pipeline);

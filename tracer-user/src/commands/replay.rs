@@ -34,7 +34,7 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
     let origin = reader.origin.clone();
     let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
     if let Some(path) = &options.transactions {
-        pipeline.write_units(Box::new(Lines::create(path, origin.wall_offset, &origin.host)?));
+        pipeline.write_units(Box::new(Lines::create(path, origin.wall_offset, &origin.host)?.in_time()));
     }
     let ended = frames(&mut reader, &mut pipeline);
     pipeline.finish();

@@ -73,8 +73,11 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let seed = seed();
     let host = host_name();
     let mut pipeline = Pipeline::new(&config, seed, wall_offset, &host);
+    let mut files = Vec::new();
     if let Some(path) = &options.transactions {
-        pipeline.write_units(Box::new(Lines::create(path, wall_offset, &host)?));
+        let lines = Lines::create(path, wall_offset, &host)?;
+        files.push(lines.waiting());
+        pipeline.write_units(Box::new(lines));
     }
     let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
     let export = match spans {
@@ -94,6 +97,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
         None => None,
     };
+    files.extend(saver.as_ref().map(Saver::waiting));
+    files.extend(recorder.as_ref().map(Writer::waiting));
 
     // The helpers run: the server's threads, and the one that names stacks.
     prioritize_pipeline(&config);
@@ -152,6 +157,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         losses: Noticed::default(),
         export,
         saver,
+        files,
         relaying,
         netns: config_netns,
         finder: Finder::start(extras, attach)

@@ -2,7 +2,7 @@
 //!
 //! A file is named after when it was begun and holds whole lines, one transaction each, in the form of
 //! `/api/v1/transactions/{trace_id}`. A transaction of which more became known later has another line; the last one holds all.
-//! Only files of that name are ever removed.
+//! Only files of that name are ever removed. All of it is done on a thread of its own.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -15,14 +15,14 @@ use serde::Serialize;
 use super::Failure;
 use crate::config::Transactions;
 use crate::pipeline::Pipeline;
-use crate::record::Whole;
+use crate::record::{Behind, Sink, Waiting, Whole, Words};
 use crate::store::UnitView;
 
 const PREFIX: &str = "transactions-";
 const SUFFIX: &str = ".jsonl";
 /// A file is one part of this many of what may lie there, in size and in time: what goes at once when the limit is reached.
 const PARTS: u32 = 16;
-/// Most transactions written in one go: the pipeline waits for it. What is left is written with the next.
+/// Most transactions made lines of in one go: the pipeline waits for it. What is left goes with the next.
 const ROUND: usize = 256;
 
 /// What became of them.
@@ -30,7 +30,7 @@ const ROUND: usize = 256;
 pub(super) struct Counts {
     /// Written.
     pub(super) written: u64,
-    /// Not written because the disk refused.
+    /// Not written because the disk refused, or was too slow.
     pub(super) failed: u64,
     /// Gone from memory before they could be written.
     pub(super) missed: u64,
@@ -45,13 +45,19 @@ impl Counts {
 
 /// Writes them.
 pub(super) struct Saver {
+    files: Behind,
+    /// Not handed over.
+    failed: u64,
+    /// Gone before they could be.
+    missed: u64,
+}
+
+/// The directory.
+struct Files {
     dir: PathBuf,
     max_size: u64,
     max_age: Duration,
     file: Option<Current>,
-    /// The last write failed: said once.
-    failing: bool,
-    counts: Counts,
 }
 
 /// The file being written.
@@ -73,63 +79,76 @@ impl Saver {
         let refused = |error: io::Error| {
             Failure::Running(format!("{}: {error}: transactions cannot be saved there", dir.display()))
         };
-        // Paths of requests can be telling.
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(refused)?;
-        let mut saver = Self {
-            dir: dir.to_owned(),
-            max_size: settings.save_max_size,
-            max_age: settings.save_max_age,
-            file: None,
-            failing: false,
-            counts: Counts::default(),
-        };
-        saver.begin(SystemTime::now()).map_err(refused)?;
-        saver.clean(SystemTime::now());
-        Ok(saver)
+        let files = Files::new(dir, settings).map_err(refused)?;
+        let place = dir.display().to_string();
+        let words = Words { place, what: "transactions", meaning: "are not saved until this passes" };
+        Ok(Self { files: Behind::start(files, words).map_err(refused)?, failed: 0, missed: 0 })
     }
 
-    /// Writes what stands still by now, and removes what is too old or too much.
+    /// Hands over what stands still by now.
     pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
-        self.turn(SystemTime::now());
-        self.write(pipeline, false, ROUND);
+        for _ in 0..ROUND {
+            let Some(line) = self.next(pipeline, false) else { break };
+            self.files.write(line, 1);
+        }
+        self.missed = pipeline.store.unsettled();
     }
 
     /// Writes all that is left: tracing is over.
     pub(super) fn finish(mut self, pipeline: &mut Pipeline) {
-        self.write(pipeline, true, usize::MAX);
+        while let Some(line) = self.next(pipeline, true) {
+            self.files.write_in_time(line, 1);
+        }
+        self.files.finish();
     }
 
-    fn write(&mut self, pipeline: &mut Pipeline, over: bool, most: usize) {
-        let now = SystemTime::now();
-        for _ in 0..most {
-            let Some(units) = pipeline.settled(over) else { break };
+    /// The line of the next transaction.
+    fn next(&mut self, pipeline: &mut Pipeline, over: bool) -> Option<Vec<u8>> {
+        loop {
+            let units = pipeline.settled(over)?;
             let Some(first) = units.first() else { continue };
-            let line = Line { trace_id: &first.trace_id, units: &units };
-            let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut line| {
-                line.push(b'\n');
-                self.append(&line, now)
-            });
-            match written {
-                Ok(()) => {
-                    self.counts.written += 1;
-                    if std::mem::take(&mut self.failing) {
-                        log::warn!("{}: transactions are saved again", self.dir.display());
-                    }
+            match serde_json::to_vec(&Line { trace_id: &first.trace_id, units: &units }) {
+                Ok(mut line) => {
+                    line.push(b'\n');
+                    return Some(line);
                 }
-                Err(error) => {
-                    self.counts.failed += 1;
-                    if !std::mem::replace(&mut self.failing, true) {
-                        log::error!("{}: {error}: transactions are not saved, tracing goes on", self.dir.display());
-                    }
-                }
+                // Memory does not refuse, and the form is our own.
+                Err(_) => self.failed += 1,
             }
         }
-        self.counts.missed = pipeline.store.unsettled();
     }
 
     /// What became of them so far.
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        let Self { files, failed, missed } = self;
+        Counts { written: files.written(), failed: failed + files.dropped(), missed: *missed }
+    }
+
+    /// How much waits to be written.
+    pub(super) fn waiting(&self) -> Waiting {
+        self.files.waiting()
+    }
+}
+
+impl Sink for Files {
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        self.append(line, SystemTime::now())
+    }
+
+    fn rest(&mut self) {
+        self.turn(SystemTime::now());
+    }
+}
+
+impl Files {
+    fn new(dir: &Path, settings: &Transactions) -> io::Result<Self> {
+        // Paths of requests can be telling.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let (max_size, max_age) = (settings.save_max_size, settings.save_max_age);
+        let mut files = Self { dir: dir.to_owned(), max_size, max_age, file: None };
+        files.begin(SystemTime::now())?;
+        files.clean(SystemTime::now());
+        Ok(files)
     }
 
     fn append(&mut self, line: &[u8], now: SystemTime) -> io::Result<()> {
@@ -219,8 +238,8 @@ fn is_ours(file: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn saver(dir: &Path, max_size: u64) -> Saver {
-        Saver::new(dir, &Transactions { save_max_size: max_size, ..Transactions::default() }).unwrap()
+    fn writer(dir: &Path, max_size: u64) -> Files {
+        Files::new(dir, &Transactions { save_max_size: max_size, ..Transactions::default() }).unwrap()
     }
 
     fn files(dir: &Path) -> Vec<(String, u64)> {
@@ -237,12 +256,12 @@ mod tests {
     fn the_directory_stays_within_its_size() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("a/b");
-        let mut saver = saver(&dir, 16_000);
+        let mut writer = writer(&dir, 16_000);
         std::fs::write(dir.join("transactions-mine.txt"), "x").unwrap();
         std::fs::write(dir.join("notes"), vec![0; 50_000]).unwrap();
         let line = [b'x'; 400];
         for _ in 0..400 {
-            saver.append(&line, SystemTime::now()).unwrap();
+            writer.append(&line, SystemTime::now()).unwrap();
         }
         let all = files(&dir);
         let ours: Vec<_> = all.iter().filter(|(name, _)| is_ours(name)).collect();
@@ -255,14 +274,14 @@ mod tests {
     #[test]
     fn old_files_go() {
         let dir = tempfile::tempdir().unwrap();
-        let mut saver = saver(dir.path(), 1 << 30);
+        let mut writer = writer(dir.path(), 1 << 30);
         let begin = SystemTime::now();
-        saver.append(b"a line\n", begin).unwrap();
-        saver.turn(begin + Duration::from_secs(2 * 3600));
-        assert!(saver.file.is_none(), "a file ends after a part of the time");
-        saver.append(b"another\n", begin + Duration::from_secs(2 * 3600)).unwrap();
+        writer.append(b"a line\n", begin).unwrap();
+        writer.turn(begin + Duration::from_secs(2 * 3600));
+        assert!(writer.file.is_none(), "a file ends after a part of the time");
+        writer.append(b"another\n", begin + Duration::from_secs(2 * 3600)).unwrap();
         assert_eq!(files(dir.path()).len(), 2);
-        saver.clean(begin + Duration::from_secs(25 * 3600));
+        writer.clean(begin + Duration::from_secs(25 * 3600));
         assert_eq!(files(dir.path()).len(), 1, "but the newest stays");
     }
 

@@ -7,74 +7,72 @@ use std::path::Path;
 use super::Failure;
 use crate::model::{Names, Unit};
 use crate::pipeline::UnitWriter;
-use crate::record::Whole;
+use crate::record::{Behind, Waiting, Whole, Words};
 use crate::store::show;
 
-/// Lines gathered before they are written, bytes.
+/// Lines gathered before they are handed over, bytes.
 const GATHER: usize = 64 * 1024;
 
 /// Writes units as JSON lines, as `/api/v1/transactions/{trace_id}` shows them.
 ///
-/// The file holds whole lines whatever happens to the disk. When it cannot be written (a full disk) the units are counted, and writing goes on with the first one after there is room again.
+/// The file holds whole lines whatever happens to the disk. When it cannot be written (a full disk), or not as fast as units
+/// come, those are counted, and writing goes on with the first one after there is room again.
 pub(super) struct Lines {
-    path: String,
-    file: Whole<File>,
-    /// Whole lines not yet written, and how many.
+    file: Behind,
+    /// Whole lines not yet handed over, and how many.
     lines: Vec<u8>,
     gathered: u64,
     wall_offset: i64,
     host: String,
-    /// Nothing can be written now; tried again at the next flush.
-    failing: bool,
+    /// Whoever makes units can wait for the disk.
+    has_time: bool,
+    /// Units not handed over.
     dropped: u64,
 }
 
 impl Lines {
-    /// Creates (or empties) the file.
+    /// Creates (or empties) the file, for units that come from the kernel: they do not wait.
     pub(super) fn create(path: &Path, wall_offset: i64, host: &str) -> Result<Self, Failure> {
         let name = path.display().to_string();
-        let file = File::create(path).map_err(|error| Failure::Running(format!("{name}: {error}")))?;
-        Ok(Self {
-            path: name,
-            file: Whole::new(file),
-            lines: Vec::new(),
-            gathered: 0,
-            wall_offset,
-            host: host.into(),
-            failing: false,
-            dropped: 0,
-        })
+        let refused = |error: io::Error| Failure::Running(format!("{name}: {error}"));
+        let file = Whole::new(File::create(path).map_err(refused)?);
+        Self::of(file, &name, wall_offset, host).map_err(refused)
+    }
+
+    /// The same for units that come from a recording: all of them are written.
+    pub(super) fn in_time(self) -> Self {
+        Self { has_time: true, ..self }
+    }
+
+    fn of(file: Whole<File>, name: &str, wall_offset: i64, host: &str) -> io::Result<Self> {
+        let words = Words { place: name.into(), what: "units", meaning: "are not written until this passes" };
+        let file = Behind::start(file, words)?;
+        let (lines, host) = (Vec::new(), host.into());
+        Ok(Self { file, lines, gathered: 0, wall_offset, host, has_time: false, dropped: 0 })
+    }
+
+    /// How much waits to be written.
+    pub(super) fn waiting(&self) -> Waiting {
+        self.file.waiting()
     }
 
     fn write(&mut self) {
         if self.lines.is_empty() {
             return;
         }
-        match self.file.write(&self.lines) {
-            Ok(()) => {
-                if self.failing {
-                    self.failing = false;
-                    log::warn!("{}: units are written again; {} were not", self.path, self.dropped);
-                }
-            }
-            Err(error) => self.fail(&error),
-        }
-        self.lines.clear();
-        self.gathered = 0;
-    }
-
-    fn fail(&mut self, error: &io::Error) {
-        self.dropped += self.gathered;
-        if !self.failing {
-            self.failing = true;
-            log::error!("{}: {error}: units are not written until this passes, tracing goes on", self.path);
+        let (lines, gathered) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.gathered));
+        if self.has_time {
+            self.file.write_in_time(lines, gathered);
+        } else {
+            self.file.write(lines, gathered);
         }
     }
 }
 
 impl UnitWriter for Lines {
     fn unit(&mut self, names: &Names, unit: &Unit) {
-        if self.failing && self.gathered > 0 {
+        let failing = self.file.is_failing();
+        if failing && self.gathered > 0 {
             // One is enough to find out whether there is room again.
             self.dropped += 1;
             return;
@@ -89,7 +87,7 @@ impl UnitWriter for Lines {
         }
         self.lines.push(b'\n');
         self.gathered += 1;
-        if self.lines.len() >= GATHER && !self.failing {
+        if self.lines.len() >= GATHER && !failing {
             self.write();
         }
     }
@@ -103,13 +101,12 @@ impl UnitWriter for Lines {
     }
 
     fn dropped(&self) -> u64 {
-        self.dropped
+        self.dropped + self.file.dropped()
     }
-}
 
-impl Drop for Lines {
-    fn drop(&mut self) {
+    fn finish(&mut self) {
         self.write();
+        self.file.finish();
     }
 }
 
@@ -119,17 +116,21 @@ mod tests {
     use std::os::unix::fs::FileTypeExt;
 
     #[test]
-    fn a_full_disk_is_counted_and_said_once() {
+    fn a_full_disk_is_counted() {
         let full = Path::new("/dev/full");
         assert!(std::fs::metadata(full).unwrap().file_type().is_char_device());
         let file = File::options().write(true).open(full).unwrap();
-        let mut lines = Lines::create(Path::new("/dev/null"), 0, "host").unwrap();
-        lines.file = Whole::new(file);
+        let mut lines = Lines::of(Whole::new(file), "full", 0, "host").unwrap();
         for turn in 1..=3u64 {
             lines.lines.extend_from_slice(b"{}\n");
             lines.gathered = 1;
             lines.flush();
-            assert_eq!((lines.failing, lines.dropped()), (true, turn));
+            while lines.dropped() < turn {
+                std::thread::yield_now();
+            }
+            assert_eq!((lines.file.is_failing(), lines.dropped()), (true, turn));
         }
+        lines.finish();
+        assert_eq!(lines.dropped(), 3);
     }
 }

@@ -131,6 +131,8 @@ fills! {
         user_probes,
         /// Connections whose requests get headers.
         header_connections,
+        /// Bytes that wait to be written to files.
+        file_bytes,
         /// Units of work that wait to be sent as spans.
         otlp_queue,
         /// Questions of the console that wait for the pipeline.
@@ -162,12 +164,13 @@ mod tests {
             runtimes: fill(5),
             user_probes: fill(6),
             header_connections: fill(10),
+            file_bytes: fill(11),
             otlp_queue: fill(7),
             http_jobs: fill(8),
             http_connections: fill(9),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[9]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 10);
+        assert_eq!((all[0], all[10]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 11);
     }
 }

@@ -140,6 +140,9 @@ impl UnitWriter for Exporter {
     fn dropped(&self) -> u64 {
         0
     }
+
+    /// [`Export::finish`] waits.
+    fn finish(&mut self) {}
 }
 
 /// Sends what comes until nobody can put anything into the queue any more.

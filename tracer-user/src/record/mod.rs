@@ -4,6 +4,7 @@
 //! bytes. Kernel records are in the byte order of the machine, which the header says. Files hold heads of messages as
 //! they were on the wire: they are created with mode 0600 and never overwritten.
 
+mod behind;
 mod whole;
 
 use std::fs::{File, OpenOptions};
@@ -11,6 +12,7 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+pub use behind::{Behind, Sink, Waiting, Words};
 pub use whole::Whole;
 
 const MAGIC: &[u8; 8] = b"TRACERF\x04";
@@ -100,13 +102,30 @@ pub enum RecordError {
 #[derive(Debug)]
 pub struct Writer {
     path: String,
-    file: Whole<File>,
-    /// Whole frames not yet written, and how many.
+    file: Behind,
+    /// Whole frames not yet handed over, and how many.
     frames: Vec<u8>,
     gathered: u64,
     failed: bool,
-    /// Frames that are not in the file.
-    pub dropped: u64,
+    /// Frames not handed over.
+    dropped: u64,
+}
+
+/// A file to which nothing is added after a failure.
+struct Unbroken {
+    file: Whole<File>,
+    broken: bool,
+}
+
+impl Sink for Unbroken {
+    fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        if self.broken {
+            return Err(io::Error::other("a recording has no holes"));
+        }
+        let written = self.file.write(piece);
+        self.broken = written.is_err();
+        written
+    }
 }
 
 impl Writer {
@@ -125,6 +144,8 @@ impl Writer {
         header.push(host.len() as u8);
         header.extend(host);
         file.write(&header).map_err(io)?;
+        let words = Words { place: name.clone(), what: "recording", meaning: "has stopped" };
+        let file = Behind::start(Unbroken { file, broken: false }, words).map_err(io)?;
         Ok(Self { path: name, file, frames: Vec::new(), gathered: 0, failed: false, dropped: 0 })
     }
 
@@ -144,26 +165,38 @@ impl Writer {
         }
     }
 
-    /// Writes what was gathered.
+    /// Hands over what was gathered; does not wait until it is written.
     pub fn flush(&mut self) {
-        if self.failed || self.frames.is_empty() {
+        self.failed |= self.file.is_failing();
+        if self.frames.is_empty() {
             return;
         }
-        if let Err(error) = self.file.write(&self.frames) {
-            self.failed = true;
-            self.dropped += self.gathered;
-            log::error!("{}: {error}: recording has stopped, tracing goes on", self.path);
+        let (frames, gathered) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.gathered));
+        if self.failed {
+            self.dropped += gathered;
+        } else {
+            self.failed = !self.file.write(frames, gathered);
         }
-        self.frames.clear();
-        self.gathered = 0;
+    }
+
+    /// Frames that are not in the file.
+    pub fn dropped(&self) -> u64 {
+        self.dropped + self.file.dropped()
+    }
+
+    /// How much waits to be written.
+    pub fn waiting(&self) -> Waiting {
+        self.file.waiting()
     }
 
     /// Ends the file.
     pub fn finish(mut self) -> Result<(), RecordError> {
         self.frame(Kind::End, &[]);
         self.flush();
-        if self.failed {
-            let source = io::Error::other(format!("recording had stopped before, {} frames are missing", self.dropped));
+        self.file.finish();
+        if self.dropped() > 0 {
+            let why = format!("recording had stopped before, {} frames are missing", self.dropped());
+            let source = io::Error::other(why);
             return Err(RecordError::Io { path: self.path.clone(), source });
         }
         Ok(())

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
+use super::behind::Sink;
+
 /// A file that is appended to in whole pieces: a piece that does not fit is taken back.
 #[derive(Debug)]
 pub struct Whole<W> {
@@ -28,6 +30,12 @@ impl Whole<File> {
             let _ = self.out.set_len(self.length).and_then(|()| self.out.seek(SeekFrom::Start(self.length)));
         }
         written
+    }
+}
+
+impl Sink for Whole<File> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.write(piece)
     }
 }
 
