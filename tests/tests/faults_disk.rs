@@ -1,5 +1,8 @@
-//! A full disk: what is written stays readable, what is not is counted, tracing goes on.
+//! A full disk: what is written stays readable, what is not is counted, tracing goes on. And one that stalls: tracing goes
+//! on, and what was to be written is, once it moves.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -108,4 +111,54 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let mut figures = Figures::of("disk full", format!("{} KiB", faults::size(1024, 16384)));
     figures.loaded(&loaded).growth(before, after).attached(bpf::left(&held));
     figures.note(format!("{written} units written, {counted} counted as not written, {lost} operations lost")).finish();
+}
+
+/// A pipe that nobody reads takes some and then nothing, as a disk that stalls does.
+#[test]
+fn a_disk_that_stalls_holds_up_nothing() {
+    let Some(_turn) = begin("faults_disk", &["cc", "mkfifo"]) else { return };
+    let dir = scratch();
+    let server = Server::c("origin", dir.path());
+    let port = server.address.port().to_string();
+    let config = dir.path().join("tracer.toml");
+    // A pipeline that waited would be found out within this time.
+    std::fs::write(&config, "[watchdog]\nstall = \"2s\"\n").expect("a configuration");
+    let file = dir.path().join("units.ndjson");
+    assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
+    // Without O_NONBLOCK it would wait for a writer.
+    let pipe = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&file).expect("a pipe");
+    let arguments = ["--hertz", "0", "--port", &port, "--config", config.to_str().expect("a path")];
+    let mut agent = Agent::launch_writing("agent", dir.path(), &file, &arguments, |_| ()).ready();
+
+    let plans = faults::plans("stalled", 4, 500);
+    load::run(server.address, plans.clone());
+    let sent = plans.iter().map(Vec::len).sum::<usize>();
+    let traced = |agent: &Agent| -> u64 {
+        let classes = agent.json("/api/v1/classes");
+        classes["classes"].as_array().expect("classes").iter().filter_map(|class| class["count"].as_u64()).sum()
+    };
+    wait("every request to be traced", Duration::from_secs(30), || (traced(&agent) >= 2 * sent as u64).then_some(()));
+    let waiting = |agent: &Agent| agent.metrics().sum("tracer_fill_entries", &[("what", "file_bytes")]);
+    let waits =
+        wait("units to wait", Duration::from_secs(10), || Some(waiting(&agent)).filter(|bytes| *bytes > 100_000.0));
+    // Longer than a pipeline may stand still.
+    std::thread::sleep(Duration::from_secs(3));
+    load::run(server.address, faults::plans("meanwhile", 2, 20));
+    wait("more to be traced", Duration::from_secs(10), || (traced(&agent) >= 2 * sent as u64 + 80).then_some(()));
+    assert!(not_written(&agent, "units_not_written") < 0.5, "all of it has room");
+
+    // It moves again.
+    // SAFETY: a descriptor of this test's; it blocks from here on.
+    assert_eq!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&pipe), libc::F_SETFL, 0) }, 0);
+    let reader = std::thread::spawn(move || {
+        let lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        lines.filter(|line| line.contains("/stalled/") || line.contains("/meanwhile/")).count()
+    });
+    wait("nothing to wait", Duration::from_secs(10), || (waiting(&agent) < 0.5).then_some(()));
+    assert!(agent.process().ended().is_none());
+    let ended = agent.end(libc::SIGTERM);
+    assert!(ended.status.success(), "{}", ended.said);
+    let read = reader.join().expect("a reader");
+    assert_eq!(read, 2 * sent + 80, "every unit is in the file");
+    say(&format!("disk stalled: {waits} bytes waited, {read} units written"));
 }

@@ -172,7 +172,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!(!back || said.rfind("load is shed less") > places.last().copied(), "{said}");
 }
 
-/// A file that takes bytes until it is full and is never read: what a log pipeline that hangs looks like.
+/// A file that takes bytes until it is full and is never read: what a disk that stalls looks like.
 fn fifo(path: &Path) -> std::fs::File {
     let name = std::ffi::CString::new(path.to_str().expect("a path")).expect("a path");
     // SAFETY: a valid string.
@@ -181,14 +181,51 @@ fn fifo(path: &Path) -> std::fs::File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("the fifo")
 }
 
+/// Stops the first thread of a child, which is the agent's pipeline, wherever it waits in the kernel: it is stuck, and the
+/// others are not. Until it is killed.
+fn hold(pid: u32) {
+    let request = |request: libc::c_uint| {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: requests that take no memory.
+        let done = unsafe { libc::ptrace(request, pid as libc::pid_t, none, none) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    request(libc::PTRACE_SEIZE);
+    wait("the pipeline to be stopped where it waits", Duration::from_secs(10), || {
+        request(libc::PTRACE_INTERRUPT);
+        let mut status = 0;
+        // SAFETY: an int.
+        assert_eq!(unsafe { libc::waitpid(pid as libc::pid_t, &raw mut status, libc::__WALL) }, pid as libc::pid_t);
+        assert!(libc::WIFSTOPPED(status), "{status:x}");
+        // Elsewhere it may hold what the others need to say that it stands still.
+        let at = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("a process");
+        let number = at.split(' ').next().and_then(|number| number.parse::<i64>().ok());
+        let waits = number.is_some_and(|number| WAITS.contains(&number));
+        if !waits {
+            request(libc::PTRACE_CONT);
+        }
+        waits.then_some(())
+    });
+}
+
+/// System calls in which the pipeline waits.
+const WAITS: &[libc::c_long] = &[
+    libc::SYS_ppoll,
+    libc::SYS_epoll_pwait,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_restart_syscall,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+];
+
 #[test]
 fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     let Some(_turn) = begin("limits_watchdog", &["cc"]) else { return };
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let before = bpf::programs();
-    // The agent writes its units there, and at some point waits for somebody to read them.
-    let reader = fifo(&dir.path().join("agent.ndjson"));
     let stall = 3;
     let config = config(dir.path(), &format!("[watchdog]\nstall = \"{stall}s\"\n"));
     let port = server.address.port().to_string();
@@ -206,7 +243,7 @@ fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     assert_eq!(agent.process().ended(), None);
     assert_eq!(http::get(agent.listen, "/healthz").expect("console").status, 200);
 
-    // 64 KiB of units, and it is stuck.
+    hold(agent.process().pid());
     let begun = Instant::now();
     let load = std::thread::spawn({
         let address = server.address;
@@ -232,7 +269,6 @@ fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     assert!(bad == 0 && good > 100, "traced programs noticed");
     assert!(detached >= Duration::from_secs(stall) && detached < Duration::from_secs(stall + 3), "{detached:?}");
     wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
-    drop(reader);
 }
 
 #[test]
