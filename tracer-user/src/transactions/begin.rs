@@ -97,6 +97,7 @@ impl Engine {
             cause: Cause::none("no request held"),
             lent: None,
             passed_on: false,
+            read_as: op.map_or(0, |during| during.op.entity),
             tie: None,
             helped: SmallVec::new(),
             sole: false,

@@ -235,6 +235,8 @@ pub struct Live {
     pub lent: Option<Box<Answer>>,
     /// Client side: another task sent by its connection since, so its own serves no connection.
     pub passed_on: bool,
+    /// The task whose operation it begins with, as records say it; 0 = none, or not known which.
+    pub read_as: u64,
     /// What it is tied to, where an event loop whose callbacks are told apart did it.
     pub tie: Option<Tie>,
     /// Server side: calls of other threads that may be its.

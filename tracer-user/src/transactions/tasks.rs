@@ -101,9 +101,13 @@ impl Engine {
             let evidence = if cause.candidate.is_none() && !cause.alone { UNKNOWN } else { cause.evidence };
             return Cause { tasked: true, grouped: true, evidence, ..cause };
         }
-        // A goroutine goes on on any thread.
-        let several =
-            is_unique(during.op.entity) || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+        // A goroutine goes on on any thread; and a loop may be at a task whose request was not seen, or not understood, while
+        // the only one that was waits for its turn: its word is good for the task that read that one.
+        let of_reader = |slot: Slot| self.units.get(slot).is_some_and(|live| live.read_as == during.op.entity);
+        let told_of = during.holder.or(opener.map(|(slot, _)| slot));
+        let several = is_unique(during.op.entity)
+            || (is_named(during.op.entity) && !told_of.is_none_or(of_reader))
+            || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // What its thread did before says nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))
