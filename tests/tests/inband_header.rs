@@ -412,3 +412,40 @@ fn tls_and_upgraded_connections_of_programs_are_left_alone() {
     assert_eq!(counted("injected"), 0, "{}", caller.text("/metrics"));
     caller.stop();
 }
+
+#[test]
+fn senders_that_lend_their_memory_are_left_alone() {
+    let programs = ["ip", "nft", "nsenter", "python3"];
+    let Some(_turn) = begin("senders_that_lend_their_memory_are_left_alone", &programs) else { return };
+    let dir = scratch();
+    let hosts = Hosts::new(2, PLAIN);
+    let recorded = Recorded::default();
+    origin(&hosts, &recorded);
+    let (caller, once) = caller(&hosts, dir.path());
+    let python = find("python3").expect("python3");
+    let (script, own) = (source("header_lent.py").display().to_string(), hosts.own(2).to_string());
+    let counted = |name: &str| outcome(&hosts, &caller, name);
+    let mut told = Vec::new();
+    for (connections, (when, length)) in
+        [("before", 200_000), ("before", 4_000_000), ("later", 4_000), ("after", 200_000)].into_iter().enumerate()
+    {
+        let of = |port: u16| {
+            let words = [own.clone(), port.to_string(), when.into(), length.to_string(), "8".into()];
+            // It checks that each of its sends is said to be done with once.
+            run(&hosts, dir.path(), &format!("{when}-{port}"), &python, &[&[script.clone()][..], &words].concat());
+            taken(&recorded, port)
+        };
+        let (plain, chosen) = (of(OTHER), of(CHOSEN));
+        let (rest, requests) = without(&chosen[0]);
+        assert!(plain[0] == rest, "{when}: other bytes");
+        let put = requests.iter().filter(|(_, put)| put.is_some()).count();
+        // Nothing is lent yet with the first request of `later`.
+        assert_eq!(put, usize::from(when == "later"), "{when}: {requests:?}");
+        let left = 1 + connections as u64 - u64::from(once && connections >= 2);
+        wait("the connection to be counted", Duration::from_secs(10), || (counted("zerocopy") == left).then_some(()));
+        told.push(format!("{when}: {} of {length} bytes", requests.len()));
+    }
+    assert_eq!(counted("connections_taken"), 2, "those that lend from before are not taken");
+    figure("inband_header_lent", &format!("each send done with once; {}", told.join(", ")));
+    caller.stop();
+}

@@ -95,10 +95,21 @@ pub(crate) fn header(ctx: SkMsgContext) -> u32 {
     }
     // SAFETY: not null; whoever sends holds the socket's lock.
     let heads = unsafe { &mut *heads };
+    let Some(tcp) = SockPtr(sk).tcp() else { return sk_action::SK_PASS };
+    if tcp.lends() {
+        // The kernel says once for each piece that it is done with it, and the owner counts sends.
+        // SAFETY: the context is the helper's, and this a member of it. No room for one piece: it goes as it is.
+        unsafe { bpf_msg_pull_data(ctx.msg, 0, (*ctx.msg).size, 0) };
+        if heads.state < HEADS_OVER {
+            heads.state = HEADS_OVER;
+            count(Outcome::ZeroCopy);
+        }
+        return sk_action::SK_PASS;
+    }
     if heads.state >= HEADS_OVER {
         return sk_action::SK_PASS;
     }
-    match follow(ctx.msg, sk, heads) {
+    match follow(ctx.msg, sk, tcp, heads) {
         Ok(()) => sk_action::SK_PASS,
         Err(Stop::Over(why)) => {
             heads.state = HEADS_OVER;
@@ -128,10 +139,9 @@ impl From<Outcome> for Stop {
 
 /// Some bytes are sent.
 #[inline(always)]
-fn follow(msg: *mut sk_msg_md, sk: *mut c_void, heads: &mut Heads) -> Result<(), Stop> {
+fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> Result<(), Stop> {
     // SAFETY: a member of the context.
     let size = unsafe { (*msg).size };
-    let tcp = SockPtr(sk).tcp().ok_or(Outcome::LostTrack)?;
     let start = tcp.write_seq();
     if heads.state == HEADS_FOLLOWED {
         if start != heads.next {
@@ -395,6 +405,9 @@ fn connected(ops: *mut bpf_sock_ops) {
     let Some(tcp) = SockPtr(sk).tcp() else { return };
     if control() & NO_BLOCKING != 0 && tcp.blocks() {
         return count(Outcome::Blocking);
+    }
+    if tcp.lends() {
+        return count(Outcome::ZeroCopy);
     }
     // What a connection's SYN carried has passed unseen.
     if tcp.bytes_acked() > SYN || tcp.write_seq() != tcp.snd_una() {
