@@ -1,4 +1,5 @@
-//! Headers on connections that are kept, on whatever kernel this runs: in guests, too, which have neither `ip` nor `nft`.
+//! Headers on connections that are kept, and on those whose owner lends the kernel memory, on whatever kernel this runs: in
+//! guests, too, which have neither `ip` nor `nft`.
 //!
 //! The truth is the same program's bytes to another port, which is no destination. Client, server and agent are in a network
 //! namespace of the test's own, by its loopback. Kernels whose self-test finds FIONREAD disturbed give a header to the first
@@ -9,6 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::source;
-use tracer_tests::{begin, bpf, figure, find, scratch, truth, wait};
+use tracer_tests::{begin, bpf, figure, find, say, scratch, truth, wait};
 
 /// Port of the destination, and of the same origin that is none.
 const CHOSEN: u16 = 18_610;
@@ -31,19 +33,32 @@ const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 /// What came on each connection, by port, in the order they were accepted.
 type Recorded = Arc<Mutex<HashMap<u16, Vec<Arc<Mutex<Vec<u8>>>>>>>;
 
-/// From here on this thread, and what it starts, is in a network namespace of its own with a loopback.
-fn own_namespace() {
-    // SAFETY: plain system calls; the request's name and flags are as long as they are said to be.
-    unsafe {
-        assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0, "unshare: {}", std::io::Error::last_os_error());
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        let done = libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request);
-        assert_eq!(done, 0, "loopback: {}", std::io::Error::last_os_error());
-        libc::close(socket);
+/// This thread, and what it starts, is in a network namespace of its own with a loopback.
+struct Apart(File);
+
+impl Apart {
+    fn new() -> Self {
+        let home = File::open("/proc/thread-self/ns/net").expect("a namespace");
+        // SAFETY: plain system calls; the request's name and flags are as long as they are said to be.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0, "unshare: {}", std::io::Error::last_os_error());
+            let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+            let mut request: libc::ifreq = std::mem::zeroed();
+            request.ifr_name[0] = b'l' as libc::c_char;
+            request.ifr_name[1] = b'o' as libc::c_char;
+            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+            let done = libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request);
+            assert_eq!(done, 0, "loopback: {}", std::io::Error::last_os_error());
+            libc::close(socket);
+        }
+        Self(home)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of a namespace.
+        unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
     }
 }
 
@@ -121,32 +136,48 @@ fn taken(recorded: &Recorded, port: u16) -> Vec<Vec<u8>> {
     all.iter().map(|one| one.lock().expect("a lock").clone()).collect()
 }
 
+/// An agent that writes headers, and whether it does so for the first request of a connection only.
+fn traced(dir: &Path) -> (Agent, bool) {
+    let destination = format!("127.0.0.1:{CHOSEN}");
+    let agent = Agent::start(dir, &["--own-netns", "--hertz", "0", "--inband-header", &destination]);
+    let once = agent.said().contains("only the first request of each connection");
+    (agent, once)
+}
+
+/// Runs a script to its end; it checks every answer.
+fn run(dir: &Path, script: &str, port: u16, words: &[&str]) {
+    let mut command = Command::new(find("python3").expect("python3"));
+    command.arg(source(script)).args(["127.0.0.1", &port.to_string()]).args(words);
+    let mut client = Process::start("client", &mut command, &dir.join(format!("client-{port}.log")));
+    let status = client.wait(Duration::from_secs(240));
+    assert!(status.success(), "{script} {words:?}: {status}: {}", client.said());
+}
+
+fn count(agent: &Agent, outcome: &str) -> usize {
+    agent.metrics().sum("tracer_inband_header_total", &[("outcome", outcome)]) as usize
+}
+
 #[test]
 fn every_request_on_kept_connections_gets_one() {
     let Some(_turn) = begin("every_request_on_kept_connections_gets_one", &["python3"]) else { return };
     let dir = scratch();
-    let home = File::open("/proc/thread-self/ns/net").expect("a namespace");
-    own_namespace();
+    let _apart = Apart::new();
+    // So little that the kernel takes long bodies in parts only.
+    std::fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 65536").expect("tcp_wmem");
     let recorded = Recorded::default();
     origin(&recorded);
-    let destination = format!("127.0.0.1:{CHOSEN}");
-    let mut agent = Agent::start(dir.path(), &["--own-netns", "--hertz", "0", "--inband-header", &destination]);
-    let once = agent.said().contains("only the first request of each connection");
+    let (mut agent, once) = traced(dir.path());
     let held = bpf::held(agent.process().pid());
 
     let all = if truth::full() { 10_000 } else { 1_200 };
     let rounds = all / CONNECTIONS;
-    let run = |port: u16| {
-        let mut command = Command::new(find("python3").expect("python3"));
-        command.arg(source("header_kept.py")).args(["127.0.0.1", &port.to_string()]);
-        command.args([CONNECTIONS.to_string(), rounds.to_string()]);
-        let name = format!("client-{port}");
-        let mut client = Process::start(&name, &mut command, &dir.path().join(format!("{name}.log")));
-        let status = client.wait(Duration::from_secs(240));
-        assert!(status.success(), "requests failed: {status}: {}", client.said());
+    let of = |port: u16| {
+        run(dir.path(), "header_kept.py", port, &[&CONNECTIONS.to_string(), &rounds.to_string()]);
         taken(&recorded, port)
     };
-    let (plain, changed) = (run(OTHER), run(CHOSEN));
+    let (plain, changed) = (of(OTHER), of(CHOSEN));
+    let left = |name: &str| format!("{name} {}", count(&agent, name));
+    say(&["injected", "present", "busy", "chunked", "lost_track", "pipelined"].map(left).join(", "));
     assert_eq!((plain.len(), changed.len()), (2 * CONNECTIONS, 2 * CONNECTIONS));
 
     let mut put: HashMap<String, String> = HashMap::new();
@@ -175,13 +206,11 @@ fn every_request_on_kept_connections_gets_one() {
     );
     agent.stop();
     assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
-    // SAFETY: a descriptor of a namespace.
-    assert_eq!(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
 }
 
 /// The counters add up to what came.
 fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
-    let count = |name: &str| agent.metrics().sum("tracer_inband_header_total", &[("outcome", name)]) as usize;
+    let count = |name: &str| count(agent, name);
     wait("all connections to be left", Duration::from_secs(20), || {
         (count("connections_left") == 2 * CONNECTIONS).then_some(())
     });
@@ -229,4 +258,39 @@ fn named(agent: &Agent, put: &HashMap<String, String>) {
     }
     let none = agent.metrics().sum("tracer_inband_total", &[("outcome", "unmatched")]);
     assert_eq!(none as usize, 0, "contexts of no call");
+}
+
+#[test]
+fn senders_that_lend_their_memory_are_left_alone() {
+    let Some(_turn) = begin("senders_that_lend_their_memory_are_left_alone", &["python3"]) else { return };
+    let dir = scratch();
+    let _apart = Apart::new();
+    let recorded = Recorded::default();
+    origin(&recorded);
+    let (agent, once) = traced(dir.path());
+    let mut told = Vec::new();
+    let (mut left, mut joined) = (0, 0);
+    for (when, length) in [("before", 200_000), ("before", 4_000_000), ("later", 4_000), ("after", 200_000)] {
+        let of = |port: u16| {
+            // It checks that each of its sends is said to be done with once.
+            run(dir.path(), "header_lent.py", port, &[when, &length.to_string(), "8"]);
+            taken(&recorded, port)
+        };
+        let (plain, chosen) = (of(OTHER), of(CHOSEN));
+        let (plain, chosen) = (requests(&plain[0]), requests(&chosen[0]));
+        assert!(plain.iter().map(|meant| &meant.1).eq(chosen.iter().map(|came| &came.1)), "{when}: other bytes");
+        let put: Vec<&str> = chosen.iter().filter(|came| came.2.is_some()).map(|came| came.0.as_str()).collect();
+        // With the first request of `later` nothing is lent yet.
+        let plain = if when == "later" { &["/plain"][..] } else { &[] };
+        assert_eq!(put, plain, "{when}");
+        left += usize::from(when != "later" || !once);
+        joined += usize::from(when != "before");
+        wait("the connection to be counted", Duration::from_secs(10), || {
+            (count(&agent, "zerocopy") == left).then_some(())
+        });
+        told.push(format!("{when}: {} of {length} bytes", chosen.len()));
+    }
+    assert_eq!(count(&agent, "connections_taken"), joined, "those that lend from before are not taken");
+    figure("inband_header_lent", &format!("each send done with once; {}", told.join(", ")));
+    agent.stop();
 }

@@ -144,11 +144,20 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
     let size = unsafe { (*msg).size };
     let start = tcp.write_seq();
     if heads.state == HEADS_FOLLOWED {
-        if start != heads.next {
-            return Err(Outcome::LostTrack.into());
+        let untaken = heads.next.wrapping_sub(start);
+        if untaken != 0 {
+            // Where there was no room the kernel took less than it showed, and does not show what comes then: by the sequence
+            // numbers the request ends where it ends all the same.
+            if untaken <= heads.body {
+                heads.rest += untaken as u64;
+            } else {
+                let unseen = untaken.wrapping_neg() as u64;
+                heads.rest = heads.rest.checked_sub(unseen).ok_or(Outcome::LostTrack)?;
+            }
         }
         if heads.rest != 0 {
             heads.rest = heads.rest.checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+            heads.body = size;
             heads.next = start.wrapping_add(size);
             return Ok(());
         }
@@ -205,6 +214,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
         return Err(Outcome::Once.into());
     }
     heads.rest = (end + length).checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+    heads.body = (size as u64).saturating_sub(end) as u32;
     Ok(())
 }
 
@@ -233,7 +243,7 @@ fn insert(
     line: u32,
 ) -> Result<u32, Stop> {
     if control() & TESTING != 0 {
-        grow(msg, line, [random(), random()], random(), SAMPLED as u32)?;
+        grow(msg, line, heads.end, [random(), random()], random(), SAMPLED as u32)?;
         count(Outcome::Injected);
         return Ok(LEN);
     }
@@ -267,7 +277,7 @@ fn insert(
     let span = random();
     // First the room for what user space must know: a context that nobody knows of has no call.
     let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return Ok(0) };
-    let done = grow(msg, line, trace, span, flags);
+    let done = grow(msg, line, heads.end, trace, span, flags);
     put(slot, if done.is_ok() { TAG_TX | held } else { TAG_TX | TAG_REFUSED }, heads.cookie, trace, span, start, flags);
     done?;
     sock.grown = sock.grown.wrapping_add(LEN);
@@ -276,16 +286,16 @@ fn insert(
     Ok(LEN)
 }
 
-/// Puts the line in.
+/// Puts the line into a head of `end` bytes.
 #[inline(always)]
-fn grow(msg: *mut sk_msg_md, at: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
+fn grow(msg: *mut sk_msg_md, at: u32, end: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
     // SAFETY: the context is the helper's.
     if unsafe { bpf_msg_push_data(msg, at, LEN, 0) } != 0 {
         return Err(Outcome::Refused.into());
     }
-    // From the first byte on, so that the front is one piece: the kernel sends a piece whole or not at all.
+    // The whole head, so that it is one piece: the kernel sends a piece whole or not at all.
     // SAFETY: as above.
-    let pulled = unsafe { bpf_msg_pull_data(msg, 0, at + LEN, 0) } == 0;
+    let pulled = unsafe { bpf_msg_pull_data(msg, 0, end + LEN, 0) } == 0;
     if pulled && line::write(msg, at as u64, trace, span, flags) {
         return Ok(());
     }

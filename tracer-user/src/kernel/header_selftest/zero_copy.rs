@@ -44,7 +44,7 @@ pub(super) fn completes(pair: &mut Pair) -> Result<(), String> {
 }
 
 /// Waits until the peer has everything.
-fn acknowledged(client: &TcpStream) -> Result<(), String> {
+pub(super) fn acknowledged(client: &TcpStream) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
         let mut waiting = -1i32;
