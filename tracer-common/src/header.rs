@@ -63,11 +63,14 @@ pub enum Outcome {
     Blocking = 16,
     /// Its first request was sent, and this kernel would disturb the reading of what waits at longer.
     Once = 17,
+    /// A connection was not taken in, or left alone from then on: its owner lends the kernel memory to send from (`SO_ZEROCOPY`),
+    /// of which it would be told wrongly when it gets it back.
+    ZeroCopy = 18,
 }
 
 impl Outcome {
     /// Every outcome.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Joined,
         Self::Left,
         Self::Injected,
@@ -86,6 +89,7 @@ impl Outcome {
         Self::NotTaken,
         Self::Blocking,
         Self::Once,
+        Self::ZeroCopy,
     ];
 
     /// Label value of `tracer_inband_header_total{outcome}`.
@@ -109,6 +113,7 @@ impl Outcome {
             Self::NotTaken => "not_taken",
             Self::Blocking => "blocking",
             Self::Once => "once",
+            Self::ZeroCopy => "zerocopy",
         }
     }
 }

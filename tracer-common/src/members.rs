@@ -35,6 +35,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_SK_V6_RCV_SADDR", "sock_common", "skc_v6_rcv_saddr"),
     need("OFF_SK_V6_DADDR", "sock_common", "skc_v6_daddr"),
     need("OFF_SK_NET", "sock_common", "skc_net.net"),
+    need("OFF_SK_FLAGS", "sock_common", "skc_flags"),
     need("OFF_NET_INUM", "net", "ns.inum"),
     need("OFF_SK_PROTOCOL", "sock", "sk_protocol"),
     need("OFF_SK_TYPE", "sock", "sk_type"),
@@ -70,3 +71,17 @@ pub const MEMBERS: &[Member] = &[
     Member { global: "OFF_URING_SR_MSG", of: "io_sr_msg", path: "umsg", required: false },
     Member { global: "OFF_URING_RW_ADDR", of: "io_rw", path: "addr", required: false },
 ];
+
+/// Bit of `sock_common.skc_flags` that says that the owner lends the kernel memory to send from (`SO_ZEROCOPY`).
+pub const LENDS: Bit = Bit { global: "MASK_SK_ZEROCOPY", of: "sock_flags", name: "SOCK_ZEROCOPY" };
+
+/// A bit whose number is an enumerator; the kernel side gets its mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Bit {
+    /// Name of the global in the BPF object.
+    pub global: &'static str,
+    /// Enumeration.
+    pub of: &'static str,
+    /// Enumerator.
+    pub name: &'static str,
+}

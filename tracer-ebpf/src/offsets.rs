@@ -21,6 +21,8 @@ offsets! {
     OFF_SK_V6_RCV_SADDR,
     OFF_SK_V6_DADDR,
     OFF_SK_NET,
+    OFF_SK_FLAGS,
+    MASK_SK_ZEROCOPY,
     OFF_NET_INUM,
     OFF_SK_PROTOCOL,
     OFF_SK_TYPE,

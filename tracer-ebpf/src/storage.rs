@@ -317,7 +317,8 @@ pub(crate) struct Heads {
     /// [`Heads::opener`] says something, and its flags.
     pub(crate) opened: u32,
     pub(crate) opener_flags: u32,
-    pub(crate) reserved: u32,
+    /// Bytes of the body in what was sent last.
+    pub(crate) body: u32,
 }
 
 /// [`Heads::state`]: nothing was sent yet.

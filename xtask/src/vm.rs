@@ -311,7 +311,7 @@ fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
         shell::output(command.arg(&to).arg(source))?;
         files.push((to, format!("/guest/{name}.bin")));
     }
-    for script in ["edge.py", "calls.py", "hop.py", "queues.py"] {
+    for script in ["edge.py", "calls.py", "hop.py", "queues.py", "header_kept.py", "header_lent.py"] {
         files.push((shell::root().join("tests/workloads").join(script), format!("/guest/{script}")));
     }
     Ok(files)

@@ -95,10 +95,21 @@ pub(crate) fn header(ctx: SkMsgContext) -> u32 {
     }
     // SAFETY: not null; whoever sends holds the socket's lock.
     let heads = unsafe { &mut *heads };
+    let Some(tcp) = SockPtr(sk).tcp() else { return sk_action::SK_PASS };
+    if tcp.lends() {
+        // The kernel says once for each piece that it is done with it, and the owner counts sends.
+        // SAFETY: the context is the helper's, and this a member of it. No room for one piece: it goes as it is.
+        unsafe { bpf_msg_pull_data(ctx.msg, 0, (*ctx.msg).size, 0) };
+        if heads.state < HEADS_OVER {
+            heads.state = HEADS_OVER;
+            count(Outcome::ZeroCopy);
+        }
+        return sk_action::SK_PASS;
+    }
     if heads.state >= HEADS_OVER {
         return sk_action::SK_PASS;
     }
-    match follow(ctx.msg, sk, heads) {
+    match follow(ctx.msg, sk, tcp, heads) {
         Ok(()) => sk_action::SK_PASS,
         Err(Stop::Over(why)) => {
             heads.state = HEADS_OVER;
@@ -128,17 +139,25 @@ impl From<Outcome> for Stop {
 
 /// Some bytes are sent.
 #[inline(always)]
-fn follow(msg: *mut sk_msg_md, sk: *mut c_void, heads: &mut Heads) -> Result<(), Stop> {
+fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> Result<(), Stop> {
     // SAFETY: a member of the context.
     let size = unsafe { (*msg).size };
-    let tcp = SockPtr(sk).tcp().ok_or(Outcome::LostTrack)?;
     let start = tcp.write_seq();
     if heads.state == HEADS_FOLLOWED {
-        if start != heads.next {
-            return Err(Outcome::LostTrack.into());
+        let untaken = heads.next.wrapping_sub(start);
+        if untaken != 0 {
+            // Where there was no room the kernel took less than it showed, and does not show what comes then: by the sequence
+            // numbers the request ends where it ends all the same.
+            if untaken <= heads.body {
+                heads.rest += untaken as u64;
+            } else {
+                let unseen = untaken.wrapping_neg() as u64;
+                heads.rest = heads.rest.checked_sub(unseen).ok_or(Outcome::LostTrack)?;
+            }
         }
         if heads.rest != 0 {
             heads.rest = heads.rest.checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+            heads.body = size;
             heads.next = start.wrapping_add(size);
             return Ok(());
         }
@@ -195,6 +214,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, heads: &mut Heads) -> Result<(),
         return Err(Outcome::Once.into());
     }
     heads.rest = (end + length).checked_sub(size as u64).ok_or(Outcome::Pipelined)?;
+    heads.body = (size as u64).saturating_sub(end) as u32;
     Ok(())
 }
 
@@ -223,7 +243,7 @@ fn insert(
     line: u32,
 ) -> Result<u32, Stop> {
     if control() & TESTING != 0 {
-        grow(msg, line, [random(), random()], random(), SAMPLED as u32)?;
+        grow(msg, line, heads.end, [random(), random()], random(), SAMPLED as u32)?;
         count(Outcome::Injected);
         return Ok(LEN);
     }
@@ -257,7 +277,7 @@ fn insert(
     let span = random();
     // First the room for what user space must know: a context that nobody knows of has no call.
     let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return Ok(0) };
-    let done = grow(msg, line, trace, span, flags);
+    let done = grow(msg, line, heads.end, trace, span, flags);
     put(slot, if done.is_ok() { TAG_TX | held } else { TAG_TX | TAG_REFUSED }, heads.cookie, trace, span, start, flags);
     done?;
     sock.grown = sock.grown.wrapping_add(LEN);
@@ -266,16 +286,16 @@ fn insert(
     Ok(LEN)
 }
 
-/// Puts the line in.
+/// Puts the line into a head of `end` bytes.
 #[inline(always)]
-fn grow(msg: *mut sk_msg_md, at: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
+fn grow(msg: *mut sk_msg_md, at: u32, end: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
     // SAFETY: the context is the helper's.
     if unsafe { bpf_msg_push_data(msg, at, LEN, 0) } != 0 {
         return Err(Outcome::Refused.into());
     }
-    // From the first byte on, so that the front is one piece: the kernel sends a piece whole or not at all.
+    // The whole head, so that it is one piece: the kernel sends a piece whole or not at all.
     // SAFETY: as above.
-    let pulled = unsafe { bpf_msg_pull_data(msg, 0, at + LEN, 0) } == 0;
+    let pulled = unsafe { bpf_msg_pull_data(msg, 0, end + LEN, 0) } == 0;
     if pulled && line::write(msg, at as u64, trace, span, flags) {
         return Ok(());
     }
@@ -395,6 +415,9 @@ fn connected(ops: *mut bpf_sock_ops) {
     let Some(tcp) = SockPtr(sk).tcp() else { return };
     if control() & NO_BLOCKING != 0 && tcp.blocks() {
         return count(Outcome::Blocking);
+    }
+    if tcp.lends() {
+        return count(Outcome::ZeroCopy);
     }
     // What a connection's SYN carried has passed unseen.
     if tcp.bytes_acked() > SYN || tcp.write_seq() != tcp.snd_una() {

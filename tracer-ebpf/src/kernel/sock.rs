@@ -7,10 +7,10 @@ use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
 
 use super::{load, task::peek};
 use crate::offsets::{
-    OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL,
-    OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR,
-    OFF_SOCKET_FILE, OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT,
-    OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
+    MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_FLAGS,
+    OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE,
+    OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE, OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED,
+    OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -192,6 +192,13 @@ impl Tcp {
             let file: *const c_void = load(socket, OFF_SOCKET_FILE.load());
             !file.is_null() && load::<u32>(file, OFF_FILE_FLAGS.load()) & O_NONBLOCK == 0
         }
+    }
+
+    /// Whether its owner may lend the kernel memory to send from (`SO_ZEROCOPY`).
+    #[inline(always)]
+    pub(crate) fn lends(self) -> bool {
+        // SAFETY: as above; offset of an unsigned long.
+        unsafe { load::<u64>(self.0, OFF_SK_FLAGS.load()) & MASK_SK_ZEROCOPY.load() != 0 }
     }
 
     member!(snd_una, u32, OFF_TCP_SND_UNA);

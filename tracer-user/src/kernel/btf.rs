@@ -7,6 +7,7 @@ use std::collections::HashMap;
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
 const KIND_TYPEDEF: u32 = 8;
 const KIND_POINTER: u32 = 2;
 const KIND_FUNCTION: u32 = 12;
@@ -46,7 +47,7 @@ pub struct Btf {
     /// Byte offset of each type, by id; id 0 is void.
     types: Vec<usize>,
     strings: usize,
-    /// Structs, typedefs and functions by kind and name.
+    /// Structs, enumerations, typedefs and functions by kind and name.
     named: HashMap<(u32, Vec<u8>), usize>,
 }
 
@@ -84,7 +85,7 @@ impl Btf {
             let info = word(at + 4)?;
             let count = (info & 0xffff) as usize;
             let kind = (info >> 24) & 31;
-            if matches!(kind, KIND_STRUCT | KIND_TYPEDEF | KIND_FUNCTION) {
+            if matches!(kind, KIND_STRUCT | KIND_ENUM | KIND_TYPEDEF | KIND_FUNCTION) {
                 names.push((kind, word(at)?, types.len()));
             }
             types.push(at);
@@ -173,6 +174,14 @@ impl Btf {
         Some(bits / 8)
     }
 
+    /// Value of the enumerator `name` of enumeration `of`; `None` when this kernel has none.
+    pub fn enumerator(&self, of: &str, name: &str) -> Option<u32> {
+        let at = *self.types.get(self.find(KIND_ENUM, of)?)?;
+        let entries = (0..(self.word(at + 4) & 0xffff) as usize).map(|i| at + 12 + 8 * i);
+        let mut named = entries.filter(|entry| self.string(self.word(*entry)) == name.as_bytes());
+        named.next().map(|entry| self.word(entry + 4))
+    }
+
     /// Whether the kernel has the tracepoint `name` (a typedef `btf_trace_<name>`).
     pub fn has_tracepoint(&self, name: &str) -> bool {
         self.find(KIND_TYPEDEF, &format!("btf_trace_{name}")).is_some()
@@ -218,14 +227,23 @@ mod tests {
             strings.push(0);
             at
         };
-        let (int, outer, a, b, c, d, trace) =
-            (name("int"), name("outer"), name("a"), name("b"), name("c"), name("d"), name("btf_trace_x"));
+        let (int, outer, a, b, c, d, trace, numbers) = (
+            name("int"),
+            name("outer"),
+            name("a"),
+            name("b"),
+            name("c"),
+            name("d"),
+            name("btf_trace_x"),
+            name("numbers"),
+        );
         let mut types: Vec<u32> = Vec::new();
         types.extend([int, 1 << 24, 4, 32]); // 1: int
         types.extend([0, 4 << 24 | 1, 4, c, 1, 0]); // 2: struct { int c }
         types.extend([0, 5 << 24 | 2, 4, b, 1, 0, d, 2, 0]); // 3: union { b; d }
         types.extend([outer, 4 << 24 | 2, 8, a, 1, 0, 0, 3, 32]); // 4: struct outer
         types.extend([trace, 8 << 24, 4]); // 5: typedef
+        types.extend([numbers, 6 << 24 | 2, 4, a, 0, b, 23]); // 6: enum numbers { a, b = 23 }
         let body: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut out = Vec::new();
         out.extend(u32::from(MAGIC).to_ne_bytes());
@@ -248,6 +266,8 @@ mod tests {
         assert!(btf.has_tracepoint("x"));
         assert!(!btf.has_tracepoint("y"));
         assert_eq!(btf.offset("absent", "a"), None);
+        assert_eq!(btf.enumerator("numbers", "b"), Some(23));
+        assert_eq!((btf.enumerator("numbers", "c"), btf.enumerator("outer", "a")), (None, None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Offsets of the members in `tracer_common::members`, from the running kernel.
 
 use tracer_common::arch;
-use tracer_common::members::{ABSENT, MEMBERS};
+use tracer_common::members::{ABSENT, LENDS, MEMBERS};
 
 use super::btf::Btf;
 
@@ -24,6 +24,9 @@ pub fn resolve(btf: &Btf) -> Result<Vec<Resolved>, Vec<String>> {
             None => found.push((member.global, ABSENT)),
         }
     }
+    // Without it no socket is seen to lend: the test at start of what that matters to finds out.
+    let bit = btf.enumerator(LENDS.of, LENDS.name).and_then(|bit| 1u64.checked_shl(bit));
+    found.push((LENDS.global, bit.unwrap_or(0)));
     for (of, member, what) in FACILITIES {
         if btf.offset(of, member).is_none() {
             missing.push(format!("{of}.{member} ({what})"));
@@ -52,8 +55,12 @@ mod tests {
             return;
         };
         let found = resolve(&btf).expect("all required members");
-        assert_eq!(found.len(), MEMBERS.len() + arch::HOST.registers.len());
+        assert_eq!(found.len(), MEMBERS.len() + arch::HOST.registers.len() + 1);
         for (global, offset) in found {
+            if global == LENDS.global {
+                assert!(offset.is_power_of_two(), "{offset:#x}");
+                continue;
+            }
             assert!(offset < 1 << 16 || offset == ABSENT, "{global} = {offset}");
         }
     }

@@ -14,8 +14,8 @@ const BODY: usize = 200_000;
 /// `SO_EE_ORIGIN_ZEROCOPY` (`include/uapi/linux/errqueue.h`).
 const ORIGIN: u8 = 5;
 
-/// Every send must be done with once, and they are numbered from zero; `lines`: headers that are put into the request.
-pub(super) fn completes(pair: &mut Pair, lines: usize) -> Result<(), String> {
+/// Every send must be done with once, and they are numbered from zero; nothing is put into the request.
+pub(super) fn completes(pair: &mut Pair) -> Result<(), String> {
     let on = 1i32;
     let (value, len) = ((&raw const on).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: as many bytes as are said to be there.
@@ -38,13 +38,13 @@ pub(super) fn completes(pair: &mut Pair, lines: usize) -> Result<(), String> {
         done = completions(client)?;
         Ok(())
     })?;
-    injected(&got, &bytes, lines)?;
+    injected(&got, &bytes, 0)?;
     done.sort_unstable();
     if done.iter().copied().eq(0..sends) { Ok(()) } else { Err(format!("{sends} sends, {} completions", done.len())) }
 }
 
 /// Waits until the peer has everything.
-fn acknowledged(client: &TcpStream) -> Result<(), String> {
+pub(super) fn acknowledged(client: &TcpStream) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
         let mut waiting = -1i32;

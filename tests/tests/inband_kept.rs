@@ -1,0 +1,294 @@
+//! Headers on connections that are kept, and on those whose owner lends the kernel memory, on whatever kernel this runs: in
+//! guests, too, which have neither `ip` nor `nft`.
+//!
+//! The truth is the same program's bytes to another port, which is no destination. Client, server and agent are in a network
+//! namespace of the test's own, by its loopback. Kernels whose self-test finds FIONREAD disturbed give a header to the first
+//! request of each connection only, which is then what is expected.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::units::{Tail, Unit};
+use tracer_tests::workload::source;
+use tracer_tests::{begin, bpf, figure, find, scratch, truth, wait};
+
+/// Port of the destination, and of the same origin that is none.
+const CHOSEN: u16 = 18_610;
+const OTHER: u16 = 18_611;
+const CONNECTIONS: usize = 4;
+/// Bytes of the line.
+const LINE: usize = 70;
+/// What the client gives some requests itself.
+const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// What came on each connection, by port, in the order they were accepted.
+type Recorded = Arc<Mutex<HashMap<u16, Vec<Arc<Mutex<Vec<u8>>>>>>>;
+
+/// This thread, and what it starts, is in a network namespace of its own with a loopback.
+struct Apart(File);
+
+impl Apart {
+    fn new() -> Self {
+        let home = File::open("/proc/thread-self/ns/net").expect("a namespace");
+        // SAFETY: plain system calls; the request's name and flags are as long as they are said to be.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0, "unshare: {}", std::io::Error::last_os_error());
+            let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+            let mut request: libc::ifreq = std::mem::zeroed();
+            request.ifr_name[0] = b'l' as libc::c_char;
+            request.ifr_name[1] = b'o' as libc::c_char;
+            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+            let done = libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request);
+            assert_eq!(done, 0, "loopback: {}", std::io::Error::last_os_error());
+            libc::close(socket);
+        }
+        Self(home)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of a namespace.
+        unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
+    }
+}
+
+/// An origin that answers every request and keeps every byte.
+fn origin(recorded: &Recorded) {
+    for port in [CHOSEN, OTHER] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap_or_else(|error| panic!("{port}: {error}"));
+        let recorded = Arc::clone(recorded);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let bytes = Arc::default();
+                recorded.lock().expect("a lock").entry(port).or_default().push(Arc::clone(&bytes));
+                std::thread::spawn(move || serve(stream, &bytes));
+            }
+        });
+    }
+}
+
+/// Answers each request once it is whole.
+fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
+    let (mut at, mut part) = (0, vec![0u8; 1 << 16]);
+    loop {
+        let got = stream.read(&mut part).ok().filter(|got| *got > 0)?;
+        let mut all = bytes.lock().expect("a lock");
+        all.extend_from_slice(&part[..got]);
+        while let Some(length) = whole(&all[at..]) {
+            at += length;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok()?;
+        }
+    }
+}
+
+/// Bytes of the request that `bytes` begin with, if all of it is there.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let find = |from: usize, what: &[u8]| bytes.get(from..)?.windows(what.len()).position(|at| at == what);
+    let head = find(0, b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
+    let mut end = head;
+    if text.contains("\r\ntransfer-encoding: chunked\r\n") {
+        loop {
+            let line = find(end, b"\r\n")?;
+            let size = std::str::from_utf8(&bytes[end..end + line]).expect("a chunk's size");
+            let size = usize::from_str_radix(size, 16).expect("a chunk's size");
+            end += line + 2 + size + 2;
+            if size == 0 {
+                break;
+            }
+        }
+    } else if let Some(length) = text.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+        end += length.parse::<usize>().expect("a length");
+    }
+    (bytes.len() >= end).then_some(end)
+}
+
+/// Requests of a connection: path, the request without a line that was put in, and the context of that.
+fn requests(mut bytes: &[u8]) -> Vec<(String, Vec<u8>, Option<String>)> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (request, rest) = bytes.split_at(whole(bytes).expect("a whole request"));
+        let line = request.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        let path = String::from_utf8_lossy(&request[..line]).split(' ').nth(1).unwrap_or_default().to_owned();
+        let own = format!("traceparent: {OWN}");
+        let put = request.get(line..line + LINE).filter(|put| put.starts_with(b"traceparent: 00-"));
+        let put = put.filter(|put| !put.starts_with(own.as_bytes()));
+        let plain = [&request[..line], &request[line + put.map_or(0, <[u8]>::len)..]].concat();
+        all.push((path, plain, put.map(|put| String::from_utf8_lossy(&put[13..68]).into_owned())));
+        bytes = rest;
+    }
+    all
+}
+
+/// The bytes of all connections to a port.
+fn taken(recorded: &Recorded, port: u16) -> Vec<Vec<u8>> {
+    let all = recorded.lock().expect("a lock").remove(&port).unwrap_or_default();
+    all.iter().map(|one| one.lock().expect("a lock").clone()).collect()
+}
+
+/// An agent that writes headers, and whether it does so for the first request of a connection only.
+fn traced(dir: &Path) -> (Agent, bool) {
+    let destination = format!("127.0.0.1:{CHOSEN}");
+    let agent = Agent::start(dir, &["--own-netns", "--hertz", "0", "--inband-header", &destination]);
+    let once = agent.said().contains("only the first request of each connection");
+    (agent, once)
+}
+
+/// Runs a script to its end; it checks every answer.
+fn run(dir: &Path, script: &str, port: u16, words: &[&str]) {
+    let mut command = Command::new(find("python3").expect("python3"));
+    command.arg(source(script)).args(["127.0.0.1", &port.to_string()]).args(words);
+    let mut client = Process::start("client", &mut command, &dir.join(format!("client-{port}.log")));
+    let status = client.wait(Duration::from_secs(240));
+    assert!(status.success(), "{script} {words:?}: {status}: {}", client.said());
+}
+
+fn count(agent: &Agent, outcome: &str) -> usize {
+    agent.metrics().sum("tracer_inband_header_total", &[("outcome", outcome)]) as usize
+}
+
+#[test]
+fn every_request_on_kept_connections_gets_one() {
+    let Some(_turn) = begin("every_request_on_kept_connections_gets_one", &["python3"]) else { return };
+    let dir = scratch();
+    let _apart = Apart::new();
+    // So little that the kernel takes long bodies in parts only.
+    std::fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 1048576").expect("tcp_wmem");
+    let recorded = Recorded::default();
+    origin(&recorded);
+    let (mut agent, once) = traced(dir.path());
+    let held = bpf::held(agent.process().pid());
+
+    let all = if truth::full() { 10_000 } else { 1_200 };
+    let rounds = all / CONNECTIONS;
+    let of = |port: u16| {
+        run(dir.path(), "header_kept.py", port, &[&CONNECTIONS.to_string(), &rounds.to_string()]);
+        taken(&recorded, port)
+    };
+    let (plain, changed) = (of(OTHER), of(CHOSEN));
+    assert_eq!((plain.len(), changed.len()), (2 * CONNECTIONS, 2 * CONNECTIONS));
+
+    let mut put: HashMap<String, String> = HashMap::new();
+    let (mut seen, mut own, mut bytes) = (0, 0, 0);
+    for (plain, changed) in plain.iter().zip(&changed) {
+        let (plain, changed) = (requests(plain), requests(changed));
+        assert_eq!(plain.len(), changed.len());
+        for (i, (meant, came)) in plain.iter().zip(&changed).enumerate() {
+            assert!(meant.0 == came.0 && meant.1 == came.1 && meant.2.is_none(), "{}: other bytes", meant.0);
+            let could = came.0.starts_with("/any-") || came.0.starts_with("/chunked-");
+            assert_eq!(came.2.is_some(), could && (!once || i == 0), "{}: {:?}", came.0, came.2);
+            own += usize::from(came.0.starts_with("/own-") && !once);
+            bytes += came.1.len();
+            if let Some(context) = &came.2 {
+                assert!(put.insert(came.0.clone(), context.clone()).is_none(), "{} twice", came.0);
+            }
+        }
+        seen += changed.len();
+    }
+    assert_eq!(seen, all + CONNECTIONS * 10);
+    counted(&agent, once, (put.len(), own));
+    named(&agent, &put);
+    figure(
+        "inband_header_kept_connections",
+        &format!("{} of {seen} got one, {own} had theirs (once: {once}); {bytes} other bytes as without", put.len()),
+    );
+    agent.stop();
+    assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
+}
+
+/// The counters add up to what came.
+fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
+    let count = |name: &str| count(agent, name);
+    wait("all connections to be left", Duration::from_secs(20), || {
+        (count("connections_left") == 2 * CONNECTIONS).then_some(())
+    });
+    let whole = |name: &str, expected: usize| assert_eq!(count(name), expected, "{name}:\n{}", agent.text("/metrics"));
+    whole("connections_taken", 2 * CONNECTIONS);
+    whole("injected", injected);
+    whole("present", own);
+    whole("chunked", if once { 0 } else { CONNECTIONS });
+    whole("once", if once { 2 * CONNECTIONS } else { 0 });
+    for none in [
+        "busy",
+        "head_not_whole",
+        "not_http",
+        "malformed",
+        "upgrade",
+        "expect",
+        "pipelined",
+        "lost_track",
+        "refused",
+        "full",
+        "not_taken",
+        "blocking",
+    ] {
+        whole(none, 0);
+    }
+}
+
+/// Every header names the call it was put into and its transaction, and the request that came has that call as its parent.
+fn named(agent: &Agent, put: &HashMap<String, String>) {
+    let of = |server: bool| -> HashMap<String, Unit> {
+        let wanted = |unit: &Unit| unit.server == server && unit.port == CHOSEN && put.contains_key(&unit.path);
+        let mut tail = Tail::new(&agent.transactions);
+        tail.until(put.len(), Duration::from_secs(60), wanted);
+        let all: Vec<Unit> = tail.units.into_iter().filter(wanted).collect();
+        assert_eq!(all.len(), put.len(), "units");
+        all.into_iter().map(|unit| (unit.path.clone(), unit)).collect()
+    };
+    let (calls, served) = (of(false), of(true));
+    for (path, context) in put {
+        let (trace, span) = (&context[3..35], &context[36..52]);
+        let (call, server) = (&calls[path], &served[path]);
+        assert!(call.id == span && call.trace == trace, "{path}: {context} is not its call {call:?}");
+        assert_eq!(server.parent.as_deref(), Some(span), "{path}: the request that came");
+        assert_eq!(server.trace, trace, "{path}: its transaction");
+    }
+    let none = agent.metrics().sum("tracer_inband_total", &[("outcome", "unmatched")]);
+    assert_eq!(none as usize, 0, "contexts of no call");
+}
+
+#[test]
+fn senders_that_lend_their_memory_are_left_alone() {
+    let Some(_turn) = begin("senders_that_lend_their_memory_are_left_alone", &["python3"]) else { return };
+    let dir = scratch();
+    let _apart = Apart::new();
+    let recorded = Recorded::default();
+    origin(&recorded);
+    let (agent, once) = traced(dir.path());
+    let mut told = Vec::new();
+    let (mut left, mut joined) = (0, 0);
+    for (when, length) in [("before", 200_000), ("before", 4_000_000), ("later", 4_000), ("after", 200_000)] {
+        let of = |port: u16| {
+            // It checks that each of its sends is said to be done with once.
+            run(dir.path(), "header_lent.py", port, &[when, &length.to_string(), "8"]);
+            taken(&recorded, port)
+        };
+        let (plain, chosen) = (of(OTHER), of(CHOSEN));
+        let (plain, chosen) = (requests(&plain[0]), requests(&chosen[0]));
+        assert!(plain.iter().map(|meant| &meant.1).eq(chosen.iter().map(|came| &came.1)), "{when}: other bytes");
+        let put: Vec<&str> = chosen.iter().filter(|came| came.2.is_some()).map(|came| came.0.as_str()).collect();
+        // With the first request of `later` nothing is lent yet.
+        let plain = if when == "later" { &["/plain"][..] } else { &[] };
+        assert_eq!(put, plain, "{when}");
+        left += usize::from(when != "later" || !once);
+        joined += usize::from(when != "before");
+        wait("the connection to be counted", Duration::from_secs(10), || {
+            (count(&agent, "zerocopy") == left).then_some(())
+        });
+        told.push(format!("{when}: {} of {length} bytes", chosen.len()));
+    }
+    assert_eq!(count(&agent, "connections_taken"), joined, "those that lend from before are not taken");
+    figure("inband_header_lent", &format!("each send done with once; {}", told.join(", ")));
+    agent.stop();
+}
