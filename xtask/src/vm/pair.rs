@@ -36,7 +36,7 @@ pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme
         }
         match said {
             Ok(row) => {
-                shell::print(&format!("{HEAD}{row}"));
+                shell::print(format!("{HEAD}{row}"));
                 // At once: the other direction is another's to fail.
                 if to_readme {
                     readme::keep("pair", HEAD, &row, KEY)?;
