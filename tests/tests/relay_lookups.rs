@@ -2,13 +2,13 @@
 //! destination translation, and through source translation, where nothing may be matched.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::chain::{connected, outcomes};
-use tracer_tests::hosts::{Hosts, Nat};
+use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::process::Process;
 use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::source;
@@ -18,6 +18,10 @@ const PROGRAMS: [&str; 6] = ["dnsmasq", "dig", "python3", "ip", "nft", "nsenter"
 /// The host whose name server is asked by the others, by both at once.
 const SERVER: u8 = 2;
 const CLIENTS: [u8; 2] = [1, 3];
+/// Port of the server agents meet at.
+const NATS: u16 = 18492;
+/// Questions by way of a forwarder.
+const FORWARDED: usize = 60;
 
 /// On any address, so that its socket does not tell by which it is asked.
 fn server(hosts: &Hosts, dir: &Path) -> Process {
@@ -59,7 +63,8 @@ fn sum(asked: &Asked, host: Option<u8>, again: bool) -> usize {
 fn ask(hosts: &Hosts, address: &str, (word, port): (&str, u16), stopped: u32) -> Asked {
     let python = find("python3").expect("python3");
     let script = source("lookups_afar.py");
-    let silent = hosts.own(SERVER + 2).to_string();
+    let last = SERVER + 2;
+    let silent = if address.contains(':') { hosts.own_six(last).to_string() } else { hosts.own(last).to_string() };
     std::thread::scope(|scope| {
         let asking = CLIENTS.map(|host| {
             let mut command = hosts.command(host, &python);
@@ -135,7 +140,8 @@ fn edges(hosts: &Hosts, agents: &[Agent], dir: &Path, asked: &Asked, (word, port
             edges.wrong.push(format!("{name}: {parent} is no call"));
             continue;
         };
-        let of_host = IpAddr::from(hosts.own(*host)) == *address || kind(name) != "twin";
+        let own = [IpAddr::from(hosts.own(*host)), hosts.own_six(*host).into()];
+        let of_host = own.contains(address) || kind(name) != "twin";
         let order = match kind(name) {
             "reused" => by_name[&(*host, name.clone())].get(*nth - 1) == Some(parent),
             // Whose socket has the port that both hosts use began first.
@@ -152,14 +158,42 @@ fn edges(hosts: &Hosts, agents: &[Agent], dir: &Path, asked: &Asked, (word, port
     edges
 }
 
+/// The server agents meet at, on the router.
+fn meeting(hosts: &Hosts, dir: &Path) -> Process {
+    let mut command = hosts.command(0, &find("nats-server").expect("nats-server"));
+    command.args(["--addr", "0.0.0.0", "--port", &NATS.to_string(), "--user", "agents", "--pass", "met"]);
+    let process = Process::start("nats-server", &mut command, &dir.join("nats-server.log"));
+    hosts.inside(0, || {
+        let listens = || TcpStream::connect(("127.0.0.1", NATS)).ok().map(drop);
+        wait("nats-server to listen", Duration::from_secs(30), listens);
+    });
+    process
+}
+
 /// Hosts, a name server and agents that know each other and have watched for a while; the last host reads nothing.
-fn begun(nat: Nat, dir: &Path) -> (Hosts, Process, Vec<Agent>, UdpSocket) {
+fn begun(nat: Nat, dir: &Path, nats: bool) -> (Hosts, Vec<Process>, Vec<Agent>, UdpSocket) {
     let hosts = Hosts::new(4, nat);
-    let server = server(&hosts, dir);
-    let silent = hosts.inside(4, || UdpSocket::bind((hosts.own(4), 53)).expect("a port"));
+    hosts.six();
+    let mut servers = vec![server(&hosts, dir)];
+    if nats {
+        // Where they listen to each other nobody gets through.
+        hosts.cut(true);
+        servers.push(meeting(&hosts, dir));
+    }
+    // On any address, of either version.
+    let silent = hosts.inside(4, || UdpSocket::bind("[::]:53").expect("a port"));
     let arguments = ["--hertz", "0", "--port", "53"];
-    let agents: Vec<Agent> =
-        (1..=3).map(|host| hosts.agent(host, &format!("host{host}"), dir, true, &arguments)).collect();
+    let start = |host: u8| {
+        let name = format!("host{host}");
+        if !nats {
+            return hosts.agent(host, &name, dir, true, &arguments);
+        }
+        let key = secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32)).display().to_string();
+        let url = format!("nats://agents:met@{}:{NATS}", Ipv4Addr::new(10, 211, host, 1));
+        let others: Vec<SocketAddr> = (1..=3).filter(|other| *other != host).map(|other| hosts.relay(other)).collect();
+        hosts.speaking(host, &name, dir, (&["--relay-key", &key, "--relay-nats", &url], &others), &arguments)
+    };
+    let agents: Vec<Agent> = (1..=3).map(start).collect();
     connected(&hosts, &agents);
     // An agent says nothing of lookups, and believes nothing, before it has watched for some seconds.
     let mut asked = 0;
@@ -176,7 +210,7 @@ fn begun(nat: Nat, dir: &Path) -> (Hosts, Process, Vec<Agent>, UdpSocket) {
             (of(host, "sent") > 0 && heard > 0).then_some(())
         });
     }
-    (hosts, server, agents, silent)
+    (hosts, servers, agents, silent)
 }
 
 /// What became of contexts, over all agents.
@@ -213,14 +247,17 @@ fn whole(edges: &Edges, asked: &Asked, but: &[&str]) {
 fn lookups_between_hosts() {
     let Some(_turn) = begin("lookups_between_hosts", &PROGRAMS) else { return };
     let dir = scratch();
-    let (hosts, server, agents, _silent) = begun(Nat { destination: true, source: false }, dir.path());
+    let (hosts, servers, agents, _silent) = begun(Nat { destination: true, source: false }, dir.path(), false);
     for (what, address, but, names) in [
         ("no translation", hosts.own(SERVER).to_string(), &[][..], ("direct", 40_053)),
         // By which of its addresses a socket without one of its own asks there is not known. Another port, because the router
         // remembers the first.
         ("destination translation", hosts.address(SERVER).to_string(), &["open"], ("moved", 40_054)),
+        // Agents speak by version 4: of a socket without an address of its own it is not known by which of version 6 it asks.
+        ("IP version 6", hosts.own_six(SERVER).to_string(), &["open"], ("six", 40_055)),
     ] {
-        let mut asked = ask(&hosts, &address, names, server.pid());
+        let untold = count(&hosts, &agents, "untold");
+        let mut asked = ask(&hosts, &address, names, servers[0].pid());
         for which in 0..5 {
             dig(&hosts, CLIENTS[0], &address, &format!("{}-dig{which}.org", names.0));
         }
@@ -232,8 +269,124 @@ fn lookups_between_hosts() {
         figure(&format!("lookups between hosts, {what}"), &format!("{right} of {total}, {} wrong", found.wrong.len()));
         assert_eq!(found.wrong, Vec::<String>::new(), "{what}");
         whole(&found, &asked, but);
+        let untold = count(&hosts, &agents, "untold") - untold;
+        say(&format!("{what}: {untold} untold"));
+        let missed: usize = but.iter().flat_map(|kind| asked.values().map(|all| all[*kind])).sum();
+        let lacking = missed - but.iter().filter_map(|kind| found.right.get(kind)).sum::<usize>();
+        assert!(untold as usize >= lacking, "{what}: {lacking} without an edge, {untold} counted");
         assert!(found.told * 2 > right, "calls are told how long their other end took: {found:?}");
     }
+    for agent in agents {
+        agent.stop();
+    }
+}
+
+/// Host 1 asks a forwarder on host 3, which asks the name server.
+#[test]
+fn lookups_through_a_forwarder() {
+    let Some(_turn) = begin("lookups_through_a_forwarder", &PROGRAMS) else { return };
+    let dir = scratch();
+    let (hosts, _servers, agents, _silent) = begun(Nat { destination: false, source: false }, dir.path(), false);
+    let [client, forwarder] = CLIENTS;
+    let log = dir.path().join("forwarded");
+    let mut command = hosts.command(forwarder, &find("dnsmasq").expect("dnsmasq"));
+    command.args(["--keep-in-foreground", "--no-resolv", "--no-hosts", "--user=root", "--port=53", "--pid-file="]);
+    command.args(["--log-queries=extra", "--cache-size=0"]);
+    command.arg(format!("--server={}", hosts.own(SERVER))).arg(format!("--log-facility={}", log.display()));
+    let _forwarder = Process::start("forwarder", &mut command, &dir.path().join("forwarder.log"));
+    let begun = || std::fs::read_to_string(&log).ok().filter(|text| text.contains("started"));
+    wait("the forwarder", Duration::from_secs(20), begun);
+    let address = hosts.own(forwarder).to_string();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (hosts, address) = (&hosts, &address);
+            scope.spawn(move || {
+                (0..FORWARDED / 3).for_each(|n| dig(hosts, client, address, &format!("hop{thread}of{n}.org")));
+            });
+        }
+    });
+    let ours = |unit: &Unit| unit.protocol == "dns" && unit.domain.starts_with("hop");
+    let units = |host: u8, count: usize| {
+        let mut tail = Tail::new(&agents[usize::from(host) - 1].transactions);
+        assert!(tail.until(count, Duration::from_secs(30), ours) >= count, "lookups of host {host}");
+        tail.units.retain(ours);
+        tail.units
+    };
+    let (asked, passed, answered) =
+        (units(client, FORWARDED), units(forwarder, 2 * FORWARDED), units(SERVER, FORWARDED));
+    // Right, without a parent, wrong, and right ones of one transaction: what was read on a host against the calls of another by name, of which each has its own.
+    let between = |calls: &[Unit], served: &[Unit]| {
+        let calls: HashMap<&str, &Unit> =
+            calls.iter().filter(|unit| !unit.server).map(|unit| (unit.id.as_str(), unit)).collect();
+        let mut sums = (0, 0, 0, 0);
+        for unit in served.iter().filter(|unit| unit.server) {
+            match unit.parent.as_deref().map(|parent| calls.get(parent)) {
+                None => sums.1 += 1,
+                Some(Some(call)) if call.domain == unit.domain => {
+                    sums.0 += 1;
+                    sums.3 += usize::from(call.trace == unit.trace);
+                }
+                Some(_) => sums.2 += 1,
+            }
+        }
+        sums
+    };
+    let (first, second) = (between(&asked, &passed), between(&passed, &answered));
+    // Within the forwarder: a call that has a parent has the question that was passed on.
+    let read: HashMap<&str, &str> =
+        passed.iter().filter(|unit| unit.server).map(|unit| (unit.id.as_str(), unit.domain.as_str())).collect();
+    let made: Vec<&Unit> = passed.iter().filter(|unit| !unit.server).collect();
+    let joined = made.iter().filter(|unit| unit.parent.is_some()).count();
+    let same = |unit: &&&Unit| unit.parent.as_deref().and_then(|id| read.get(id)) == Some(&unit.domain.as_str());
+    let right = made.iter().filter(same).count();
+    let certain = made.iter().filter(|unit| !same(unit) && unit.parent.is_some() && unit.grade == "certain").count();
+    say(&format!("{first:?}, {second:?}, {:?}", outcomes(&hosts, &agents)));
+    figure(
+        "lookups through a forwarder",
+        &format!(
+            "{} and {} of {FORWARDED} between hosts, {} wrong, {} and {} of one transaction; {right} of {} within it, {} \
+             ambiguous and another's, {certain} certain and another's",
+            first.0,
+            second.0,
+            first.2 + second.2,
+            first.3,
+            second.3,
+            made.len(),
+            joined - right - certain,
+        ),
+    );
+    // dnsmasq is one thread that has several questions at once: within it what is not sure is said to be ambiguous.
+    assert_eq!((first.2, second.2, certain), (0, 0, 0), "wrong");
+    assert_eq!((first.0, second.0), (FORWARDED, FORWARDED), "{:?}", outcomes(&hosts, &agents));
+    assert!(right * 2 > FORWARDED, "{right} within");
+    // How many of the second are of one transaction is told and not wanted: their call may learn its own after it was told of.
+    assert_eq!(first.3, FORWARDED, "transactions");
+    for agent in agents {
+        agent.stop();
+    }
+}
+
+#[test]
+fn lookups_by_nats() {
+    let mut programs = PROGRAMS.to_vec();
+    programs.push("nats-server");
+    let Some(_turn) = begin("lookups_by_nats", &programs) else { return };
+    let dir = scratch();
+    let (hosts, servers, agents, _silent) = begun(Nat { destination: false, source: false }, dir.path(), true);
+    let names = ("met", 40_056);
+    let asked = ask(&hosts, &hosts.own(SERVER).to_string(), names, servers[0].pid());
+    let total = sum(&asked, None, true);
+    let found = edges(&hosts, &agents, dir.path(), &asked, names);
+    let right: usize = found.right.values().sum();
+    say(&format!("{asked:?}, {found:?}, {:?}", outcomes(&hosts, &agents)));
+    figure("lookups between hosts, by way of NATS", &format!("{right} of {total}, {} wrong", found.wrong.len()));
+    assert_eq!(found.wrong, Vec::<String>::new());
+    // A session by way of a server has no address to take for a socket's that has none.
+    whole(&found, &asked, &["open"]);
+    let open: usize = asked.values().map(|kinds| kinds["open"]).sum();
+    let lacking = open - found.right.get("open").copied().unwrap_or_default();
+    let untold = count(&hosts, &agents, "untold");
+    assert!(untold as usize >= lacking, "{lacking} without an edge, {untold} counted");
     for agent in agents {
         agent.stop();
     }
@@ -243,7 +396,7 @@ fn lookups_between_hosts() {
 fn lookups_through_source_translation() {
     let Some(_turn) = begin("lookups_through_source_translation", &PROGRAMS) else { return };
     let dir = scratch();
-    let (hosts, _server, agents, _silent) = begun(Nat { destination: false, source: true }, dir.path());
+    let (hosts, _server, agents, _silent) = begun(Nat { destination: false, source: true }, dir.path(), false);
     let names = ("hidden", 40_053);
     let asked = ask(&hosts, &hosts.own(SERVER).to_string(), names, 0);
     let total = sum(&asked, None, true);

@@ -94,11 +94,16 @@ impl Pump {
     }
 }
 
-/// Acts while tasks run on the last host.
-fn beside<T>(hosts: &Hosts, tasks: impl Future<Output = ()> + Send, over: &AtomicBool, act: impl FnOnce() -> T) -> T {
+/// Acts while tasks run on a host.
+fn beside<T>(
+    (hosts, host): (&Hosts, u8),
+    tasks: impl Future<Output = ()> + Send,
+    over: &AtomicBool,
+    act: impl FnOnce() -> T,
+) -> T {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
-            hosts.inside(5, || {
+            hosts.inside(host, || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                 runtime.block_on(tasks);
             });
@@ -118,8 +123,8 @@ fn agent(hosts: &Hosts, host: u8, name: &str, dir: &std::path::Path, others: &[S
     hosts.configured(host, name, dir, (&["--relay-key", &key], others), relay, &["--hertz", "0"])
 }
 
-fn listener(hosts: &Hosts) -> std::net::TcpListener {
-    let listener = hosts.inside(5, || std::net::TcpListener::bind(hosts.relay(5)).expect("a port"));
+fn listener(hosts: &Hosts, host: u8, place: SocketAddr) -> std::net::TcpListener {
+    let listener = hosts.inside(host, || std::net::TcpListener::bind(place).expect("a port"));
     listener.set_nonblocking(true).expect("set");
     listener
 }
@@ -161,7 +166,7 @@ fn versions() {
     let hosts = Hosts::new(5, Nat { destination: true, source: true });
     let chain = Chain::start(&hosts, dir.path());
     for version in [1, 2] {
-        let listener = listener(&hosts);
+        let listener = listener(&hosts, 5, hosts.relay(5));
         // The application's calls are told of by way of the last host only.
         let caller = agent(&hosts, 3, &format!("caller{version}"), dir.path(), &[hosts.relay(5)], "discover = false");
         let callee = agent(&hosts, 4, &format!("callee{version}"), dir.path(), &[], "discover = false");
@@ -182,7 +187,7 @@ fn versions() {
             tokio::join!(out, back);
         };
         let prefix = format!("laden{version}");
-        let (sent, units) = beside(&hosts, task, &over, || {
+        let (sent, units) = beside((&hosts, 5), task, &over, || {
             up(&hosts, 3, &caller, 1);
             up(&hosts, 4, &callee, 1);
             let sent = load(&hosts, chain.front, &prefix, 8, REQUESTS);
@@ -250,25 +255,39 @@ fn claims() {
     let callee = agent(&hosts, 3, "callee", dir.path(), &[], "discover = false");
     // An agent that takes its callee's address for a translation's tells all it knows; one that does not, only the callee's.
     let network = Ipv4Addr::new(10, 211, 3, 0);
-    for (name, relay) in [("tells", format!("translated = [\"{network}/24\"]")), ("keeps", String::new())] {
-        let listener = listener(&hosts);
+    // Last the control: the same words from the host whose connections they are of are believed, and every edge is the liar's. So
+    // it is for where they come from that they are refused. (What is refused then contradicts what it said before.)
+    let tells = format!("translated = [\"{network}/24\"]");
+    for (name, relay, host) in [("tells", &tells, 5), ("keeps", &String::new(), 5), ("owns", &tells, 2)] {
+        let (own, place) = (host == 2, hosts.relay(3));
+        // Beside the agent of its host.
+        let liar = SocketAddr::new(hosts.relay(host).ip(), hosts.relay(host).port() + u16::from(own));
+        let listener = listener(&hosts, host, liar);
         let relay = format!("discover = false\n{relay}");
-        let caller = agent(&hosts, 2, name, dir.path(), &[hosts.relay(3), hosts.relay(5)], &relay);
+        let others: &[SocketAddr] = if own { &[liar] } else { &[place, liar] };
+        let caller = agent(&hosts, 2, name, dir.path(), others, &relay);
         let (over, told) = (AtomicBool::new(false), Mutex::new(0u64));
-        let place = hosts.relay(3);
         let task = async {
             let (out, back) = between(TcpListener::from_std(listener).expect("a socket"), place, 2).await;
             let out = out.run(&over, |message| {
                 let Message::Context(context) = message else { return Vec::new() };
-                *told.lock().expect("whole") += 1;
-                lies(&context)
+                let mut told = told.lock().expect("whole");
+                *told += 1;
+                let mut said = lies(&context);
+                // Who is alone with the caller hears of every call; as many words for each would be a flood.
+                if *told > 12 {
+                    said.truncate(1);
+                }
+                said
             });
             tokio::join!(out, back.run(&over, |_| Vec::new()));
         };
         let before = outcome(&hosts, 3, &callee, "refused");
-        let (sent, units) = beside(&hosts, task, &over, || {
-            up(&hosts, 2, &caller, 2);
-            up(&hosts, 3, &callee, 2);
+        let (sent, units) = beside((&hosts, host), task, &over, || {
+            // To both, and from both; in the control all goes by way of the liar.
+            let sessions = if own { 1 } else { 2 };
+            up(&hosts, 2, &caller, sessions);
+            up(&hosts, 3, &callee, sessions);
             let sent = load(&hosts, chain.front, name, 8, REQUESTS);
             let wanted = format!("/hop/{name}-");
             let mut units = Vec::new();
@@ -296,6 +315,14 @@ fn claims() {
             &format!("relay: a peer that is told and speaks of others' connections ({name})"),
             &format!("{right} of {sent} right, {wrong} wrong, {count} lies refused"),
         );
+        if own {
+            let believed =
+                units.iter().filter(|unit| unit.server && unit.trace == format!("{:032x}", 7)).count() as u64;
+            assert_eq!(right, 0, "{name}: of {sent}");
+            assert!(wrong as f64 >= 0.99 * sent as f64 && believed >= wrong, "{name}: {wrong}, {believed} of {sent}");
+            caller.stop();
+            continue;
+        }
         assert_eq!((served.len() as u64, wrong), (sent, 0), "{name}");
         assert!(right as f64 >= 0.99 * sent as f64, "{name}: {right} of {sent}");
         assert!(units.iter().all(|unit| unit.trace != format!("{:032x}", 7)), "a unit has the liar's transaction");

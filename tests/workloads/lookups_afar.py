@@ -25,7 +25,7 @@ def question(number, name):
 
 
 def opened(to=None, port=0):
-    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.settimeout(20)
     if port:
         datagrams.bind(("", port))

@@ -18,10 +18,15 @@ const CARD: &str = "vmxnet3";
 /// Most time for both: each begins for a minute or two before it waits for the other.
 const LIMIT: Duration = Duration::from_secs(900);
 
+/// Head of the table.
+const HEAD: &str = "| caller | callee | edges |\n| --- | --- | --- |\n";
+/// Columns that say which row it is: caller and callee.
+const KEY: usize = 2;
+
 /// Boots both kernels of `chosen`, each as the one that calls and as the one that is called.
 pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme: bool) -> Result<()> {
     let [one, other] = chosen else { bail!("--pair wants two different kernels") };
-    let mut rows = Vec::new();
+    let mut failed = Vec::new();
     for (caller, callee) in [(*one, *other), (*other, *one)] {
         let mut said = both(parts, machine, caller, callee)?;
         // Emulated on a busy machine, a wait can run out.
@@ -30,13 +35,17 @@ pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme
             said = both(parts, machine, caller, callee)?;
         }
         match said {
-            Ok(row) => rows.push(row),
-            Err(why) => bail!("{} to {}: {why}", caller.name, callee.name),
+            Ok(row) => {
+                shell::print(format!("{HEAD}{row}"));
+                // At once: the other direction is another's to fail.
+                if to_readme {
+                    readme::keep("pair", HEAD, &row, KEY)?;
+                }
+            }
+            Err(why) => failed.push(format!("{} to {}: {why}", caller.name, callee.name)),
         }
     }
-    let table = format!("| caller | callee | edges |\n| --- | --- | --- |\n{}", rows.concat());
-    shell::print(&table);
-    if to_readme { readme::put("pair", &table) } else { Ok(()) }
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
 }
 
 /// Boots both at once; the row of the table, or why there is none. Errors are of this machine's making.
