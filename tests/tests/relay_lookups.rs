@@ -359,8 +359,9 @@ fn lookups_through_a_forwarder() {
     assert_eq!((first.2, second.2, certain), (0, 0, 0), "wrong");
     assert_eq!((first.0, second.0), (FORWARDED, FORWARDED), "{:?}", outcomes(&hosts, &agents));
     assert!(right * 2 > FORWARDED, "{right} within");
-    // How many of the second are of one transaction is told and not wanted: their call may learn its own after it was told of.
     assert_eq!(first.3, FORWARDED, "transactions");
+    // The call is told of before its own request's caller is known; where much else runs that may be known too late.
+    assert!(second.3 * 10 >= FORWARDED * 9, "{} of {FORWARDED} are of one transaction", second.3);
     for agent in agents {
         agent.stop();
     }

@@ -404,10 +404,19 @@ impl Engine {
                 (None, Some(relay)) => {
                     relay.given.as_ref().is_some_and(|given| given.context.settled) || self.now >= relay.until
                 }
-                (None, None) => true,
+                (None, None) => !self.may_be_told_of(live),
             },
             Side::Client => !live.cause.open && grade(&live.cause).0.is_none_or(above),
         }
+    }
+
+    /// Whether a question by UDP that is not answered yet may turn out to be another host's: whose it is is only said after
+    /// its answer.
+    fn may_be_told_of(&self, live: &Live) -> bool {
+        self.relays.mode == Mode::Waits
+            && (live.first_reply, live.end) == (0, 0)
+            && self.now < live.start.saturating_add(WAIT)
+            && self.connections.get(&live.cookie).is_some_and(|connection| connection.place().is_some())
     }
 
     /// Whether word of another host can still come that a unit's report should have.
