@@ -81,7 +81,7 @@ impl Saver {
         };
         let files = Files::new(dir, settings).map_err(refused)?;
         let place = dir.display().to_string();
-        let words = Words { place, what: "transactions", meaning: "are not saved until this passes" };
+        let words = Words { place, what: "transactions", meaning: "are not saved until this passes", passes: true };
         Ok(Self { files: Behind::start(files, words).map_err(refused)?, failed: 0, missed: 0 })
     }
 

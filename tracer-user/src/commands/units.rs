@@ -40,12 +40,14 @@ impl Lines {
     }
 
     /// The same for units that come from a recording: all of them are written.
-    pub(super) fn in_time(self) -> Self {
-        Self { has_time: true, ..self }
+    pub(super) fn in_time(mut self) -> Self {
+        self.has_time = true;
+        self
     }
 
     fn of(file: Whole<File>, name: &str, wall_offset: i64, host: &str) -> io::Result<Self> {
-        let words = Words { place: name.into(), what: "units", meaning: "are not written until this passes" };
+        let (place, meaning) = (name.into(), "are not written until this passes");
+        let words = Words { place, what: "units", meaning, passes: true };
         let file = Behind::start(file, words)?;
         let (lines, host) = (Vec::new(), host.into());
         Ok(Self { file, lines, gathered: 0, wall_offset, host, has_time: false, dropped: 0 })
@@ -107,6 +109,13 @@ impl UnitWriter for Lines {
     fn finish(&mut self) {
         self.write();
         self.file.finish();
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // Whatever ended it all.
+        self.write();
     }
 }
 

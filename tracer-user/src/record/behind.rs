@@ -34,6 +34,8 @@ pub struct Words {
     pub what: &'static str,
     /// What a failure means: "are not written until this passes".
     pub meaning: &'static str,
+    /// Whether it passes.
+    pub passes: bool,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +97,7 @@ impl Behind {
         if self.state.waiting.load(Ordering::Acquire) + bytes.len() > WAITING_MAX {
             self.state.no_room.fetch_add(holds, Ordering::Relaxed);
             if !self.state.full.swap(true, Ordering::Relaxed) {
-                let Words { place, what, meaning } = &self.words;
+                let Words { place, what, meaning, .. } = &self.words;
                 let room = WAITING_MAX >> 20;
                 log::error!("{place}: the disk is too slow, {room} MiB wait: {what} {meaning}, tracing goes on");
             }
@@ -179,12 +181,12 @@ fn work(mut sink: impl Sink, pieces: &Receiver<Piece>, state: &State, words: &Wo
 
 /// Counts what became of a piece, and says when that changes.
 fn settle(written: io::Result<()>, holds: u64, state: &State, words: &Words) {
-    let Words { place, what, meaning } = words;
+    let Words { place, what, meaning, passes } = words;
     match written {
         Ok(()) => {
             state.written.fetch_add(holds, Ordering::Relaxed);
             let failing = state.failing.swap(false, Ordering::Relaxed);
-            if state.full.swap(false, Ordering::Relaxed) || failing {
+            if *passes && (state.full.swap(false, Ordering::Relaxed) || failing) {
                 let not = state.failed.load(Ordering::Relaxed) + state.no_room.load(Ordering::Relaxed);
                 log::warn!("{place}: {what} are written again; {not} were not");
             }
@@ -220,7 +222,7 @@ mod tests {
     fn disk() -> (Behind, SyncSender<io::Result<()>>, Receiver<Vec<u8>>) {
         let (word, let_through) = sync_channel(0);
         let (sender, written) = channel();
-        let words = Words { place: "disk".into(), what: "things", meaning: "are gone" };
+        let words = Words { place: "disk".into(), what: "things", meaning: "are gone", passes: true };
         let behind = Behind::start(Disk { let_through, written: sender }, words).expect("a thread");
         (behind, word, written)
     }

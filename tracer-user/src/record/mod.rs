@@ -144,7 +144,7 @@ impl Writer {
         header.push(host.len() as u8);
         header.extend(host);
         file.write(&header).map_err(io)?;
-        let words = Words { place: name.clone(), what: "recording", meaning: "has stopped" };
+        let words = Words { place: name.clone(), what: "recording", meaning: "has stopped", passes: false };
         let file = Behind::start(Unbroken { file, broken: false }, words).map_err(io)?;
         Ok(Self { path: name, file, frames: Vec::new(), gathered: 0, failed: false, dropped: 0 })
     }
