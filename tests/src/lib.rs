@@ -29,6 +29,7 @@ pub mod postgresql;
 pub mod process;
 pub mod python;
 pub mod rabbitmq;
+pub mod recorder;
 pub mod redis;
 pub mod secrets;
 pub mod star;

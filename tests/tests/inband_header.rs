@@ -9,13 +9,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tracer_tests::agent::{Agent, binary};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
+use tracer_tests::recorder::Recorder;
 use tracer_tests::units::{self, Unit};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, go, say, scratch, truth, wait};
@@ -32,23 +33,13 @@ const UPGRADED: u16 = 18_603;
 /// Bytes of the line.
 const LINE: usize = 70;
 
-/// What came on each connection, by port.
-type Recorded = Arc<Mutex<HashMap<u16, Vec<Arc<Mutex<Vec<u8>>>>>>>;
-
 /// An origin on host 2 that answers every request and keeps every byte.
-fn origin(hosts: &Hosts, recorded: &Recorded) {
+fn origin(hosts: &Hosts, recorder: &Recorder) {
     for port in [CHOSEN, OTHER] {
         let address = SocketAddr::from((hosts.own(2), port));
         let listener =
             hosts.inside(2, || TcpListener::bind(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
-        let recorded = Arc::clone(recorded);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let bytes = Arc::default();
-                recorded.lock().expect("a lock").entry(port).or_default().push(Arc::clone(&bytes));
-                std::thread::spawn(move || serve(stream, &bytes));
-            }
-        });
+        recorder.accept(listener, port, serve);
     }
 }
 
@@ -91,12 +82,6 @@ fn without(bytes: &[u8]) -> (Vec<u8>, Vec<(String, Option<String>)>) {
     }
     plain.extend_from_slice(&bytes[at..]);
     (plain, requests)
-}
-
-/// The bytes of all connections to a port so far.
-fn taken(recorded: &Recorded, port: u16) -> Vec<Vec<u8>> {
-    let all = recorded.lock().expect("a lock").remove(&port).unwrap_or_default();
-    all.iter().map(|one| one.lock().expect("a lock").clone()).collect()
 }
 
 /// Runs a program on host 1 to its end.
@@ -188,8 +173,8 @@ fn programs_get_headers_and_nothing_else_changes() {
     let Some(_turn) = begin("programs_get_headers_and_nothing_else_changes", &programs) else { return };
     let dir = scratch();
     let hosts = Hosts::new(2, PLAIN);
-    let recorded = Recorded::default();
-    origin(&hosts, &recorded);
+    let recorder = Recorder::default();
+    origin(&hosts, &recorder);
     let (caller, once) = caller(&hosts, dir.path());
     let callee = agent(&hosts, 2, "callee", dir.path(), &[]);
     let body = dir.path().join("body");
@@ -201,7 +186,7 @@ fn programs_get_headers_and_nothing_else_changes() {
     let mut compare = |name: &str, run: &dyn Fn(u16)| {
         let of = |port: u16| {
             run(port);
-            taken(&recorded, port)
+            recorder.taken(port)
         };
         let (plain, changed) = (of(OTHER), of(CHOSEN));
         assert!(!plain.is_empty() && plain.len() == changed.len(), "{name}: {} connections", changed.len());
@@ -307,14 +292,14 @@ fn what_is_no_request_is_not_touched() {
     let Some(_turn) = begin("what_is_no_request_is_not_touched", &["ip", "nft", "nsenter", "python3"]) else { return };
     let dir = scratch();
     let hosts = Hosts::new(2, PLAIN);
-    let recorded = Recorded::default();
-    origin(&hosts, &recorded);
+    let recorder = Recorder::default();
+    origin(&hosts, &recorder);
     let (caller, _) = caller(&hosts, dir.path());
     let python = find("python3").expect("python3");
     let of = |port: u16| {
         let arguments = [source("header_raw.py").display().to_string(), hosts.own(2).to_string(), port.to_string()];
         run(&hosts, dir.path(), "raw", &python, &arguments);
-        taken(&recorded, port)
+        recorder.taken(port)
     };
     let (plain, chosen) = (of(OTHER), of(CHOSEN));
     assert_eq!(plain.len(), 6);
@@ -334,8 +319,8 @@ fn kept_connections_and_an_agent_that_goes() {
     let Some(_turn) = begin("kept_connections_and_an_agent_that_goes", &programs) else { return };
     let dir = scratch();
     let hosts = Hosts::new(2, PLAIN);
-    let recorded = Recorded::default();
-    origin(&hosts, &recorded);
+    let recorder = Recorder::default();
+    origin(&hosts, &recorder);
     let (caller, once) = caller(&hosts, dir.path());
     let python = find("python3").expect("python3");
     let start = |name: &str, count: u64| {
@@ -346,7 +331,7 @@ fn kept_connections_and_an_agent_that_goes() {
     let count = if truth::full() { 10_000 } else { 1000 };
     let status = start("kept", count).wait(Duration::from_secs(120));
     assert!(status.success(), "{status}");
-    let kept = taken(&recorded, CHOSEN);
+    let kept = recorder.taken(CHOSEN);
     let (_, requests) = without(&kept[0]);
     let injected = requests.iter().filter(|(_, put)| put.is_some()).count();
     figure("inband_header_kept", &format!("{injected} of {count} requests on one connection got one (once: {once})"));
@@ -360,7 +345,7 @@ fn kept_connections_and_an_agent_that_goes() {
         let held = bpf::held(agent.process().pid());
         assert!(held.iter().any(|(kind, _)| *kind == "link_id"), "{held:?}");
         let mut asking: Vec<Process> = (0..4).map(|i| start(&format!("asking-{signal}-{i}"), 2 * count)).collect();
-        let seen = || recorded.lock().expect("a lock").get(&CHOSEN).map_or(0, Vec::len);
+        let seen = || recorder.connections(CHOSEN);
         wait("four connections", Duration::from_secs(30), || (seen() == 4).then_some(()));
         wait("all four to get headers", Duration::from_secs(30), || {
             (outcome(&hosts, &agent, "injected") >= 4).then_some(())
@@ -372,7 +357,7 @@ fn kept_connections_and_an_agent_that_goes() {
         }
         assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
         let mut last = 0;
-        for bytes in taken(&recorded, CHOSEN) {
+        for bytes in recorder.taken(CHOSEN) {
             let (_, requests) = without(&bytes);
             assert_eq!(requests.len() as u64, 2 * count);
             last += requests.iter().rev().take(10).filter(|(_, put)| put.is_some()).count();

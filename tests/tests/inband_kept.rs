@@ -12,11 +12,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
+use tracer_tests::recorder::Recorder;
 use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, scratch, truth, wait};
@@ -29,9 +30,6 @@ const CONNECTIONS: usize = 4;
 const LINE: usize = 70;
 /// What the client gives some requests itself.
 const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-/// What came on each connection, by port, in the order they were accepted.
-type Recorded = Arc<Mutex<HashMap<u16, Vec<Arc<Mutex<Vec<u8>>>>>>>;
 
 /// This thread, and what it starts, is in a network namespace of its own with a loopback.
 struct Apart(File);
@@ -63,17 +61,10 @@ impl Drop for Apart {
 }
 
 /// An origin that answers every request and keeps every byte.
-fn origin(recorded: &Recorded) {
+fn origin(recorder: &Recorder) {
     for port in [CHOSEN, OTHER] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap_or_else(|error| panic!("{port}: {error}"));
-        let recorded = Arc::clone(recorded);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let bytes = Arc::default();
-                recorded.lock().expect("a lock").entry(port).or_default().push(Arc::clone(&bytes));
-                std::thread::spawn(move || serve(stream, &bytes));
-            }
-        });
+        recorder.accept(listener, port, serve);
     }
 }
 
@@ -130,12 +121,6 @@ fn requests(mut bytes: &[u8]) -> Vec<(String, Vec<u8>, Option<String>)> {
     all
 }
 
-/// The bytes of all connections to a port.
-fn taken(recorded: &Recorded, port: u16) -> Vec<Vec<u8>> {
-    let all = recorded.lock().expect("a lock").remove(&port).unwrap_or_default();
-    all.iter().map(|one| one.lock().expect("a lock").clone()).collect()
-}
-
 /// An agent that writes headers, and whether it does so for the first request of a connection only.
 fn traced(dir: &Path) -> (Agent, bool) {
     let destination = format!("127.0.0.1:{CHOSEN}");
@@ -164,8 +149,8 @@ fn every_request_on_kept_connections_gets_one() {
     let _apart = Apart::new();
     // So little that the kernel takes long bodies in parts only.
     std::fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 1048576").expect("tcp_wmem");
-    let recorded = Recorded::default();
-    origin(&recorded);
+    let recorder = Recorder::default();
+    origin(&recorder);
     let (mut agent, once) = traced(dir.path());
     let held = bpf::held(agent.process().pid());
 
@@ -173,7 +158,7 @@ fn every_request_on_kept_connections_gets_one() {
     let rounds = all / CONNECTIONS;
     let of = |port: u16| {
         run(dir.path(), "header_kept.py", port, &[&CONNECTIONS.to_string(), &rounds.to_string()]);
-        taken(&recorded, port)
+        recorder.taken(port)
     };
     let (plain, changed) = (of(OTHER), of(CHOSEN));
     assert_eq!((plain.len(), changed.len()), (2 * CONNECTIONS, 2 * CONNECTIONS));
@@ -263,8 +248,8 @@ fn senders_that_lend_their_memory_are_left_alone() {
     let Some(_turn) = begin("senders_that_lend_their_memory_are_left_alone", &["python3"]) else { return };
     let dir = scratch();
     let _apart = Apart::new();
-    let recorded = Recorded::default();
-    origin(&recorded);
+    let recorder = Recorder::default();
+    origin(&recorder);
     let (agent, once) = traced(dir.path());
     let mut told = Vec::new();
     let (mut left, mut joined) = (0, 0);
@@ -272,7 +257,7 @@ fn senders_that_lend_their_memory_are_left_alone() {
         let of = |port: u16| {
             // It checks that each of its sends is said to be done with once.
             run(dir.path(), "header_lent.py", port, &[when, &length.to_string(), "8"]);
-            taken(&recorded, port)
+            recorder.taken(port)
         };
         let (plain, chosen) = (of(OTHER), of(CHOSEN));
         let (plain, chosen) = (requests(&plain[0]), requests(&chosen[0]));
