@@ -401,7 +401,7 @@ impl Pipeline {
                 Output::Settled(slot) => self.tell(slot),
                 Output::Answered(slot) => self.answer(slot),
                 Output::Late { unit, was, parent, trace } => self.store.adopt(unit, was, parent, trace),
-                Output::Finished(live, verdicts) => self.finished(*live, verdicts),
+                Output::Finished(live, verdicts) => self.finished(live, verdicts),
                 Output::Sample(sample) => self.profiles.sample(&self.names, &sample),
             }
         }
@@ -414,7 +414,7 @@ impl Pipeline {
         }
     }
 
-    fn finished(&mut self, mut live: Live, verdicts: Verdicts) {
+    fn finished(&mut self, mut live: Box<Live>, verdicts: Verdicts) {
         let class = match live.class {
             Some(class) => class,
             None => classify_late(&mut self.classifier, &mut self.names, &mut live),
@@ -431,10 +431,10 @@ impl Pipeline {
         for writer in &mut self.writers {
             writer.unit(&self.names, &unit);
         }
-        self.store.unit(&self.names, &unit);
+        self.store.take(unit);
     }
 
-    fn unit(live: Live, class: ClassId, verdicts: &Verdicts) -> Unit {
+    fn unit(live: Box<Live>, class: ClassId, verdicts: &Verdicts) -> Unit {
         let downstream = live.downstream();
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let failed = match (live.side, live.status) {

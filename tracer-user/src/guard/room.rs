@@ -15,8 +15,8 @@ pub trait Room {
     fn give_back(&mut self);
 }
 
-/// Entries to keep room for; `None` when there is nothing worth giving back.
-fn wanted(len: usize, capacity: usize, each: usize) -> Option<usize> {
+/// Entries (of `each` bytes) to keep room for; `None` when there is nothing worth giving back.
+pub fn wanted(len: usize, capacity: usize, each: usize) -> Option<usize> {
     (capacity.saturating_mul(each) > SMALL && capacity / 4 > len).then_some(2 * len)
 }
 

@@ -39,7 +39,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
         let one = unit(0xabc, 5, 2_000_000, false);
         stats.unit(&names, &one);
-        store.unit(&names, &one);
+        store.take(one);
         let known = Known { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
         let runtimes = told([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };

@@ -149,17 +149,22 @@ fn header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, rest.get(1..)?.trim_ascii()))
 }
 
+/// Digits and nothing else, as many as fit.
+fn number(digits: &[u8]) -> Option<u64> {
+    let add = |sum: u64, byte: &u8| match byte {
+        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
 impl Framing {
+    /// Takes what matters of a header line; all of it begins with C or T.
     fn see(&mut self, name: &[u8], value: &[u8]) {
         if name.eq_ignore_ascii_case(b"content-length") {
-            let text = std::str::from_utf8(value).unwrap_or_default();
-            for part in text.split(',').map(str::trim) {
-                match part.parse::<u64>() {
-                    Ok(n)
-                        if part.bytes().all(|byte| byte.is_ascii_digit()) && self.length.is_none_or(|had| had == n) =>
-                    {
-                        self.length = Some(n);
-                    }
+            for part in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                match number(part) {
+                    Some(n) if self.length.is_none_or(|had| had == n) => self.length = Some(n),
                     _ => self.odd = true,
                 }
             }
@@ -238,7 +243,10 @@ impl Parser for Heads {
             if number == 0 {
                 status = status_line(line);
                 valid = status.is_some();
-            } else if let Some((name, value)) = header(line) {
+            } else if let [b'c' | b'C' | b't' | b'T', ..] = line
+                && let Some((name, value)) = header(line)
+            {
+                // Nothing else of a reply matters, and replies have many lines.
                 framing.see(name, value);
             }
         });
@@ -280,9 +288,8 @@ impl Parser for Heads {
 fn status_line(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.")?;
     let rest = rest.get(1..)?.strip_prefix(b" ")?;
-    let digits = rest.get(..3)?;
-    let status = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    (100..1000).contains(&status).then_some(status)
+    let status = number(rest.get(..3)?)?;
+    (100..1000).contains(&status).then_some(status as u16)
 }
 
 /// A request line that was cut, without the beginning of a version where the cut is inside of that.

@@ -4,12 +4,29 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::model::{Nanos, TraceId, Unit};
+use crate::model::{ClassId, Nanos, TraceId, Unit};
 
 /// Most a class keeps in each of its three lists.
 pub(super) const QUOTA: usize = 10;
 /// Entries older than this are let go: the slowest request of last week helps nobody, nanoseconds.
 const AGE: Nanos = 15 * 60 * 1_000_000_000;
+
+/// What a class looks at in a unit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) class: ClassId,
+    pub(super) trace: TraceId,
+    end: Nanos,
+    duration: u64,
+    error: bool,
+}
+
+impl Seen {
+    pub(super) fn of(unit: &Unit) -> Self {
+        let Unit { class, trace, end, error, .. } = *unit;
+        Self { class, trace, end, duration: unit.duration(), error }
+    }
+}
 
 /// What became of the wishes of a class.
 #[derive(Debug, Default)]
@@ -42,9 +59,9 @@ impl Class {
 
     /// Looks at a finished unit. `quota` bounds each list, `room` the entries that may be added to all of them;
     /// `random` is a random number.
-    pub(super) fn consider(&mut self, unit: &Unit, quota: usize, room: usize, random: u64) -> Change {
+    pub(super) fn consider(&mut self, unit: &Seen, quota: usize, room: usize, random: u64) -> Change {
         let mut change = Change::default();
-        let (mut room, trace, now) = (room, unit.trace, unit.end);
+        let (mut room, trace, now, duration) = (room, unit.trace, unit.end, unit.duration);
         // Whether a list may grow; if not, and it has something, it may replace.
         let mut fits = |len: usize| {
             let grows = len < quota && room > 0;
@@ -64,7 +81,6 @@ impl Class {
             }
         }
 
-        let duration = unit.duration();
         let at = self.slowest.partition_point(|(longer, ..)| *longer >= duration);
         if fits(self.slowest.len()) {
             self.slowest.insert(at, (duration, now, trace));

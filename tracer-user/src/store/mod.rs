@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 pub use view::{Summary, UnitView, attributes, show};
 
 use crate::guard::fill::Fill;
-use crate::model::{ClassId, Names, Nanos, ServiceId, Side, Sink, TraceId, Unit, UnitId};
-use class::{Class, QUOTA};
+use crate::model::{ClassId, Names, Nanos, ServiceId, Side, TraceId, Unit, UnitId};
+use class::{Class, QUOTA, Seen};
 use settle::Settling;
 use view::seconds;
 
@@ -273,7 +273,7 @@ impl Store {
         (self.keep_most() / (3 * self.classes.len().max(1))).clamp(1, QUOTA)
     }
 
-    fn rank(&mut self, unit: &Unit) {
+    fn rank(&mut self, unit: &Seen) {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -360,11 +360,12 @@ impl Store {
         self.units -= moved.len();
         for mut unit in moved {
             unit.trace = trace;
-            self.keep(&unit);
+            self.keep(unit);
         }
     }
 
-    fn keep(&mut self, unit: &Unit) {
+    fn keep(&mut self, unit: Unit) {
+        let seen = Seen::of(&unit);
         let kept = self.traces.entry(unit.trace).or_default();
         if !kept.recent && kept.wanted == 0 {
             kept.recent = true;
@@ -372,21 +373,25 @@ impl Store {
         }
         if kept.units.len() < UNITS {
             if kept.units.len() == kept.units.capacity() {
-                // A unit is large and most transactions have few: no spare room for them.
-                kept.units.reserve_exact(kept.units.len().max(1));
+                // A unit is large and most transactions have few: no spare room for them, but for the one that caused it,
+                // which is over later.
+                let more =
+                    if kept.units.is_empty() { 1 + usize::from(unit.parent.is_some()) } else { kept.units.len() };
+                kept.units.reserve_exact(more);
             }
-            kept.units.push(unit.clone());
+            kept.units.push(unit);
             self.units += 1;
-            self.rank(unit);
-            self.settle(unit.trace);
+            self.rank(&seen);
+            self.settle(seen.trace);
         } else {
             self.units_dropped += 1;
         }
     }
 }
 
-impl Sink for Store {
-    fn unit(&mut self, _: &Names, unit: &Unit) {
+impl Store {
+    /// A unit of work is finished.
+    pub fn take(&mut self, unit: Unit) {
         self.now = self.now.max(unit.end);
         if self.part == 0 {
             self.units_dropped += 1;
@@ -401,7 +406,8 @@ impl Sink for Store {
         while self.recent.len() > self.recent_most() && self.evict() {}
     }
 
-    fn tick(&mut self, now: Nanos) {
+    /// About once a second: what is too old goes.
+    pub fn tick(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         if self.now.saturating_sub(self.swept) < SWEEP {
             return;

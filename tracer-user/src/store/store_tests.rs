@@ -69,10 +69,10 @@ const ALL: Filter =
 #[test]
 fn the_slow_and_the_failed_outlive_the_many() {
     let (names, mut store) = (Names::default(), Store::new(0, "h", 200));
-    store.unit(&names, &unit(1, 0, 1_000_000, false));
-    store.unit(&names, &unit(2, 1, 5, true));
+    store.take(unit(1, 0, 1_000_000, false));
+    store.take(unit(2, 1, 5, true));
     for i in 0..10_000u64 {
-        store.unit(&names, &unit(u128::from(i) + 10, i + 2, 10, false));
+        store.take(unit(u128::from(i) + 10, i + 2, 10, false));
     }
     consistent(&store);
     assert!(store.len() <= RECENT + 3 * QUOTA, "{}", store.len());
@@ -91,10 +91,10 @@ fn the_slow_and_the_failed_outlive_the_many() {
 
 #[test]
 fn a_class_with_few_requests_keeps_its_place_beside_a_busy_one() {
-    let (names, mut store) = (Names::default(), Store::new(0, "h", 100));
+    let mut store = Store::new(0, "h", 100);
     for i in 0..40_000u64 {
         let class = ClassId(u32::from(i % 1000 == 0));
-        store.unit(&names, &Unit { class, ..unit(u128::from(i), i, i % 77, true) });
+        store.take(Unit { class, ..unit(u128::from(i), i, i % 77, true) });
     }
     consistent(&store);
     assert!(store.classes[&ClassId(1)].len() >= 3 * QUOTA - 2);
@@ -103,9 +103,9 @@ fn a_class_with_few_requests_keeps_its_place_beside_a_busy_one() {
 #[test]
 fn the_slowest_of_long_ago_is_let_go() {
     let (names, mut store) = (Names::default(), Store::new(0, "h", 100));
-    store.unit(&names, &unit(1, 0, 1_000_000_000, true));
+    store.take(unit(1, 0, 1_000_000_000, true));
     for i in 0..RECENT as u128 {
-        store.unit(&names, &unit(i + 2, 5, 1, false));
+        store.take(unit(i + 2, 5, 1, false));
     }
     store.tick(600_000_000_000);
     assert!(store.transaction(&names, TraceId(1)).is_some());
@@ -119,8 +119,8 @@ fn units_of_a_transaction_come_together() {
     let (names, mut store) = (Names::default(), Store::new(1000, "h", 200));
     for i in 0..300 {
         // Interleaved with another one.
-        store.unit(&names, &unit(7 + u128::from(i % 2), i, 1, false));
-        store.unit(&names, &unit(7, i, 1, false));
+        store.take(unit(7 + u128::from(i % 2), i, 1, false));
+        store.take(unit(7, i, 1, false));
     }
     consistent(&store);
     let units = store.transaction(&names, TraceId(7)).unwrap();
@@ -133,11 +133,11 @@ fn units_of_a_transaction_come_together() {
 #[test]
 fn a_call_that_ended_long_before_its_request_is_still_there() {
     let (names, mut store) = (Names::default(), Store::new(0, "h", 200));
-    store.unit(&names, &unit(1, 10, 1, false));
+    store.take(unit(1, 10, 1, false));
     for i in 0..RECENT as u128 - 2 {
-        store.unit(&names, &unit(i + 2, 20, 5, false));
+        store.take(unit(i + 2, 20, 5, false));
     }
-    store.unit(&names, &unit(1, 0, 1_000_000_000, false));
+    store.take(unit(1, 0, 1_000_000_000, false));
     assert_eq!(store.transaction(&names, TraceId(1)).unwrap().len(), 2);
 }
 
@@ -160,7 +160,7 @@ fn a_row_is_the_topmost_unit_that_fits() {
     let call = Unit { class: ClassId(1), side: Side::Client, parent: Some(root.id), ..unit(1, 2, 5, true) };
     let callee = Unit { class: ClassId(2), service: ServiceId(1), parent: Some(call.id), ..unit(1, 3, 3, true) };
     for unit in [&callee, &call, &root] {
-        store.unit(&names, unit);
+        store.take(unit.clone());
     }
     let row = |service: Option<&str>, class: Option<&str>| {
         let filter = Filter { service: service.map(Into::into), class: class.map(Into::into), ..ALL };
@@ -203,13 +203,13 @@ proptest! {
         wide in any::<bool>(),
         shed in any::<bool>(),
     ) {
-        let (names, mut store) = (Names::default(), Store::new(0, "h", keep).for_memory(256 << 20));
+        let mut store = Store::new(0, "h", keep).for_memory(256 << 20);
         let mut now = 0;
         for (index, (trace, class, duration, error, step)) in units.into_iter().enumerate() {
             now += step / 10;
             // Either few transactions with many units, or many with one.
             let trace = if wide { trace + index as u128 * 1000 } else { trace };
-            store.unit(&names, &Unit { class: ClassId(class), ..unit(trace, now, duration, error) });
+            store.take(Unit { class: ClassId(class), ..unit(trace, now, duration, error) });
             if shed && index % 70 == 0 {
                 let part = [4, 0, 1, 4, 1][index / 70 % 5];
                 store.keep_part(part);
@@ -231,23 +231,23 @@ fn noteworthy_ones_are_handed_out_when_they_stand_still() {
     const SECOND: u64 = 1_000_000_000;
     let names = Names::default();
     let mut store = Store::new(0, "h", 100);
-    store.unit(&names, &unit(1, 10, 5, false));
+    store.take(unit(1, 10, 5, false));
     store.tick(10 * SECOND);
     assert!(store.settled(&names, true).is_none(), "nobody asked for them");
 
     let mut store = Store::new(0, "h", 100);
     store.hand_out();
-    store.unit(&names, &unit(1, SECOND, 5, false));
-    store.unit(&names, &unit(1, SECOND + 1, 5, true));
+    store.take(unit(1, SECOND, 5, false));
+    store.take(unit(1, SECOND + 1, 5, true));
     assert!(store.settled(&names, false).is_none(), "it may go on");
     store.tick(4 * SECOND);
     assert_eq!(store.settled(&names, false).map(|units| units.len()), Some(2));
     assert!(store.settled(&names, false).is_none(), "once");
-    store.unit(&names, &unit(1, SECOND + 2, 5, false));
+    store.take(unit(1, SECOND + 2, 5, false));
     assert_eq!(store.settled(&names, true).map(|units| units.len()), Some(3), "more of it came");
     // Hundreds of a class, none slower than the first ones: only what its lists hold.
     for trace in 2..500 {
-        store.unit(&names, &unit(trace, 2 * SECOND, 1, false));
+        store.take(unit(trace, 2 * SECOND, 1, false));
     }
     let mut saved = 0;
     while store.settled(&names, true).is_some() {

@@ -225,13 +225,7 @@ impl Engine {
         self.post(target, cost, tgid);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.remember(until, target);
-        if thread.pending.is_empty() {
-            return;
-        }
-        let (due, rest): (Vec<Pending>, Vec<Pending>) =
-            std::mem::take(&mut thread.pending).into_iter().partition(|sample| sample.nanos <= until);
-        thread.pending = rest;
-        for sample in due {
+        for sample in thread.due(until) {
             self.place(sample, target, tid, tgid, out);
         }
     }
@@ -286,17 +280,17 @@ impl Engine {
             self.place(pending, target, header.tid, header.tgid, out);
             return;
         }
-        if thread.last_op == 0 && thread.pending.len() >= 4 || thread.pending.len() >= PENDING_SAMPLES {
+        if thread.last_op == 0 && thread.pending() >= 4 || thread.pending() >= PENDING_SAMPLES {
             // No operation will say more, or too many wait: the request it holds, else overhead.
             let target = thread.holder().map_or(Target::Nobody, |slot| Target::of(&self.units, slot));
             let Some(thread) = self.threads.get_mut(&header.tid) else { return };
-            let all = std::mem::take(&mut thread.pending);
+            let all = thread.due(Nanos::MAX);
             for sample in all.into_iter().chain([pending]) {
                 self.place(sample, target, header.tid, header.tgid, out);
             }
             return;
         }
-        thread.pending.push(pending);
+        thread.put_off(pending);
     }
 
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {

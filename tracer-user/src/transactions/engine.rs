@@ -21,6 +21,7 @@ use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
 use super::loops::Meetings;
 use super::losses::Losses;
+use super::near::Near;
 use super::pools::Pools;
 use super::relayed::Relays;
 use super::tags::Tags;
@@ -119,8 +120,8 @@ pub struct Engine {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) seed: u64,
-    pub(super) connections: FxHashMap<u64, Box<Connection>>,
-    pub(super) threads: FxHashMap<u32, Thread>,
+    pub(super) connections: Near<u64, Box<Connection>>,
+    pub(super) threads: Near<u32, Thread>,
     pub(super) services: FxHashMap<u32, ServiceId>,
     pub(super) units: Slab,
     pub(super) joins: Joins,
@@ -186,8 +187,8 @@ impl Engine {
             settings,
             limits,
             seed,
-            connections: FxHashMap::default(),
-            threads: FxHashMap::default(),
+            connections: Near::default(),
+            threads: Near::default(),
             services: FxHashMap::default(),
             units: Slab::default(),
             joins: Joins::default(),
@@ -325,7 +326,7 @@ impl Engine {
     /// The connection, made when it is not known.
     pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
-        self.connections.entry(cookie).or_insert_with(|| Connection::unknown(false))
+        self.connections.or_insert_with(cookie, || Connection::unknown(false))
     }
 
     pub(super) fn thread(&mut self, tid: u32, tgid: u32, nanos: Nanos) -> Option<&mut Thread> {
@@ -333,7 +334,7 @@ impl Engine {
             self.counters.threads_refused += 1;
             return None;
         }
-        let thread = self.threads.entry(tid).or_insert_with(|| Thread::new(tgid));
+        let thread = self.threads.or_insert_with(tid, || Thread::new(tgid));
         if thread.tgid != tgid || (thread.died != 0 && nanos > thread.died) {
             // The id was given to another thread.
             *thread = Thread::new(tgid);
@@ -362,7 +363,7 @@ impl Engine {
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
         let mut said = std::mem::take(&mut self.said);
         self.make_room_for(op.cookie, out);
-        let connection = self.connections.entry(op.cookie).or_insert_with(|| Connection::unknown(true));
+        let connection = self.connections.or_insert_with(op.cookie, || Connection::unknown(true));
         connection.announced = false;
         connection.last = header.nanos;
         connection.tgid = header.tgid;

@@ -114,7 +114,7 @@ impl Engine {
             return;
         }
         if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
-            let shared = self.threads.values().any(|thread| thread.tgid == tgid && thread.shares());
+            let shared = self.threads.iter().any(|(_, thread)| thread.tgid == tgid && thread.shares());
             self.pools.insert(tgid, Pools::new(shared));
             if self.wanted.len() < self.limits.processes {
                 self.wanted.push(tgid);

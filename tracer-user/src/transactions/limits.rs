@@ -186,7 +186,7 @@ impl Engine {
     /// What connections keep that have nothing to do is made small.
     pub(super) fn let_rest(&mut self) {
         let now = self.now;
-        for connection in self.connections.values_mut() {
+        for (_, connection) in self.connections.iter_mut() {
             if connection.talk.if_awake().is_some() && now.saturating_sub(connection.last) > RESTS_AFTER {
                 connection.rest();
             }

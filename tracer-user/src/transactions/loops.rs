@@ -370,12 +370,12 @@ impl Engine {
 
     /// Forgets the oldest callbacks of loops where all of them together are too many.
     pub(super) fn trim_loops(&mut self) {
-        let laps = || self.threads.values().filter_map(|thread| thread.lap.as_ref());
+        let laps = || self.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
         let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
         let most = if sum > self.limits.tasks { self.limits.tasks / count } else { STRETCHES };
         let mut reached = self.callbacks.reached;
         let mut kept = 0;
-        for lap in self.threads.values_mut().filter_map(|thread| thread.lap.as_mut()) {
+        for lap in self.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
             let over = lap.stretches.len().saturating_sub(most);
             lap.stretches.drain(..over);
             reached += over as u64 + std::mem::take(&mut lap.forgotten);

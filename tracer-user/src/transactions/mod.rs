@@ -25,6 +25,7 @@ pub mod lookups;
 mod lookups_afar;
 pub mod loops;
 pub mod losses;
+mod near;
 mod passed;
 pub mod pools;
 pub mod relayed;

@@ -130,7 +130,9 @@ pub struct Thread {
     /// Recent stretches, newest last.
     pub history: VecDeque<Stretch>,
     /// Stacks without an owner yet.
-    pub pending: Vec<Pending>,
+    pending: Vec<Pending>,
+    /// When the first of them was taken.
+    pending_from: Nanos,
 }
 
 impl Thread {
@@ -157,6 +159,7 @@ impl Thread {
             last: Target::Nobody,
             history: VecDeque::new(),
             pending: Vec::new(),
+            pending_from: Nanos::MAX,
         }
     }
 
@@ -172,6 +175,29 @@ impl Thread {
         let (cpu, runq, blocked) = (books.cpu.max(old.cpu), books.runq.max(old.runq), books.blocked.max(old.blocked));
         self.books = Books { cpu, runq, blocked, ..*books };
         delta
+    }
+
+    /// Stacks without an owner yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// This one has no owner yet.
+    pub fn put_off(&mut self, sample: Pending) {
+        self.pending_from = self.pending_from.min(sample.nanos);
+        self.pending.push(sample);
+    }
+
+    /// Those that were taken up to `until` have one now. Most operations find none, or none of that time: samples arrive by
+    /// a ring of their own, at times before the operations they belong to.
+    pub fn due(&mut self, until: Nanos) -> Vec<Pending> {
+        if self.pending_from > until {
+            return Vec::new();
+        }
+        let (due, rest) = std::mem::take(&mut self.pending).into_iter().partition(|sample| sample.nanos <= until);
+        self.pending = rest;
+        self.pending_from = self.pending.iter().map(|sample| sample.nanos).min().unwrap_or(Nanos::MAX);
+        due
     }
 
     /// Takes the number of an operation; gives the requests that can no longer be said to be its only ones, because

@@ -122,7 +122,7 @@ impl Engine {
         let mut said = std::mem::take(&mut self.said);
         let mut words = Vec::new();
         let settings = &self.settings;
-        for (cookie, connection) in &mut self.connections {
+        for (cookie, connection) in self.connections.iter_mut() {
             let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
                 continue;
             };
