@@ -71,9 +71,13 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
         all.iter().filter(|u| u.path.starts_with(prefix)).for_each(|u| {
             traces.entry(u.trace.as_str()).or_default().push(u.path.as_str());
         });
-        let whole = traces.values().filter(|paths| paths.len() == 4 && paths.iter().all(|p| *p == paths[0])).count();
+        let is_whole = |paths: &Vec<&str>| paths.len() == 4 && paths.iter().all(|p| *p == paths[0]);
+        let whole = traces.values().filter(|paths| is_whole(paths)).count();
         figure("whole chains", &format!("{whole} of {total}"));
         say(&format!("  {whole} of {total} transactions are whole: load, nginx, call, origin"));
+        for (trace, _) in traces.iter().filter(|(_, paths)| !is_whole(paths)) {
+            all.iter().filter(|u| u.trace == **trace).for_each(|u| say(&format!("  not whole: {u:?}")));
+        }
         assert!((whole as u64 + explained) * 1000 >= total * 999, "{whole} of {total} transactions are whole");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use memchr::memchr;
 
 use super::context::{Contexts, Which};
+use super::pool::recent;
 use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
 /// Methods recognised at the beginning of a connection, the usual ones first.
@@ -352,7 +353,7 @@ pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
         rest = memchr(b'/', after).and_then(|slash| after.get(slash..)).unwrap_or(b"/");
     }
     let end = memchr::memchr2(b'?', b'#', rest).unwrap_or(rest.len()).min(PATH_LIMIT);
-    text(rest.get(..end).unwrap_or_default())
+    recent(rest.get(..end).unwrap_or_default())
 }
 
 /// Bytes as text; what is not UTF-8 shows as replacement characters.

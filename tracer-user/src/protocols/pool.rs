@@ -1,9 +1,12 @@
 //! Values that many connections keep, kept once: statements that every client of a server prepares, names that every client
-//! of a host asks for.
+//! of a host asks for, paths that were asked for just now.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher as _};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use super::http1::text;
 
 /// Most that are looked for. Of more the set begins anew: what is kept stays, and is no longer found to be shared.
 const LIMIT: usize = 4096;
@@ -36,9 +39,50 @@ impl<T: Eq + Hash> Pool<T> {
     }
 }
 
+/// Texts that [`recent`] remembers, a power of two.
+const RECENT: usize = 256;
+
+thread_local! {
+    static LATELY: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `bytes` as [`text`]; the same as given for equal bytes lately, where nothing else has taken its place since: what is asked
+/// for again and again is neither checked, allocated nor freed each time.
+pub(super) fn recent(bytes: &[u8]) -> Arc<str> {
+    let mut hasher = rustc_hash::FxHasher::default();
+    hasher.write(bytes);
+    // The best bits of this hash are the upper ones.
+    let place = (hasher.finish() >> 32) as usize % RECENT;
+    LATELY.with_borrow_mut(|lately| {
+        if lately.is_empty() {
+            lately.resize(RECENT, Arc::from(""));
+        }
+        match lately.get_mut(place) {
+            Some(same) if same.as_bytes() == bytes => Arc::clone(same),
+            Some(other) => {
+                *other = text(bytes);
+                Arc::clone(other)
+            }
+            None => text(bytes),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_for_lately_is_the_same_text() {
+        let first = recent(b"/orders");
+        assert!(Arc::ptr_eq(&first, &recent(b"/orders")) && &*first == "/orders");
+        for n in 0..10 * RECENT {
+            let path = format!("/orders/{n}");
+            assert_eq!(&*recent(path.as_bytes()), path);
+        }
+        assert!(!Arc::ptr_eq(&first, &recent(b"/orders")), "it is not remembered for ever");
+        assert_eq!((&*recent(b"\xff"), &*recent("\u{fffd}".as_bytes()), &*recent(b"")), ("\u{fffd}", "\u{fffd}", ""));
+    }
 
     #[test]
     fn equal_values_are_kept_once_and_not_all_for_ever() {

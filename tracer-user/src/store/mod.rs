@@ -23,6 +23,8 @@ use view::seconds;
 
 /// Units kept of one transaction.
 const UNITS: usize = 256;
+/// Most transactions' room that is kept for others: the allocator hands out what it got back long ago, not just now.
+const SPARE: usize = 64;
 /// The newest transactions, kept whatever they are.
 pub const RECENT: usize = 4096;
 /// Memory of a kept unit, bytes, about: its path and other text are its own.
@@ -129,6 +131,8 @@ pub struct Store {
     entries: usize,
     /// Units in `traces`.
     units: usize,
+    /// Room of transactions that were let go, for those that come.
+    spare: Vec<Vec<Unit>>,
     wall_offset: i64,
     host: String,
     /// State of the sampler's generator (xorshift): fairness, not secrecy.
@@ -163,6 +167,7 @@ impl Store {
             part: 1,
             entries: 0,
             units: 0,
+            spare: Vec::new(),
             wall_offset,
             host: host.into(),
             random: 0x9e37_79b9_7f4a_7c15,
@@ -241,10 +246,14 @@ impl Store {
     /// Forgets a transaction that nothing holds any more.
     fn forget_unheld(&mut self, trace: TraceId) {
         if self.traces.get(&trace).is_some_and(|kept| !kept.recent && kept.wanted == 0)
-            && let Some(kept) = self.traces.remove(&trace)
+            && let Some(mut kept) = self.traces.remove(&trace)
         {
             self.units -= kept.units.len();
             self.evicted += 1;
+            if self.spare.len() < SPARE && kept.units.capacity() <= 2 {
+                kept.units.clear();
+                self.spare.push(kept.units);
+            }
         }
     }
 
@@ -372,6 +381,11 @@ impl Store {
             self.recent.push_back(unit.trace);
         }
         if kept.units.len() < UNITS {
+            if kept.units.capacity() == 0
+                && let Some(spare) = self.spare.pop()
+            {
+                kept.units = spare;
+            }
             if kept.units.len() == kept.units.capacity() {
                 // A unit is large and most transactions have few: no spare room for them, but for the one that caused it,
                 // which is over later.

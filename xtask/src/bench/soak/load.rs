@@ -162,7 +162,11 @@ fn exchange(stream: &mut TcpStream, path: &str) -> std::io::Result<()> {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: soak\r\n\r\n").as_bytes())?;
     let (mut reply, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
-        let n = stream.read(&mut chunk)?;
+        let n = match stream.read(&mut chunk) {
+            // A read with a limit is interrupted by whatever stops the process for a while.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         if n == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
