@@ -282,7 +282,10 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
     let mut refusals = refusals;
     let own = refusals.remove("PLANTEDERROR").expect("a script's own kind");
     refusals.insert("_OTHER".into(), own);
-    assert_eq!(kinds, refusals);
+    let names: BTreeSet<&String> = kinds.keys().chain(refusals.keys()).collect();
+    let of = |counts: &BTreeMap<String, u64>, kind| counts.get(kind).copied().unwrap_or(0);
+    let off: u64 = names.into_iter().map(|kind| of(&kinds, kind).abs_diff(of(&refusals, kind))).sum();
+    assert!(off as f64 <= most, "errors: {kinds:?}, {refusals:?} expected; lost: {lost:?}");
 
     let cpu = wait("the books of the last commands", Duration::from_secs(20), || {
         let (used, found) = (server.cpu_s() - cpu_before.0, service_cpu(&agent.metrics()).0 - cpu_before.1.0);

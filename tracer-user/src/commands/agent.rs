@@ -217,9 +217,11 @@ impl Agent {
                 recorder.frame(Kind::Record, bytes);
             }
         };
-        // Samples first: what they were taken in is in the other ring by then, or is known from before.
+        // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
+        // is known from before, and nothing that followed it is.
+        let now = monotonic();
         let samples = self.rings.samples(BATCH, &mut take);
-        let events = self.rings.events(BATCH, &mut take);
+        let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
         let taken = samples + events;
         for pid in allowed {

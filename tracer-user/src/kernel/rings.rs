@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use aya::maps::{MapData, RingBuf};
 
 use super::level::RingLevel;
-use super::load::monotonic;
 use super::ring::Events;
 
 /// The event rings, the sample ring, and the one the reader sleeps on.
@@ -32,9 +31,10 @@ impl Rings {
         (self.events.take_most(), self.events.bytes())
     }
 
-    /// Hands what the event rings hold to `take`, one record at a time, at most `limit`; returns how many.
-    pub fn events(&mut self, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
-        self.events.drain(monotonic(), limit, take)
+    /// Hands what the event rings hold of the time up to `now` (`CLOCK_MONOTONIC`, nanoseconds) to `take`, one record at a
+    /// time, at most `limit`; returns how many.
+    pub fn events(&mut self, now: u64, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
+        self.events.drain(now, limit, take)
     }
 
     /// The same for the sample ring.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracer_common::event::{OP_NO_PAYLOAD, OP_TX};
 
-use super::load::{Kernel, LoadError};
+use super::load::{Kernel, LoadError, monotonic};
 use super::policy::Scope;
 use super::rings::Rings;
 use crate::decode::{self, Record};
@@ -55,7 +55,7 @@ pub fn run(kernel: &mut Kernel, rings: &mut Rings) -> Result<Vec<Finding>, SelfT
     let result = exercise(rings);
     kernel.policy.scope(Scope::Nothing)?;
     // What is left in the rings is of the test.
-    rings.events(usize::MAX, &mut |_| ());
+    rings.events(monotonic(), usize::MAX, &mut |_| ());
     rings.samples(usize::MAX, &mut |_| ());
     Ok(result?)
 }
@@ -104,7 +104,7 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let end = Instant::now() + Duration::from_millis(500);
     loop {
-        rings.events(usize::MAX, &mut |bytes| {
+        rings.events(monotonic(), usize::MAX, &mut |bytes| {
             if let Ok(Record::Op { op, head, .. }) = decode::record(bytes) {
                 // Bytes of a file are told with their thread's next record.
                 let front = if op.header.flags & OP_NO_PAYLOAD == 0 { head.to_vec() } else { Vec::new() };

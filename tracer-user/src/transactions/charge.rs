@@ -273,11 +273,10 @@ impl Engine {
             return;
         };
         if header.nanos <= thread.charged_at && thread.known {
+            // Whose it was is not guessed from what came after it.
             let target = thread.at(header.nanos);
-            if thread.history.front().is_none_or(|first| first.until > header.nanos + QUIET) {
-                self.counters.samples_late += 1;
-            }
-            self.place(pending, target, header.tid, header.tgid, out);
+            self.counters.samples_late += u64::from(target.is_none());
+            self.place(pending, target.unwrap_or(Target::Nobody), header.tid, header.tgid, out);
             return;
         }
         if thread.last_op == 0 && thread.pending() >= 4 || thread.pending() >= PENDING_SAMPLES {

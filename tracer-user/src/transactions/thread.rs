@@ -15,8 +15,9 @@ use crate::model::{ClassId, Cost, Nanos, ServiceId};
 pub const PENDING_SAMPLES: usize = 128;
 /// Requests a thread must answer one at a time, after something of it was not seen, before its identity counts again.
 const PROBATION: u8 = 16;
-/// Charges remembered per thread for samples that come late.
-const HISTORY: usize = 16;
+/// Charges remembered per thread for samples that come late: one that interrupts a CPU which then stands still (a virtual one
+/// that is not run) holds up those of the other CPUs behind it.
+const HISTORY: usize = 32;
 
 /// Whom work is for. A unit that was reported in the meantime is known by its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,9 @@ pub struct Thread {
     /// Whom its work since the last operation is for, until something says otherwise.
     pub last: Target,
     /// Recent stretches, newest last.
-    pub history: VecDeque<Stretch>,
+    history: VecDeque<Stretch>,
+    /// What was done up to here is no longer remembered.
+    forgotten: Nanos,
     /// Stacks without an owner yet.
     pending: Vec<Pending>,
     /// When the first of them was taken.
@@ -158,6 +161,7 @@ impl Thread {
             kind: Kind::default(),
             last: Target::Nobody,
             history: VecDeque::new(),
+            forgotten: 0,
             pending: Vec::new(),
             pending_from: Nanos::MAX,
         }
@@ -256,15 +260,20 @@ impl Thread {
             last.until = until;
             return;
         }
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
+        if self.history.len() == HISTORY
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.forgotten = oldest.until;
         }
         self.history.push_back(Stretch { until, target });
     }
 
-    /// Whom the work at `nanos`, already charged, was for.
-    pub fn at(&self, nanos: Nanos) -> Target {
-        self.history.iter().find(|stretch| nanos <= stretch.until).map_or(Target::Nobody, |stretch| stretch.target)
+    /// Whom the work at `nanos`, already charged, was for; `None` when that is no longer remembered.
+    pub fn at(&self, nanos: Nanos) -> Option<Target> {
+        if nanos <= self.forgotten {
+            return None;
+        }
+        self.history.iter().find(|stretch| nanos <= stretch.until).map(|stretch| stretch.target)
     }
 }
 
@@ -327,6 +336,21 @@ mod tests {
             let delta = Delta::between(&old, &new);
             assert_eq!((delta.before.cpu, delta.after.cpu, delta.waited), (before, after, waited), "{new:?}");
         }
+    }
+
+    #[test]
+    fn whom_work_was_for_is_not_guessed_once_it_is_forgotten() {
+        let mut thread = Thread::new(1);
+        let target = |n: u64| Target::Unit { slot: Slot::numbered(n as u32), class: None, service: ServiceId(0) };
+        for n in 1..=100 {
+            thread.remember(10 * n, target(n));
+        }
+        let kept = HISTORY as u64;
+        let first = 100 - kept + 1;
+        for n in first..=100 {
+            assert_eq!((thread.at(10 * n - 9), thread.at(10 * n)), (Some(target(n)), Some(target(n))), "{n}");
+        }
+        assert_eq!((thread.at(10 * (first - 1)), thread.at(1), thread.at(1001)), (None, None, None));
     }
 
     #[test]

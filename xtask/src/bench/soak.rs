@@ -3,7 +3,8 @@
 //! Every ten seconds the agent is looked at from outside (`/proc`) and by its metrics. At the end a straight line is laid
 //! through the second half of the samples: what it rises by over that half is the verdict on memory and descriptors. The
 //! first half is left out because what is kept (recent transactions, classes, symbol tables) fills up to its limits
-//! there. Requests are conserved: what the load got replies to, the agent must have reported or counted as lost.
+//! there. Stacks are kept for an hour: what more of them take than before is no growth, and is taken off. Memory is the
+//! agent's own: pages of mapped files (symbol tables) come and go as the kernel likes. Requests are conserved: what the load got replies to, the agent must have reported or counted as lost.
 
 mod load;
 
@@ -28,7 +29,10 @@ const EVERY: Duration = Duration::from_secs(10);
 const TRIES: u32 = 5;
 /// Shortest soak that has halves.
 const SHORTEST: Duration = Duration::from_secs(60);
-/// Most that resident memory may rise over the second half, by the line through its samples, bytes.
+/// What a stack that is kept takes, and one period's count of it, bytes, about: names by frame, and entries of three tables.
+const STACK_BYTES: f64 = 640.0;
+const COUNT_BYTES: f64 = 64.0;
+/// Most that memory may rise over the second half, by the line through its samples, bytes.
 const RISE_BYTES: f64 = 4e6;
 /// Most that open descriptors may rise.
 const RISE_FDS: f64 = 4.0;
@@ -53,6 +57,8 @@ struct Sample {
     at: f64,
     rss: f64,
     anonymous: f64,
+    /// What of it the history of stacks takes.
+    history: f64,
     fds: f64,
     threads: f64,
     cpu: f64,
@@ -109,12 +115,12 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
 
     let half = samples.get(samples.len() / 2..).unwrap_or_default();
     let rise = |what: fn(&Sample) -> f64| rise(&half.iter().map(|s| (s.at, what(s))).collect::<Vec<_>>());
-    let (bytes, fds) = (rise(|s| s.rss), rise(|s| s.fds));
+    let (bytes, fds) = (rise(|s| s.anonymous - s.history), rise(|s| s.fds));
     let missing = done.good as f64 - (settled - before);
     shell::print(format!(
         "\nsoak of {:.0} s: {} requests answered, {} failed; {} connections aborted, {} processes, {} pages of the console \
          read, {late} late; reported {:.0}, missing {missing:.0}, operations counted as lost {lost:.0}; \
-         over the second half memory {:+.2} MB (bound {:.1}), descriptors {fds:+.1} (bound {RISE_FDS:.0}); agent's CPU {:.1} s",
+         over the second half memory {:+.2} MB (bound {:.1}; {:+.2} with the history of stacks, {:+.2} with pages of files), descriptors {fds:+.1} (bound {RISE_FDS:.0}); agent's CPU {:.1} s",
         last.at,
         done.good,
         done.bad,
@@ -124,6 +130,8 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
         settled - before,
         bytes / 1e6,
         RISE_BYTES / 1e6,
+        rise(|s| s.anonymous) / 1e6,
+        rise(|s| s.rss) / 1e6,
         last.cpu
     ));
     let mut faults = Vec::new();
@@ -245,12 +253,18 @@ impl Agent {
             let what = series.strip_prefix("tracer_fill_entries{")?.split('"').nth(1)?;
             (*value > 0.0).then(|| format!("{what} {value:.0}"))
         };
+        let entries = |what: &str| {
+            let label = format!("tracer_fill_entries{{what=\"{what}\"}}");
+            metrics.iter().find(|(series, _)| *series == label).map_or(0.0, |(_, value)| *value)
+        };
+        let history = STACK_BYTES * entries("stacks") + COUNT_BYTES * entries("stack_counts");
         let levels: Vec<String> = metrics.iter().filter_map(level).collect();
         let cpu = metrics.iter().find(|(series, _)| series == "process_cpu_seconds_total");
         Ok(Sample {
             at: begin.elapsed().as_secs_f64(),
             rss: field("VmRSS") * 1024.0,
             anonymous: field("RssAnon") * 1024.0,
+            history,
             fds: fs::read_dir(proc.join("fd")).map_or(0, Iterator::count) as f64,
             threads: field("Threads"),
             cpu: cpu.map_or(0.0, |(_, seconds)| *seconds),

@@ -163,7 +163,7 @@ fn exchange(stream: &mut TcpStream, path: &str) -> std::io::Result<()> {
     let (mut reply, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         let n = match stream.read(&mut chunk) {
-            // A read with a limit is interrupted by whatever stops the process for a while.
+            // The end of a child, of which the load has many, interrupts a read with a limit.
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             read => read?,
         };
