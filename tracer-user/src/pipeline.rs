@@ -14,33 +14,35 @@ use std::sync::Arc;
 use tracer_common::event::{Books, Kind};
 use tracer_common::policy::Ask;
 
-use crate::classes::{self, ClassFills, Classifier};
+use crate::classes::{self, Classifier};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
-use crate::guard::fill::{Fill, PipelineFills};
 use crate::guard::room::Room;
 use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
-use crate::model::{ClassId, Cost, HostBooks, Names, Nanos, Outcome, Owner, ServiceId, Side, Sink, Unit};
-use crate::profiles::{self, ProfileFills, Profiles};
-use crate::protocols::{Conventions, Settings, conventions, grpc, messaging};
+use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Unit};
+use crate::profiles::{self, Profiles};
+use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::store::{Store, UnitView};
-use crate::transactions::engine::{Engine, Output, Verdicts};
-use crate::transactions::limits::{EngineFills, Limits};
-use crate::transactions::live::{Live, Slot};
+use crate::transactions::engine::{Engine, Output};
+use crate::transactions::limits::Limits;
+use crate::transactions::live::Slot;
 
 #[path = "pipeline_classes.rs"]
 mod classing;
+#[path = "pipeline_finished.rs"]
+mod finished;
+#[path = "pipeline_levels.rs"]
+mod levels;
 #[path = "pipeline_relay.rs"]
 mod relayed;
 #[path = "pipeline_services.rs"]
 mod serving;
 
 use classing::{classify, classify_late};
-use serving::SERVICES;
 
 /// Finished units are looked for whenever this much time has passed in the records.
 const REPORT_EVERY: Nanos = 10_000_000;
@@ -414,84 +416,6 @@ impl Pipeline {
         }
     }
 
-    fn finished(&mut self, mut live: Box<Live>, verdicts: Verdicts) {
-        let class = match live.class {
-            Some(class) => class,
-            None => classify_late(&mut self.classifier, &mut self.names, &mut live),
-        };
-        self.engine.settle(&live, class);
-        for mut sample in std::mem::take(&mut live.samples) {
-            sample.owner = Owner::Class(class);
-            self.profiles.sample(&self.names, &sample);
-        }
-        self.last_word(&live, class, &verdicts);
-        let unit = Self::unit(live, class, &verdicts);
-        self.metrics.unit(&self.names, &unit);
-        self.stats.unit(&self.names, &unit);
-        for writer in &mut self.writers {
-            writer.unit(&self.names, &unit);
-        }
-        self.store.take(unit);
-    }
-
-    fn unit(live: Box<Live>, class: ClassId, verdicts: &Verdicts) -> Unit {
-        let downstream = live.downstream();
-        let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
-        let failed = match (live.side, live.status) {
-            _ if live.protocol == grpc::NAME => grpc::failed(live.side, live.status),
-            (_, None) => outcome != Outcome::Upgraded && !(live.request.asked.silent || live.request.asked.optional),
-            (_, Some(0)) => live.failure.is_some(),
-            (Side::Server, Some(status)) => status >= 500,
-            (Side::Client, Some(status)) => status >= 400,
-        };
-        // A message's context is its producer's: a link, no parent.
-        let messaging = conventions(live.protocol) == Conventions::Messaging;
-        let named = live.request.traceparent.filter(|_| live.side == Side::Server);
-        let producer = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
-        let context = named.filter(|_| !messaging);
-        Unit {
-            id: live.id,
-            trace: verdicts.trace,
-            parent: verdicts.parent,
-            carrier: relayed::carrier(context, verdicts.parent, &live),
-            sampled: live.sampled,
-            linked: producer.map(|context| Box::new(context.into())).or(live.linked),
-            carried: live.passed,
-            side: live.side,
-            protocol: live.protocol,
-            service: live.service,
-            class,
-            pid: live.pid,
-            tid: live.tid,
-            cookie: live.cookie,
-            method: live.request.method,
-            path: live.request.path,
-            version: live.request.version,
-            local_port: live.local_port,
-            peer: live.peer,
-            peer_port: live.peer_port,
-            arrived: live.arrived,
-            accepted: live.accepted,
-            pool_queue: live.pool_queue.sum(),
-            start: live.start,
-            first_reply: live.first_reply,
-            end: live.end,
-            request_bytes: live.request_bytes,
-            reply_bytes: live.reply_bytes,
-            reply_body_bytes: live.reply_body_bytes,
-            status: live.status.filter(|status| *status != 0 || live.protocol == grpc::NAME),
-            failure: live.failure,
-            error: failed || outcome == Outcome::Aborted,
-            outcome,
-            cost: live.cost,
-            downstream,
-            grade: verdicts.grade,
-            evidence: verdicts.evidence,
-            far: relayed::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),
-            request_id: live.request.request_id,
-        }
-    }
-
     /// About once a second, at `now` of `CLOCK_MONOTONIC`: expiry, sums to the sinks.
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);
@@ -541,132 +465,6 @@ impl Pipeline {
     fn spend(&mut self, owner: Owner, cost: Cost) {
         self.metrics.cost(&self.names, owner, cost);
         self.stats.cost(&self.names, owner, cost);
-    }
-
-    /// Counters of the stages.
-    fn publish(&mut self) {
-        for (kind, count) in Kind::ALL.into_iter().zip(self.events) {
-            self.metrics.set_events(kind.name(), count);
-        }
-        for (why, count) in Malformed::ALL.into_iter().zip(self.malformed) {
-            self.metrics.set_lost(why.name(), count);
-        }
-        let counters = self.engine.counters;
-        for (reason, count) in [
-            ("parser_gap_bytes", counters.gap_bytes),
-            ("reply_without_request", counters.unpaired),
-            ("connections_evicted", counters.connections_evicted),
-            ("threads_refused", counters.threads_refused),
-            ("units_evicted", counters.units_evicted),
-            ("processes_forgotten", counters.processes_forgotten),
-            ("thread_operations_missing", counters.threads_doubted),
-            ("samples_dropped", counters.samples_dropped),
-            ("samples_late", counters.samples_late),
-            ("services_refused", self.services_refused),
-            ("units_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
-            ("heads_given_up", counters.heads_given_up),
-            ("requests_unnamed", counters.unnamed),
-            ("streams_given_up", counters.streams_given_up),
-            ("errands_given_up", counters.errands_given_up),
-            ("statements_refused", counters.statements_refused),
-            ("lookup_ends_unclear", self.engine.lookups_unclear()),
-            ("task_relations_missing", self.engine.kins_lost()),
-        ] {
-            self.metrics.set_lost(reason, count);
-        }
-        self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
-        self.metrics.set_inband(&self.engine.inband_outcomes().all());
-        for (index, name) in self.names.services.iter().enumerate() {
-            let id = ServiceId(index as u32);
-            self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
-        }
-        self.metrics.set_fills(&self.fills().all());
-    }
-
-    /// How full everything is.
-    pub fn fills(&self) -> PipelineFills {
-        let EngineFills {
-            connections,
-            closing,
-            threads,
-            units,
-            joins,
-            processes,
-            head_bytes,
-            tasks,
-            intervals,
-            wakers,
-            callbacks,
-            relay_requests,
-            relay_calls,
-            relay_lookups,
-            tags,
-        } = self.engine.fills();
-        let ClassFills { classes, positions, cache } = self.classifier.fills();
-        let ProfileFills { stacks, pairs, queue, names, processes: symbol_processes, addresses } =
-            self.profiles.fills();
-        let (store_units, store_wanted) = self.store.fills();
-        PipelineFills {
-            connections,
-            connections_closing: closing,
-            threads,
-            units,
-            joins,
-            relay_requests,
-            relay_calls,
-            relay_lookups,
-            inband_contexts: tags,
-            head_bytes,
-            tasks,
-            callbacks,
-            task_intervals: intervals,
-            task_wakers: wakers,
-            processes,
-            processes_leaving: Fill::new(self.leaving.len(), LEAVING, self.left_early),
-            processes_forked: Fill::new(self.forked.len(), LEAVING, self.forked_refused),
-            services: Fill::new(self.names.services.len(), SERVICES, self.services_refused),
-            classes,
-            path_positions: positions,
-            class_cache: cache,
-            duration_series: self.metrics.series(),
-            store_units,
-            store_wanted,
-            stacks,
-            stack_counts: pairs,
-            symbol_queue: queue,
-            symbol_names: names,
-            symbol_processes,
-            symbol_addresses: addresses,
-        }
-    }
-
-    /// Gives up as much detail as `level` says from now on, or takes it back. Sums, charges and counters of losses are
-    /// the same at every level.
-    pub fn shed(&mut self, level: Level) {
-        let diet = level.diet();
-        self.engine.set_head_limit(diet.head_limit);
-        self.classifier.allow_new(diet.new_classes);
-        self.store.keep_part(diet.store_part);
-        self.profiles.keep_part(diet.store_part);
-        self.profiles.allow_debug_info(diet.debug_info);
-        if level > self.level {
-            for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
-                self.metrics.shed(taken);
-            }
-        }
-        self.level = level;
-        self.shed_most = self.shed_most.max(level);
-        self.metrics.set_shed_level(level);
-    }
-
-    /// Most detail that was given up at any time.
-    pub fn shed_most(&self) -> Level {
-        self.shed_most
-    }
-
-    /// Takes the host's books, once they are known.
-    pub fn host_books(&mut self, books: &HostBooks) {
-        self.metrics.set_host(books);
     }
 }
 

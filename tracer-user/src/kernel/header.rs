@@ -18,7 +18,8 @@ use super::again;
 use super::attachments::Attachments;
 use super::header_selftest::{self, Bench, Verdict};
 use super::inband::{self, InBand};
-use super::load::{Attached, Built, When, built, chain};
+use super::load::{Attached, Built, When, chain};
+use super::loading::built;
 use crate::guard::fill::Fill;
 
 /// The program at what is sent, and the one at connections.

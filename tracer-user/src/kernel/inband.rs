@@ -11,7 +11,8 @@ use tracer_common::tag::THREADS_MAX;
 use super::again;
 use super::attachments::Attachments;
 use super::header::Destination;
-use super::load::{Attached, Built, When, built, chain};
+use super::load::{Attached, Built, When, chain};
+use super::loading::built;
 
 /// What is done about contexts in band.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

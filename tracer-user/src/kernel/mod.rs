@@ -14,6 +14,7 @@ mod header_selftest;
 pub mod inband;
 pub mod level;
 pub mod load;
+mod loading;
 pub mod object;
 pub mod offsets;
 pub mod policy;

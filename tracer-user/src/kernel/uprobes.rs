@@ -16,7 +16,8 @@ use tracer_common::runtime::UserProbe;
 
 use super::again;
 use super::attachments::{Attachments, Visit};
-use super::load::{Attached, Built, Kernel, When, built, chain};
+use super::load::{Attached, Built, Kernel, When, chain};
+use super::loading::built;
 use crate::guard::fill::Fill;
 
 /// Most places at once: each needs a descriptor.

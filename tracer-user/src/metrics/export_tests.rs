@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::metrics::samples::unit;
-use crate::model::{Accepted, ServiceId};
+use crate::model::{Accepted, HostBooks, ServiceId};
 use std::sync::Arc;
 
 fn names(classes: usize) -> Names {
