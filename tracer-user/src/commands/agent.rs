@@ -9,6 +9,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
 use super::netns::OwnNetns;
+use super::pace::Found;
 use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
@@ -185,12 +186,10 @@ impl Agent {
         pipeline.lost(since, until);
     }
 
-    /// Empties the rings into the pipeline; gives the number of records.
-    pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> usize {
+    /// Empties the rings into the pipeline.
+    pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> Found {
         self.notice_losses(pipeline);
-        if let Some(level) = &mut self.level {
-            level.look();
-        }
+        let samples_filled = self.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
         let mut recorder = self.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
@@ -223,7 +222,7 @@ impl Agent {
         let samples = self.rings.samples(BATCH, &mut take);
         let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
-        let taken = samples + events;
+        let mut stirred = !allowed.is_empty();
         for pid in allowed {
             if let Err(error) = self.kernel.policy.process(pid, true) {
                 log::warn!("{error}");
@@ -235,7 +234,7 @@ impl Agent {
             self.leave(pid);
             self.asked.remove(&pid);
         }
-        self.follow_runtimes(pipeline);
+        stirred |= self.follow_runtimes(pipeline);
         if pipeline.take_unseen() {
             self.kernel.attach_deferred(Until::Spliced);
         }
@@ -256,19 +255,25 @@ impl Agent {
         let others = self.netns.as_mut().map(OwnNetns::take_asks);
         for (cookie, ask) in pipeline.take_asks().chain(others.into_iter().flatten()) {
             self.kernel.policy.ask(cookie, ask);
+            // Until it is told, its messages are cut.
+            stirred |= ask.head_rx > 0 || ask.head_tx > 0;
         }
-        taken
+        let filled = self.rings.events_filled().max(samples_filled);
+        Found { at: now, records: samples + events, filled, drained: self.drained, stirred }
     }
 
-    /// Finds out what runs in processes that began to serve, and tells the kernel.
-    fn follow_runtimes(&mut self, pipeline: &mut Pipeline) {
+    /// Finds out what runs in processes that began to serve, and tells the kernel; whether there are processes that run another
+    /// program than before.
+    fn follow_runtimes(&mut self, pipeline: &mut Pipeline) -> bool {
+        let mut replaced = false;
         for pid in pipeline.take_replaced() {
+            replaced = true;
             self.kernel.policy.forget_runtime(pid);
             self.leave(pid);
         }
         let Some(finder) = &mut self.finder else {
             pipeline.take_serving();
-            return;
+            return replaced;
         };
         for pid in pipeline.take_serving() {
             finder.ask(pid);
@@ -290,6 +295,7 @@ impl Agent {
             finder.note(pid, &found);
         }
         pipeline.metrics.set_looks(finder.waiting(), finder.looked());
+        replaced
     }
 
     /// A process is gone, or runs another program.

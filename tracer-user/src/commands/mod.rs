@@ -8,6 +8,7 @@ mod descriptors;
 pub mod doctor;
 mod doctor_relay;
 mod netns;
+mod pace;
 mod relaying;
 pub mod replay;
 pub mod run;

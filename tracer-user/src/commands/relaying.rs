@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Failure;
 use super::agent::Agent;
+use super::pace::{Found, Pace, SHORTEST};
 use crate::config::Relay;
 use crate::http::Peers;
 use crate::kernel::load::monotonic;
@@ -28,8 +29,6 @@ const MESSAGES: usize = 4096;
 const TIME: Nanos = 10_000_000;
 /// A millisecond.
 const MILLI: Nanos = 1_000_000;
-/// Waits of the loop that nobody shortens, milliseconds: under load it looks often enough.
-const SHORT: i32 = 4;
 /// While calls to hosts with agents are made, and so long after the last, the loop looks at least every [`CALLING_WAIT`]
 /// milliseconds: their other ends wait for word of them.
 const CALLING: Nanos = 2_000_000_000;
@@ -175,16 +174,19 @@ impl Agent {
         }
     }
 
-    /// Sleeps `wait` milliseconds; less where other agents should be told of something, and where it is long until one of
-    /// them says something. Gives how long it was to be, and whether it was that long.
-    pub(super) fn rest(&mut self, pipeline: &mut Pipeline, wait: i32) -> (i32, bool) {
+    /// Rests as long as `pace` says after what was `found`; less where other agents should be told of something, and where it
+    /// is long until one of them says something. `rested`: whether the last rest was as long as it should be; gives the same
+    /// of this one.
+    pub(super) fn rest(&mut self, pipeline: &mut Pipeline, pace: &mut Pace, found: &Found, rested: bool) -> bool {
         let Some(Relaying { hub, outbox, called, rung, .. }) = &mut self.relaying else {
-            self.rings.wait(wait, None);
-            return (wait, true);
+            self.rings.wait(pace.after(found), None);
+            return true;
         };
+        let wait = pace.after_for_others(found, rested);
         let now = monotonic();
         let bell = hub.bell();
-        if wait <= SHORT {
+        if wait <= SHORTEST {
+            // Under load it looks often enough.
             bell.want();
             let rang = !hub.is_quiet() || self.rings.wait(wait, Some(bell.fd()));
             bell.quiet();
@@ -197,12 +199,13 @@ impl Agent {
                     self.rings.wait(left, None);
                 }
             }
-            return (wait, true);
+            return true;
         }
         let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
+        pace.cut(wait);
         if now.saturating_sub(*rung) < DEAF {
             self.rings.wait(wait.min(DEAF_WAIT), None);
-            return (wait, false);
+            return false;
         }
         let due = |due: Nanos| i32::try_from(due.saturating_sub(now) / MILLI + 1).unwrap_or(wait);
         let due = outbox.due().map_or(i32::MAX, due);
@@ -212,7 +215,7 @@ impl Agent {
         if rang {
             *rung = monotonic();
         }
-        (wait, !rang)
+        !rang
     }
 
     /// About once a second: figures and states of the other agents.

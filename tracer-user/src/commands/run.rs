@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
 use super::netns::OwnNetns;
+use super::pace::Pace;
 use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
@@ -37,13 +38,6 @@ use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
 
-/// Milliseconds between drains while there is traffic, while there is little (a drain finds [`FEW`] records at most), and
-/// at most when there is none. Each wakes this thread, which costs an idle host more than the records do.
-const BUSY_WAIT: i32 = 4;
-const CALM_WAIT: i32 = 20;
-const IDLE_WAIT: i32 = 50;
-/// See [`CALM_WAIT`]; some thousand a second.
-const FEW: usize = 32;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -178,12 +172,13 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
-    let (mut wait, mut rested) = (BUSY_WAIT, true);
+    let mut pace = Pace::new();
+    let mut rested = true;
     while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
         status.beat();
         agent.shed(&mut pipeline);
         agent.hear(&mut pipeline);
-        let taken = agent.drain(&mut pipeline);
+        let found = agent.drain(&mut pipeline);
         agent.tell(&mut pipeline);
         while let Ok(job) = job_queue.try_recv() {
             job(&pipeline.view(&agent.health));
@@ -195,14 +190,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             next_tick = Instant::now() + TICK;
             agent.tick(&mut pipeline);
         }
-        wait = match taken {
-            0 if rested => (wait * 2).min(IDLE_WAIT),
-            1..=FEW if rested => (wait * 2).min(CALM_WAIT),
-            // Another agent's word ended the rest: how little there was in it says nothing.
-            0..=FEW => wait,
-            _ => BUSY_WAIT,
-        };
-        (wait, rested) = agent.rest(&mut pipeline, wait);
+        rested = agent.rest(&mut pipeline, &mut pace, &found, rested);
     }
 
     // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.

@@ -46,7 +46,9 @@ pub(super) struct Events {
     len: usize,
     bytes: u64,
     rings: Vec<Ring>,
-    /// Most bytes seen in one since last asked.
+    /// Most bytes seen in one by the last look.
+    seen: u64,
+    /// The same since last asked.
     most: u64,
 }
 
@@ -76,12 +78,17 @@ impl Events {
             held: 0,
         };
         let rings = (0..shape.rings as usize).map(ring).collect();
-        Ok(Self { base, len, bytes: shape.bytes as u64, rings, most: 0 })
+        Ok(Self { base, len, bytes: shape.bytes as u64, rings, seen: 0, most: 0 })
     }
 
     /// Bytes of one ring.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Most bytes that the last look found in one ring.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
     }
 
     /// Most bytes not yet taken that were seen in one ring since last asked.
@@ -91,10 +98,12 @@ impl Events {
 
     /// Hands at most `limit` records to `take`; returns how many. `now` is the clock of the records, read before.
     pub(super) fn drain(&mut self, now: u64, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
+        self.seen = 0;
         for ring in &mut self.rings {
             ring.end = ring.reserved();
-            self.most = self.most.max(ring.end.saturating_sub(ring.taken));
+            self.seen = self.seen.max(ring.end.saturating_sub(ring.taken));
         }
+        self.most = self.most.max(self.seen);
         let bytes = self.bytes;
         let mut full = self.rings.iter().filter(|ring| ring.end.saturating_sub(ring.taken) > bytes / 2).peekable();
         // Order is worth less than what would be lost.

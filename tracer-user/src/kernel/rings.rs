@@ -31,6 +31,11 @@ impl Rings {
         (self.events.take_most(), self.events.bytes())
     }
 
+    /// How full the fullest event ring was at the last look, 0 to 1.
+    pub fn events_filled(&self) -> f64 {
+        self.events.seen() as f64 / self.events.bytes() as f64
+    }
+
     /// Hands what the event rings hold of the time up to `now` (`CLOCK_MONOTONIC`, nanoseconds) to `take`, one record at a
     /// time, at most `limit`; returns how many.
     pub fn events(&mut self, now: u64, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
