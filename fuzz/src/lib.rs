@@ -52,7 +52,9 @@ pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
         pos[which] = pos[which].saturating_add(len);
         let _ = conversation.want();
     }
-    conversation.expire(u64::MAX, 0, &mut out);
+    if first & 2 == 0 {
+        conversation.expire(u64::MAX, 0, &mut out);
+    }
     conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
     let begun = out.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
     let done = out.iter().filter(|word| matches!(word, Said::Done { .. })).count();

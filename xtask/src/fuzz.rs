@@ -32,10 +32,16 @@ pub(crate) struct Options {
     /// Minutes each target runs, instead.
     #[arg(long, conflicts_with = "seconds")]
     minutes: Option<u32>,
+    /// Run the property tests instead, each with this many new inputs (1000 take some seconds, 100 000 minutes).
+    #[arg(long, value_name = "INPUTS", conflicts_with_all = ["target", "seconds", "minutes"])]
+    properties: Option<u32>,
 }
 
 /// Runs every target; fails when one finds something.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(inputs) = options.properties {
+        return properties(inputs);
+    }
     packages::install(&[Need::Fuzz])?;
     let mut tally = Tally::default();
     let seconds = options.minutes.map_or(options.seconds, |minutes| minutes * 60);
@@ -45,6 +51,37 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("fuzz targets failed: {}", tally.failed().join(", "));
     }
     Ok(())
+}
+
+/// Property tests stand among the unit tests: all are run, optimised.
+fn properties(inputs: u32) -> Result<()> {
+    let mut command = shell::cargo();
+    command.args([
+        "test",
+        "--release",
+        "--locked",
+        "--workspace",
+        "--exclude",
+        "tracer-tests",
+        "--lib",
+        "--no-fail-fast",
+    ]);
+    command.env("PROPTEST_CASES", inputs.to_string()).env_remove(SEED);
+    shell::run(
+        &mut command,
+        "what a test found stands above, and as a seed below `proptest-regressions`; each run tries others",
+    )
+}
+
+/// The number property tests make their inputs from.
+const SEED: &str = "PROPTEST_RNG_SEED";
+
+/// Property tests of this command try the same inputs in every run, as fuzz targets do there, so that what fails is a change's
+/// fault and not luck's; new ones are tried by `cargo xtask fuzz --properties`.
+pub(crate) fn same_inputs(command: &mut Command) {
+    if std::env::var_os(SEED).is_none() {
+        command.env(SEED, "1");
+    }
 }
 
 /// How long a target runs.

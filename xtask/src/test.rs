@@ -42,6 +42,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     step(3, "unit and property tests");
     let mut command = shell::cargo();
     command.args(["test", "--locked", "--workspace", "--exclude", "tracer-tests", "--no-fail-fast"]);
+    fuzz::same_inputs(&mut command);
     tally.run(&mut command, "unit and property tests")?;
     step(4, &format!("fuzz targets, {FUZZ_SECONDS} s each"));
     fuzz::all(FUZZ_SECONDS, &mut tally)?;

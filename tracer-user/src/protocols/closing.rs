@@ -364,3 +364,7 @@ pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
         reply_body_bytes: Some(0),
     });
 }
+
+#[cfg(test)]
+#[path = "left_tests.rs"]
+mod left_tests;

@@ -309,12 +309,21 @@ impl Conversation {
         let stream = self.stream(chunk.dir);
         stream.pos = chunk.end();
         stream.last = chunk.at;
+        if !self.pair.is_empty() && !self.is_paired() {
+            // What the connection went on as answers none of them.
+            self.give_up_all(chunk.at, out);
+        }
         match touched.exchange {
             // A request that began here, and may be complete already.
             None if is_request && self.pair.upcoming() > upcoming => Touched { exchange: Some(upcoming) },
             None => Touched { exchange: self.exchange(is_request) },
             Some(_) => touched,
         }
+    }
+
+    /// Whether replies still follow requests in turn, and are read.
+    fn is_paired(&self) -> bool {
+        self.verdict != Verdict::Ignore && self.turns.is_none() && self.session.is_none() && self.multiplexed.is_none()
     }
 
     /// The exchange the next bytes of a direction belong to.

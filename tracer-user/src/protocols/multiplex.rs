@@ -170,11 +170,12 @@ impl Multiplexed {
         made
     }
 
-    /// The request `exchange` was made before the connection changed to this protocol, and is answered in it as `key`.
-    pub(super) fn adopt(&mut self, key: u64, exchange: u64, asked: Asked, bytes: u64, at: Stamp) {
+    /// The request `exchange` was made before the connection changed to this protocol, and is answered in it as `key`; the
+    /// exchanges that follow count from `next`.
+    pub(super) fn adopt(&mut self, key: u64, (exchange, next): (u64, u64), asked: Asked, bytes: u64, at: Stamp) {
         self.framed.adopt(key);
         self.seen = Some((key, key));
-        self.next = exchange + 1;
+        self.next = next;
         let open = Open {
             exchange,
             way: Way::Request,
@@ -278,6 +279,7 @@ impl Multiplexed {
             self.take_held(&held, settings, out);
         }
         self.touched = touched;
+        self.give_up_left(chunk.at, out);
         Touched { exchange: if let [one] = self.touched[..] { Some(one) } else { None } }
     }
 

@@ -96,6 +96,18 @@ impl Multiplexed {
         if how == Closed::Both {
             self.verdict = Verdict::Ignore;
         }
+        self.give_up_left(at, out);
+    }
+
+    /// Where nothing more is read, nobody will see what becomes of requests that are open.
+    pub(super) fn give_up_left(&mut self, at: Stamp, out: &mut Vec<Said>) {
+        if self.verdict != Verdict::Ignore {
+            return;
+        }
+        self.parked = Vec::new();
+        while let Some((key, _)) = self.open.first_key_value() {
+            self.done(*key, Outcome::Unfinished, at, out);
+        }
     }
 
     /// What waited long enough is taken; requests of which nothing was heard for `idle` nanoseconds, and those that are
@@ -105,6 +117,7 @@ impl Multiplexed {
         while self.parked.first().is_some_and(|held| now.saturating_sub(held.at.nanos) >= PATIENCE) {
             self.release_one(settings, out);
         }
+        self.give_up_left(Stamp { nanos: now, ..Stamp::default() }, out);
         let over =
             |open: &Open| now.saturating_sub(open.last.nanos) >= idle || now.saturating_sub(open.began) >= LONGEST;
         let old: Vec<(u64, Stamp)> =
