@@ -217,8 +217,8 @@ impl Engine {
     }
 
     /// The process has read a request, at that time.
-    fn serves(&mut self, tgid: u32, nanos: Nanos) {
-        if self.serving.len() < self.limits.processes {
+    pub(super) fn serves(&mut self, tgid: u32, nanos: Nanos) {
+        if self.serving.len() < self.limits.processes || self.serving.contains_key(&tgid) {
             let first = !self.serving.contains_key(&tgid);
             let since = self.serving.entry(tgid).or_insert(nanos);
             // Records of two CPUs can come in another order.

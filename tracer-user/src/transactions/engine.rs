@@ -387,6 +387,9 @@ impl Engine {
             self.doubt(header.tid, doubted);
         }
         let cookie = op.cookie;
+        if dir == Direction::Rx && header.flags & OP_EOF == 0 {
+            self.reads_for(header, self.unit_of(cookie, touched));
+        }
         self.looped(op, dir);
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);

@@ -1,7 +1,7 @@
 //! When records were lost: what was not seen then, and for long after, is not known not to have been.
 
 use smallvec::SmallVec;
-use tracer_common::event::Op;
+use tracer_common::event::{Header, Op};
 
 use super::engine::Engine;
 use super::live::Slot;
@@ -65,6 +65,23 @@ impl Engine {
             if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
                 self.doubt(tid, doubted);
             }
+        }
+    }
+
+    /// A thread read bytes of `unit`. Where that is a request that another thread began to read, it may be at work for that
+    /// now, not only for those it holds; and where the end of that one is not known, for one whose beginning was not seen.
+    pub(super) fn reads_for(&mut self, header: &Header, unit: Option<Slot>) {
+        let Header { tid, tgid, nanos, .. } = *header;
+        let Some(live) = unit.and_then(|slot| self.units.get(slot)) else { return };
+        if live.side != Side::Server || live.tid == tid {
+            return;
+        }
+        let endless = live.request.cut;
+        self.serves(tgid, nanos);
+        let thread = self.threads.get_mut(&tid).filter(|thread| endless || !thread.open.is_empty());
+        let thread = thread.filter(|thread| !unit.is_some_and(|slot| thread.open.contains(&slot)));
+        if let Some(doubted) = thread.map(Thread::lose) {
+            self.doubt(tid, doubted);
         }
     }
 
