@@ -55,8 +55,8 @@ pub struct Conversation {
     pub(super) turned: bool,
     /// The reply in progress belongs to no request that was seen.
     pub(super) orphan: bool,
-    /// A reply was not seen, or its request was not: the next ones may be other requests' than they seem, until a
-    /// reply leaves no request waiting.
+    /// A reply was not seen, or its request was not, or came after it: the next ones may be other requests' than they seem,
+    /// until a reply leaves no request waiting.
     pub(super) unsure: bool,
     /// The upgrade that was asked for last.
     pub(super) upgrade: Option<Box<Request>>,
@@ -401,6 +401,8 @@ impl Conversation {
                     stream.bytes += used as u64;
                     stream.head_bytes = stream.bytes;
                     stream.enter(body);
+                    // Its record came after that of a reply sent later: that one, or the next, is taken for another request's.
+                    self.unsure |= chunk.at.nanos < self.stream(chunk.dir.flip()).last.nanos;
                     if pipelines && !self.pair.has_room() {
                         self.pair.overflow(first, arrived);
                     } else {

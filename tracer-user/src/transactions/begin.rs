@@ -387,7 +387,9 @@ impl Engine {
             return;
         }
         self.acts(first.tid);
-        self.confirm(slot, first.tid);
+        if op.is_some() {
+            self.confirm(slot, first.tid);
+        }
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
         } else if calls > 0

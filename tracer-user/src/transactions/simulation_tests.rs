@@ -242,7 +242,7 @@ proptest! {
 /// Histories that were told wrong once: how they came about, how they were spoilt, and where they begin.
 #[test]
 fn what_was_told_wrong_once() {
-    let once: [(&[u8], &[u8], usize); 3] = [
+    let once: [(&[u8], &[u8], usize); 5] = [
         // A thread that held a request whose client had left read the next of a connection on which another one's head was
         // cut and its answer lost: it was taken for the rest of that.
         (
@@ -266,11 +266,49 @@ fn what_was_told_wrong_once() {
         ),
         // And its process was not seen to serve anybody.
         (&[1, 65, 0, 1, 0, 96, 0, 0, 0, 0, 0, 84, 0, 80, 21, 4, 0, 0, 0], &[0, 245, 0, 230, 0, 0, 0, 0], 0),
+        // Answers that came before what they answer: each further one was taken for that of the request before.
+        (
+            &[
+                8, 64, 19, 48, 0, 67, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 6, 0, 94, 0, 0, 0, 0, 0, 0, 221, 0, 0, 0, 0, 3,
+                0, 0, 0, 0, 0, 0, 5, 0, 0, 9, 0, 1, 30, 0, 0, 0, 0, 0, 74, 35, 0, 135, 14, 0, 134, 0, 0, 12, 84, 62,
+                29, 199, 0, 0, 0, 0, 49, 0, 0, 0, 0, 162, 92, 0, 0, 0, 0, 0, 0, 4, 0, 104, 0, 0, 0, 60, 62, 3, 93, 0,
+                0, 114, 0, 0, 0, 0, 0, 0, 0, 0, 0, 56, 21, 4, 0, 0, 0, 0, 0, 0, 13, 9, 59, 188, 0, 3, 0, 0, 0, 0, 0, 0,
+                103, 15, 21, 0, 0, 0, 0, 88, 0, 30, 66, 187, 0, 0, 0, 0, 0, 0, 0, 227, 31, 0, 0, 0, 0, 0, 0, 0, 0, 10,
+                0, 0,
+            ],
+            &[
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 230, 245, 230, 0, 0,
+                0, 0, 0, 0, 0,
+            ],
+            18,
+        ),
+        // The same, of a request that another thread worked for, and the next was lost.
+        (
+            &[
+                7, 80, 125, 15, 0, 11, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 84, 151, 0, 15, 0, 0, 0, 0, 0, 4, 0, 10, 84, 0, 0,
+                0, 0, 36, 63, 188, 0, 0, 91, 0, 204, 99, 87, 0, 0, 0, 0, 68, 0, 170, 63, 77, 0, 0, 0, 0, 0, 29, 0, 0,
+                78, 4, 0, 0, 44, 0, 29, 0, 0, 0, 0, 0, 0, 0, 0, 140, 0, 0, 0, 0, 0, 108, 73, 14, 0, 0, 30, 0, 10, 36,
+                0, 67, 0, 0, 0, 0, 32, 0, 16, 0, 0, 0, 0, 0, 0, 74, 0, 0, 4, 71, 0, 0, 158, 0, 0, 0, 87, 49, 0, 0, 44,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 11, 21, 0, 0, 0, 0, 0, 0, 0, 23, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 220, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 30, 12, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            ],
+            &[
+                0, 0, 0, 0, 0, 0, 0, 230, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            ],
+            2,
+        ),
     ];
     for (bytes, ways, cut) in once {
         let (sent, truth) = history(bytes, true);
         let (sent, _) = spoil(sent, ways, cut, true);
-        let told = tell(&sent, small()).unwrap();
-        sound(&told, &truth, &sent).unwrap();
+        for limits in [small(), Limits::default()] {
+            let told = tell(&sent, limits).unwrap();
+            sound(&told, &truth, &sent).unwrap();
+        }
     }
 }
