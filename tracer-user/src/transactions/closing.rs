@@ -30,7 +30,7 @@ impl Engine {
                 connection.announced = connection.last == 0;
                 connection.set_opener(opener);
                 connection.tgid = state.header.tgid;
-                connection.last = state.header.nanos;
+                connection.last = connection.last.max(state.header.nanos);
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(totals(state)), out);

@@ -365,7 +365,7 @@ impl Engine {
         self.make_room_for(op.cookie, out);
         let connection = self.connections.or_insert_with(op.cookie, || Connection::unknown(true));
         connection.announced = false;
-        connection.last = header.nanos;
+        connection.last = connection.last.max(header.nanos);
         connection.tgid = header.tgid;
         // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
         let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);

@@ -385,7 +385,10 @@ impl Engine {
 
     /// The call was made for the request of whoever was woken.
     fn hand(&mut self, call: Slot, back: &Back, handed: Handed) {
-        let answered = self.units.get(back.request).filter(|live| live.first_reply != 0).map(|live| live.answered_by);
+        // An answer that was begun before the call was made says nothing of it.
+        let asked_at = self.units.get(call).map_or(0, |live| live.start);
+        let answered = self.units.get(back.request).filter(|live| live.first_reply > asked_at);
+        let answered = answered.map(|live| live.answered_by);
         let Some(live) = self.units.get_mut(call).filter(|live| !live.cause.told) else { return };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
             thread.works = true;

@@ -242,7 +242,7 @@ proptest! {
 /// Histories that were told wrong once: how they came about, how they were spoilt, and where they begin.
 #[test]
 fn what_was_told_wrong_once() {
-    let once: [(&[u8], &[u8], usize); 5] = [
+    let once: [(&[u8], &[u8], usize); 7] = [
         // A thread that held a request whose client had left read the next of a connection on which another one's head was
         // cut and its answer lost: it was taken for the rest of that.
         (
@@ -301,6 +301,27 @@ fn what_was_told_wrong_once() {
                 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             ],
             2,
+        ),
+        // An answer without end, and the next request was lost.
+        (
+            &[
+                1, 1, 0, 11, 0, 9, 0, 0, 0, 0, 0, 0, 0, 56, 9, 7, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0,
+            ],
+            &[0, 0, 245, 200, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            0,
+        ),
+        // A request whose bytes had been passed over, read by a thread that held one whose client had left.
+        (
+            &[
+                5, 115, 56, 56, 0, 222, 0, 0, 0, 54, 0, 0, 88, 0, 7, 80, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 91, 9, 163,
+                0, 0, 0, 0, 0, 171, 0, 0, 0, 31, 19, 0, 24, 50, 0, 0, 0, 0, 91, 0, 0, 0, 0, 191, 43, 32, 223, 0, 0, 9,
+                0, 13, 0, 0, 0, 69, 0, 109, 152, 0, 0, 0, 126, 0, 0, 84, 0, 151, 9, 199, 0, 0, 0, 0, 0, 0, 9, 0, 44, 0,
+                0, 0, 0, 11, 0, 0, 0, 0, 108, 0, 127, 3,
+            ],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 240],
+            5,
         ),
     ];
     for (bytes, ways, cut) in once {
