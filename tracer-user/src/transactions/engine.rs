@@ -430,14 +430,18 @@ impl Engine {
         self.wish(cookie);
     }
 
-    /// Notices that records of a thread are missing.
+    /// Notices that records of a thread are missing; of one there is no room for, any may be.
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
-        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
-        let Some(doubted) = thread.follow(nth) else { return };
+        let followed = self.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
+        if matches!(followed, Some(None)) {
+            return;
+        }
         self.entities.lose(header.tgid, header.nanos);
         self.lookups_lost(Some(header.tgid), header.nanos);
         self.wakers.lose(header.tgid);
-        self.doubt(header.tid, doubted);
+        if let Some(doubted) = followed.flatten() {
+            self.doubt(header.tid, doubted);
+        }
     }
 
     /// Thread `tid` lost something: these are no longer sure to be its only requests.

@@ -242,7 +242,7 @@ proptest! {
 /// Histories that were told wrong once: how they came about, how they were spoilt, and where they begin.
 #[test]
 fn what_was_told_wrong_once() {
-    let once: [(&[u8], &[u8], usize); 7] = [
+    let once: [(&[u8], &[u8], usize); 8] = [
         // A thread that held a request whose client had left read the next of a connection on which another one's head was
         // cut and its answer lost: it was taken for the rest of that.
         (
@@ -322,6 +322,16 @@ fn what_was_told_wrong_once() {
             ],
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 240],
             5,
+        ),
+        // A task of a thread there was no room for, of which an operation was lost.
+        (
+            &[
+                4, 2, 7, 7, 0, 135, 0, 0, 0, 0, 10, 56, 0, 184, 9, 1, 0, 0, 0, 10, 0, 170, 0, 0, 0, 0, 31, 0, 0, 0, 0,
+                0, 0, 68, 0, 7, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0, 12, 11, 24, 0, 198, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 73, 0,
+                0, 0, 0, 0, 0, 103,
+            ],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 245, 200, 0, 240, 0, 0, 0],
+            2,
         ),
     ];
     for (bytes, ways, cut) in once {
