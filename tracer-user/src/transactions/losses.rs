@@ -1,7 +1,7 @@
 //! When records were lost: what was not seen then, and for long after, is not known not to have been.
 
 use smallvec::SmallVec;
-use tracer_common::event::{Header, Op};
+use tracer_common::event::{Header, OP_TX, Op};
 
 use super::engine::Engine;
 use super::live::Slot;
@@ -61,6 +61,10 @@ impl Engine {
             .map(|live| live.tid)
             .chain([op.header.tid])
             .collect();
+        if op.header.flags & OP_TX == 0 && connection.side() == Some(Side::Server) {
+            // What it read may not be looked at any more: it can have been a request.
+            self.serves(op.header.tgid, op.header.nanos);
+        }
         for tid in readers {
             if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
                 self.doubt(tid, doubted);

@@ -242,7 +242,7 @@ proptest! {
 /// Histories that were told wrong once: how they came about, how they were spoilt, and where they begin.
 #[test]
 fn what_was_told_wrong_once() {
-    let once: [(&[u8], &[u8], usize); 8] = [
+    let once: [(&[u8], &[u8], usize); 9] = [
         // A thread that held a request whose client had left read the next of a connection on which another one's head was
         // cut and its answer lost: it was taken for the rest of that.
         (
@@ -333,6 +333,8 @@ fn what_was_told_wrong_once() {
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 245, 200, 0, 240, 0, 0, 0],
             2,
         ),
+        // A request that came after the next one of its connection, which another process read.
+        (&[1, 67, 12, 104, 0, 28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 223, 14], &[0, 0, 230, 230, 0, 0, 0, 0, 0, 0, 240], 0),
     ];
     for (bytes, ways, cut) in once {
         let (sent, truth) = history(bytes, true);
