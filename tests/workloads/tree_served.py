@@ -1,13 +1,17 @@
 """A server as operators run it, made to call for each request: GET /MODE/ID calls /b/ID/kN/dT of the upstream. Takes its kind
 (-X served=KIND), writes its configuration here, says PORT once it listens, and becomes the server."""
 
+import ctypes
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
 
 UPSTREAM = os.environ["UPSTREAM_PORT"]
+# <linux/prctl.h>
+PR_SET_PDEATHSIG = 1
 HERE = pathlib.Path.cwd()
 SOURCES = pathlib.Path(__file__).resolve().parent
 DELAYS = [500, 1300, 2100, 3700, 5000, 6400]
@@ -75,6 +79,8 @@ env[UPSTREAM_PORT] = {UPSTREAM}
     program = sorted(pathlib.Path("/usr/sbin").glob("php-fpm*"))[-1]
     command = [program, "-n", "-R", "-F", "-y", write("php-fpm.conf", config)]
     if os.fork() == 0:
+        # Ends with its parent, which becomes nginx.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         os.execv(program, command)
     while not (HERE / "php.sock").exists():
         time.sleep(0.05)
