@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 use tracer_common::event::{
-    Books, Header, KIN_TURNED, KIN_WOKE, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
+    Books, KIN_TURNED, KIN_WOKE, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
     ROLE_PASSIVE, ROLE_UNKNOWN, State, TICK_DEAD, Tick,
 };
 use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
@@ -387,8 +386,15 @@ impl Engine {
             self.doubt(header.tid, doubted);
         }
         let cookie = op.cookie;
+        // An exchange that ends with this operation is looked up before, one that begins with it after.
+        let before = if header.flags & OP_EOF != 0 {
+            // What was read last ends here, and what follows is its consequence.
+            self.connections.get(&cookie).and_then(|connection| connection.newest())
+        } else {
+            self.unit_of(cookie, touched)
+        };
         if dir == Direction::Rx && header.flags & OP_EOF == 0 {
-            self.reads_for(header, self.unit_of(cookie, touched));
+            self.reads_for(header, before);
         }
         self.looped(op, dir);
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
@@ -398,13 +404,6 @@ impl Engine {
         let own = if dir == Direction::Tx { self.callback(op, group) } else { None };
         let during = During { op, group, holder, own };
         let spoken = self.spoken_of(op, &said);
-        // An exchange that ends with this operation is looked up before, one that begins with it after.
-        let before = if header.flags & OP_EOF != 0 {
-            // What was read last ends here, and what follows is its consequence.
-            self.connections.get(&cookie).and_then(|connection| connection.newest())
-        } else {
-            self.unit_of(cookie, touched)
-        };
         let batch = if together.is_empty() { self.batch(cookie, &said) } else { Vec::new() };
         let behind = if header.flags & OP_EOF != 0 { self.behind(cookie, before) } else { None };
         for word in said.drain(..) {
@@ -428,35 +427,6 @@ impl Engine {
         self.spread(&together, had);
         self.share(&batch);
         self.wish(cookie);
-    }
-
-    /// Notices that records of a thread are missing; of one there is no room for, any may be.
-    pub(super) fn follow(&mut self, header: &Header, nth: u32) {
-        let followed = self.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
-        if matches!(followed, Some(None)) {
-            return;
-        }
-        self.entities.lose(header.tgid, header.nanos);
-        self.lookups_lost(Some(header.tgid), header.nanos);
-        self.wakers.lose(header.tgid);
-        if let Some(doubted) = followed.flatten() {
-            self.doubt(header.tid, doubted);
-        }
-    }
-
-    /// Thread `tid` lost something: these are no longer sure to be its only requests.
-    pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
-        self.release(tid);
-        self.counters.threads_doubted += 1;
-        let now = self.now;
-        if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.lost_at = now;
-        }
-        for slot in doubted {
-            if let Some(live) = self.units.get_mut(slot) {
-                live.alone = false;
-            }
-        }
     }
 
     fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {

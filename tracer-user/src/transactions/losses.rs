@@ -49,6 +49,35 @@ impl Engine {
         self.lookups_lost(None, self.now.max(since));
     }
 
+    /// Notices that records of a thread are missing; of one there is no room for, any may be.
+    pub(super) fn follow(&mut self, header: &Header, nth: u32) {
+        let followed = self.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
+        if matches!(followed, Some(None)) {
+            return;
+        }
+        self.entities.lose(header.tgid, header.nanos);
+        self.lookups_lost(Some(header.tgid), header.nanos);
+        self.wakers.lose(header.tgid);
+        if let Some(doubted) = followed.flatten() {
+            self.doubt(header.tid, doubted);
+        }
+    }
+
+    /// Thread `tid` lost something: these are no longer sure to be its only requests.
+    pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
+        self.release(tid);
+        self.counters.threads_doubted += 1;
+        let now = self.now;
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.lost_at = now;
+        }
+        for slot in doubted {
+            if let Some(live) = self.units.get_mut(slot) {
+                live.alone = false;
+            }
+        }
+    }
+
     /// An operation that later ones of its connection have overtaken: what these were taken to answer, or to ask, may be
     /// another's, and whoever read it may have read others.
     pub(super) fn overtaken(&mut self, op: &Op) {
