@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks AMQP 0-9-1; its first channel is in confirm mode.
+//! The same as `http1`, on a connection already recognised as AMQP 0-9-1; its first channel is in confirm mode.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a kernel's type information.
+//! Arbitrary bytes as a kernel's type information.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes, any envelopes and any segments, cut and captured in any way, in both directions of a connection of Cassandra.
+//! Arbitrary bytes, envelopes and segments, cut and captured arbitrarily, in both directions of a Cassandra connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
     tracer_fuzz::framed(
         STARTUP,
         |way, bytes| {
-            // How it is put, what it is, its stream, its flags, its body.
+            // Framing, kind, stream, flags, body.
             let [how, kind, stream, flags, body @ ..] = bytes else { return bytes.to_vec() };
             let version = 3 + how % 3 + if way == Way::Reply { 0x80 } else { 0 };
             let len = (body.len() as u32).to_be_bytes();
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
             if how & 0x80 == 0 {
                 return envelope;
             }
-            // Whole, or the first or any other part of one.
+            // A whole envelope, or its first or another part.
             let part = if how & 0x20 == 0 { &envelope[..] } else { &envelope[..envelope.len() / 2] };
             let header = part.len() as u32 | u32::from(how & 0x40 == 0) << 17;
             [&header.to_le_bytes()[..3], &crc24(header).to_le_bytes()[..3], part, &[0; 4]].concat()

@@ -1,4 +1,5 @@
-//! Any text as a configuration; what it accepts must be of use: rules and templates on paths from the same bytes.
+//! Arbitrary text as a configuration; an accepted one must be usable: its rules and templates run on paths from the
+//! same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

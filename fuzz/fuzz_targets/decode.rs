@@ -1,4 +1,4 @@
-//! Any bytes as a kernel record, of every kind.
+//! Arbitrary bytes as kernel records of every kind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     if fixed.len() < 8 {
         return;
     }
-    // A length that agrees gets further; and each kind in turn.
+    // A matching length gets further; tries each kind in turn.
     let len = (fixed.len() as u32).to_ne_bytes();
     fixed[4..8].copy_from_slice(&len);
     for kind in Kind::ALL {
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
             Ok(Record::Sample { sample, user, kernel }) => {
                 assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
             }
-            Ok(Record::Tick(tick)) => drop(decode::comm(&tick.comm).into_owned()),
+            Ok(Record::ThreadStats(stats)) => drop(decode::comm(&stats.comm).into_owned()),
             _ => {}
         }
     }

@@ -1,8 +1,8 @@
-//! Any bytes as the program of a traced process: for the places of probes, and for names. What reads the latter is
-//! blazesym's; we ask it as the agent does.
+//! Arbitrary bytes as the program of a traced process: for the places of probes, and for symbol names. blazesym reads
+//! the latter; the target calls it as the agent does.
 //!
-//! The agent survives a panic of a library here and loses one stack's names by it (`profiles/symbolize.rs`), so such a
-//! panic is no finding. One of our own code is, and so is whatever else ends or holds up the process.
+//! The agent survives a library's panic here and only loses one stack's names (`profiles/symbolize.rs`), so such a
+//! panic is not a finding. A panic of our own code is, and so is anything else that ends or hangs the process.
 #![no_main]
 
 use std::io::Write;
@@ -13,13 +13,13 @@ use libfuzzer_sys::fuzz_target;
 use tracer_user::profiles::name_in_file;
 use tracer_user::runtimes::elf::Program;
 
-/// The hook libFuzzer sets ends the process at every panic; this one at those that are not a library's.
+/// libFuzzer's hook ends the process at every panic; this one skips panics in libraries.
 static HOOK: Once = Once::new();
 
 fuzz_target!(|data: &[u8]| {
     HOOK.call_once(|| {
         std::panic::set_hook(Box::new(|panic| {
-            // Where cargo keeps the sources of libraries.
+            // Cargo's directory of library sources.
             if !panic.location().is_some_and(|at| at.file().contains("/registry/src/")) {
                 eprintln!("{panic}");
                 std::process::abort();
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(program) = Program::parse(data, &["_PyRuntime", "PyContext_CopyCurrent"]) {
         let _ = program.address("_PyRuntime").and_then(|address| program.offset(address));
     }
-    // A new file each time: what was read of a file is kept by its inode.
+    // A new file each time: the reader caches by inode.
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").expect("a file in memory");
     file.write_all(data).expect("room");
     let _ = catch_unwind(AssertUnwindSafe(|| name_in_file(file.path(), &[0, 0x10, 0x1000, 0x401000, u64::MAX])));

@@ -1,8 +1,8 @@
-//! Any sequence of well-formed records: no panic, bounded memory, every unit reported once.
+//! An arbitrary sequence of well-formed records: no panic, bounded memory, every span reported once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tracer_common::event::{FAMILY_INET, Header, Kind, OP_DATAGRAM, Op, Open, State, Tick, Wake};
+use tracer_common::event::{FAMILY_INET, Header, Kind, OP_DATAGRAM, Op, Open, State, ThreadStats, Wake};
 use tracer_user::decode::Record;
 use tracer_user::protocols::Settings;
 use tracer_user::transactions::engine::{Engine, Limits, Output};
@@ -17,11 +17,11 @@ const HEADS: [&[u8]; 8] = [
     b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01",
     b"\x12\x34\x81\x83\0\0\0\0\0\0\0\0",
 ];
-/// Those before are of streams.
+/// Sockets below this index are streams.
 const DATAGRAMS: usize = 5;
 
 fuzz_target!(|data: &[u8]| {
-    let limits = Limits { connections: 8, threads: 8, units: 8, ..Limits::default() };
+    let limits = Limits { connections: 8, threads: 8, spans: 8, ..Limits::default() };
     let mut engine = Engine::new(Settings::default(), limits, 1);
     let (mut out, mut begun, mut finished, mut nanos) = (Vec::new(), 0u64, 0u64, 1u64);
     let mut pos = [[0u64; 2]; 16];
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
             ..Header::default()
         };
         let cookie = u64::from(which & 15);
-        let books = tracer_common::event::Books {
+        let counters = tracer_common::event::ThreadCounters {
             cpu: nanos / 2,
             reads: u32::from(value),
             polls: u32::from(who),
@@ -51,17 +51,17 @@ fuzz_target!(|data: &[u8]| {
                     header: Header { kind: Kind::Op as u8, flags: value | datagram, ..header },
                     cookie,
                     pos: *position,
-                    // Where a datagram goes.
+                    // A datagram's destination.
                     sent_pos: u64::from(who & 1),
                     sent_at: if datagram == 0 { 0 } else { u64::from(FAMILY_INET) << 16 | u64::from(who >> 4 & 3) },
                     bytes: head.len() as u32,
                     seq: u32::from(value),
                     nth: u32::from(which >> 4),
-                    books,
+                    counters,
                     ..Op::default()
                 };
                 *position += head.len() as u64;
-                engine.record(&Record::Op { op, head, tail: &[], pieces: &[] }, &mut out);
+                engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut out);
             }
             3 => engine.record(
                 &Record::Open(Open {
@@ -76,8 +76,10 @@ fuzz_target!(|data: &[u8]| {
                 }),
                 &mut out,
             ),
-            4 => engine
-                .record(&Record::State(State { header, cookie, new: value % 13, books, ..State::default() }), &mut out),
+            4 => engine.record(
+                &Record::State(State { header, cookie, new: value % 13, counters, ..State::default() }),
+                &mut out,
+            ),
             5 => engine.record(
                 &Record::Wake(Wake {
                     header,
@@ -86,29 +88,34 @@ fuzz_target!(|data: &[u8]| {
                     slept_at: u64::from(value),
                     given_at: nanos.saturating_sub(u64::from(who) << 16),
                     given_by: u32::from(value & 15),
-                    books,
+                    counters,
                     ..Wake::default()
                 }),
                 &mut out,
             ),
-            _ => engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut out),
+            _ => engine
+                .record(&Record::ThreadStats(ThreadStats { header, counters, ..ThreadStats::default() }), &mut out),
         }
         engine.report(nanos, &mut out);
-        let fills = engine.fills();
-        let [units, connections, threads] =
-            [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
+        let table_use = engine.table_use();
+        let [spans, connections, threads] =
+            [table_use.spans, table_use.connections, table_use.threads].map(|fill| fill.entries as usize);
         assert!(engine.queued() <= 26, "{} entries in queues", engine.queued());
-        assert!(units <= 8 && connections <= 9 && threads <= 8, "{units} {connections} {threads}");
+        assert!(spans <= 8 && connections <= 9 && threads <= 8, "{spans} {connections} {threads}");
         for output in out.drain(..) {
             match output {
                 Output::Begun(_) => begun += 1,
                 Output::Finished(..) => finished += 1,
-                Output::Sample(_) | Output::Settled(_) | Output::Answered(_) | Output::Late { .. } => {}
+                Output::Sample(_)
+                | Output::Settled(_)
+                | Output::Answered(_)
+                | Output::Renamed { .. }
+                | Output::Late { .. } => {}
             }
         }
     }
     engine.expire(true, &mut out);
     finished += out.iter().filter(|output| matches!(output, Output::Finished(..))).count() as u64;
-    assert_eq!(begun, finished, "every unit is reported once");
-    assert_eq!(engine.fills().units.entries, 0);
+    assert_eq!(begun, finished, "every span is reported once");
+    assert_eq!(engine.table_use().spans.entries, 0);
 });

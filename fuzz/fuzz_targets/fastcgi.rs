@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks FastCGI.
+//! The same as `http1`, on a connection already recognised as FastCGI.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a program that may be of Go.
+//! Arbitrary bytes as a program that may be written in Go.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

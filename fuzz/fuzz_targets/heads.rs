@@ -1,4 +1,4 @@
-//! Any bytes as the head of one message, whole and cut short, and as a `traceparent`.
+//! Arbitrary bytes as the head of one message, whole and cut short, and as a `traceparent`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

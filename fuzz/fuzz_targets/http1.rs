@@ -1,4 +1,4 @@
-//! Any bytes, cut and captured in any way, in both directions of one connection.
+//! Arbitrary bytes, cut and captured arbitrarily, in both directions of one connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any frames, cut and captured in any way, in both directions of one connection that speaks HTTP/2.
+//! Arbitrary frames, cut and captured arbitrarily, in both directions of one HTTP/2 connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

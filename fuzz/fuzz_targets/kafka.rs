@@ -1,4 +1,4 @@
-//! Any bytes and any requests and replies, cut and captured in any way, in both directions of a connection of Kafka.
+//! Arbitrary bytes, requests and replies, cut and captured arbitrarily, in both directions of a Kafka connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
                 [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat()
             };
             match (way, bytes) {
-                // The API, its version, the number, then what a client's name and the rest are.
+                // The API, its version, the correlation id, then the client's name and the rest.
                 (Way::Request, [api, version, number, body @ ..]) => {
                     message(&[&[0, *api, 0, *version % 20, 0, 0, 0, *number, 0, 1, b'c'], body])
                 }

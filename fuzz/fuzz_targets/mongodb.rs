@@ -1,4 +1,4 @@
-//! Any bytes, any messages and any documents, cut and captured in any way, in both directions of a connection of MongoDB.
+//! Arbitrary bytes, messages and documents, cut and captured arbitrarily, in both directions of a MongoDB connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     tracer_fuzz::framed(
         PING,
         |way, bytes| {
-            // What it is, its number, what it answers, flags, then documents and what is between them.
+            // Kind, request id, the id it responds to, flags, then documents and the bytes between them.
             let [kind, id, to, flags, body @ ..] = bytes else { return bytes.to_vec() };
             let kind = [2013u32, 2013, 2013, 2013, 1, 2004, 2012, 2002][usize::from(kind % 8)];
             let to = if way == Way::Request { 0 } else { u32::from(*to) };

@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks MQTT 5.
+//! The same as `http1`, on a connection already recognised as MQTT 5.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

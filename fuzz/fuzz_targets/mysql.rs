@@ -1,22 +1,23 @@
-//! Any bytes and any packets, cut and captured in any way, in both directions of a connection of MySQL or MariaDB.
+//! Arbitrary bytes and packets, cut and captured arbitrarily, in both directions of a MySQL or MariaDB connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tracer_user::model::Direction;
-use tracer_user::protocols::{Chunk, Closed, Conversation, Said, Settings, Stamp, Verdict};
+use tracer_user::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 
-/// How a connection begins: the greeting, its answer, OK. The second and third byte of the answer say what is agreed on.
+/// The start of a connection: the greeting, its answer, OK. The answer's second and third bytes hold the negotiated
+/// capabilities.
 const GREETING: &[u8] = b"\x45\0\0\0\x0a8.0.36\0\x07\0\0\0saltsalt\0\xff\xff\x21\x02\0\xff\xff\x15\0\0\0\0\0\0\0\0\0\0saltsaltsalt\0mysql_native_pas\0";
 const OK: &[u8] = b"\x07\0\0\x02\0\0\0\x02\0\0\0";
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, mut rest)) = data.split_first() else { return };
     let settings = Settings::default();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = Vec::new();
     let mut pos = [0u64; 2];
     let mut nanos = 1;
-    let mut play = |which: usize, bytes: &[u8], captured: usize, gap: u64, out: &mut Vec<Said>| {
+    let mut play = |which: usize, bytes: &[u8], captured: usize, gap: u64, out: &mut Vec<ExchangeEvent>| {
         nanos += 1;
         pos[which] = pos[which].saturating_add(gap);
         let dir = [Direction::Rx, Direction::Tx][which];
@@ -25,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         let at = Stamp { nanos, pid: 1, tid: 1, reads: nanos as u32 / 2 };
         let len = bytes.len() as u64;
         conversation.bytes(
-            &Chunk { dir, pos: pos[which], len, head, tail, pieces: &[], at, arrived: 0 },
+            &Chunk { dir, pos: pos[which], len, head, tail, fragments: &[], at, arrived: 0 },
             &settings,
             out,
         );
@@ -35,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let login = [&[0x22, 0, 0, 1, 0x85, 0xa6, 0xff, first & 1][..], &[0; 28], b"a\0"].concat();
     play(0, &login, usize::MAX, 0, &mut out);
     play(1, OK, usize::MAX, 0, &mut out);
-    // Each operation: flags, length, captured length, then its bytes: a packet with its number, or as they are.
+    // Each operation: flags, length, captured length, then its bytes: a numbered packet, or raw bytes.
     while let [flags, len, captured, tail @ ..] = rest {
         let (bytes, next) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = next;
@@ -50,8 +51,8 @@ fuzz_target!(|data: &[u8]| {
         play(usize::from(flags & 1), &whole, captured, gap, &mut out);
     }
     conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
-    let begun = out.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
-    let done = out.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+    let begun = out.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
+    let done = out.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
     assert!(begun > 0, "the connection is recognised");
     assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun > done);
 });

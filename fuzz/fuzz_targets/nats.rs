@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks NATS; its server confirms what it is sent.
+//! The same as `http1`, on a connection already recognised as NATS; its server confirms what it is sent.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a recording that is replayed, and what comes out of it.
+//! Replays arbitrary bytes as a recording, and checks the output.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,20 +1,20 @@
-//! Any bytes and any messages, cut and captured in any way, in both directions of a connection of PostgreSQL.
+//! Arbitrary bytes and messages, cut and captured arbitrarily, in both directions of a PostgreSQL connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tracer_user::model::Direction;
-use tracer_user::protocols::{Chunk, Closed, Conversation, Said, Settings, Stamp, Verdict};
+use tracer_user::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 
 /// A connection's first message.
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 
 fuzz_target!(|data: &[u8]| {
     let settings = Settings::default();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = Vec::new();
     let mut pos = [0u64; 2];
     let mut nanos = 1;
-    let mut play = |which: usize, bytes: &[u8], captured: usize, gap: u64, out: &mut Vec<Said>| {
+    let mut play = |which: usize, bytes: &[u8], captured: usize, gap: u64, out: &mut Vec<ExchangeEvent>| {
         nanos += 1;
         pos[which] = pos[which].saturating_add(gap);
         let dir = [Direction::Rx, Direction::Tx][which];
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
         let at = Stamp { nanos, pid: 1, tid: 1, reads: nanos as u32 / 2 };
         let len = bytes.len() as u64;
         conversation.bytes(
-            &Chunk { dir, pos: pos[which], len, head, tail, pieces: &[], at, arrived: 0 },
+            &Chunk { dir, pos: pos[which], len, head, tail, fragments: &[], at, arrived: 0 },
             &settings,
             out,
         );
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     };
     play(0, STARTUP, usize::MAX, 0, &mut out);
     let mut rest = data;
-    // Each operation: flags, length, captured length, then its bytes: a message of this kind, or as they are.
+    // Each operation: flags, length, captured length, then its bytes: a message of this kind, or raw bytes.
     while let [flags, len, captured, tail @ ..] = rest {
         let (bytes, next) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = next;
@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
         play(usize::from(flags & 1), &whole, captured, gap, &mut out);
     }
     conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
-    let begun = out.iter().filter(|word| matches!(word, Said::Begun { .. })).count();
-    let done = out.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+    let begun = out.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
+    let done = out.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
     assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun > done);
 });

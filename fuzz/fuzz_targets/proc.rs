@@ -1,4 +1,4 @@
-//! Any bytes as the files of /proc that are read: those of a process (which writes some of them itself) and of the host.
+//! Arbitrary bytes as files of /proc: those of a process (which controls some of their content) and of the host.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use tracer_user::profiles::jit::Names;
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let files = Files { stat: data, cmdline: data, cgroup: data, environ: data, exe: data };
-    // A stat that is one gets further.
+    // A well-formed stat gets further.
     let good = [b"7 (".as_slice(), data, b") S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20"].concat();
     for files in [Files { stat: &good, ..files }, files] {
         if let Some(facts) = process::facts(7, &files) {
@@ -20,6 +20,6 @@ fuzz_target!(|data: &[u8]| {
     let _ = stat::parse(&text, 100.0);
     let _ = stat::parse_schedstat(&text);
     let _ = stat::cpuacct_root(&text);
-    let names = Names::parse(data);
+    let names = Names::parse(data, 1 << 20);
     let _ = (names.find(0), names.find(0x1000), names.find(u64::MAX));
 });

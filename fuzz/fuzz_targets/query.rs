@@ -1,4 +1,4 @@
-//! Any query string to our own server, any token file, any span of time.
+//! Arbitrary query strings for our own server, token files and time ranges.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,6 +10,6 @@ fuzz_target!(|data: &[u8]| {
         assert!(token.fits(data.trim_ascii()) && !token.fits(b""));
     }
     let text = String::from_utf8_lossy(data);
-    let _ = tracer_user::span::duration(&text);
+    let _ = tracer_user::quantity::duration(&text);
     let _ = http::reads(&text);
 });

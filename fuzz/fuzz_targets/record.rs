@@ -1,4 +1,4 @@
-//! Any bytes as a record file: header, frames, cut off anywhere.
+//! Arbitrary bytes as a record file: header, frames, truncated anywhere.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks SCGI.
+//! The same as `http1`, on a connection already recognised as SCGI.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a statement: its summary is bounded, and nothing that is quoted as text shows in it.
+//! Arbitrary bytes as a statement: its summary is bounded, and shows nothing quoted as text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(summary.text.len() <= SUMMARY_LIMIT + 6, "{summary:?}");
         assert!(!summary.text.is_empty() && !summary.operation.is_empty(), "{summary:?}");
     }
-    // A literal is never looked into: what stands in it makes no difference.
+    // A literal is never inspected: its content makes no difference.
     let text: Vec<u8> = sql.iter().copied().filter(|byte| byte.is_ascii_alphanumeric() || *byte == b' ').collect();
     let literal =
         [b"SELECT a FROM t WHERE b = '", &text[..text.len().min(2000)], b"' AND c IN (SELECT d FROM u)"].concat();

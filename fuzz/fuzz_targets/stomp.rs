@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks STOMP, and acknowledges in every way.
+//! The same as `http1`, on a connection already recognised as STOMP, and acknowledges in every way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a program that may have tokio in it.
+//! Arbitrary bytes as a program that may contain tokio.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

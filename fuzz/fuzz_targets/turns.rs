@@ -1,4 +1,4 @@
-//! The same as `http1`, on connections that are timed by turns: one that may turn to TLS, and one in its handshake.
+//! The same as `http1`, on connections timed by round trips: one that may switch to TLS, and one in its handshake.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The same as `http1`, on a connection that certainly speaks uwsgi.
+//! The same as `http1`, on a connection already recognised as uwsgi.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -11,12 +11,12 @@ use crate::http;
 use crate::metrics::Metrics;
 use crate::process::Process;
 
-/// How long the agent may take to be ready.
+/// Limit for the agent to become ready.
 const READY: Duration = Duration::from_secs(60);
-/// How long it may take to end, where the time is not what is tested.
+/// Limit for the agent to end, where the test does not measure that.
 const END: Duration = Duration::from_secs(30);
 
-/// Where the agent's binary is: `TRACER_BIN`, else `release/tracer` of the target directory this test was built in.
+/// Path of the agent's binary: `TRACER_BIN`, else `release/tracer` of the target directory this test was built in.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("TRACER_BIN") {
         return path.into();
@@ -33,7 +33,7 @@ pub struct Agent {
     process: Process,
     /// Address of its console.
     pub listen: SocketAddr,
-    /// File of finished units of work.
+    /// File of finished spans.
     pub transactions: PathBuf,
 }
 
@@ -44,25 +44,25 @@ pub struct Ended {
     pub status: ExitStatus,
     /// From the signal to the end.
     pub took: Duration,
-    /// What it said.
+    /// Its output.
     pub said: String,
 }
 
 impl Agent {
-    /// Starts `tracer run` with `arguments`, its files in `dir`, and waits until it is ready.
+    /// Starts `tracer run` with `arguments`, with its files in `dir`, and waits until it is ready.
     pub fn start(dir: &Path, arguments: &[&str]) -> Self {
         Self::start_named("agent", dir, arguments)
     }
 
-    /// The same with a name of its own, where there are several.
+    /// The same with its own name, for tests with several agents.
     pub fn start_named(name: &str, dir: &Path, arguments: &[&str]) -> Self {
         Self::launch(name, dir, arguments).ready()
     }
 
-    /// Waits until it is ready; panics when it ends before.
+    /// Waits until it is ready; panics if it ends before.
     #[must_use]
     pub fn ready(mut self) -> Self {
-        // An emulated processor verifies programs for a minute or two.
+        // An emulated processor takes a minute or two to verify programs.
         let limit = if crate::scale() < 1.0 { READY * 5 } else { READY };
         let end = Instant::now() + limit;
         loop {
@@ -77,18 +77,18 @@ impl Agent {
         }
     }
 
-    /// Starts it and does not wait.
+    /// Starts it without waiting.
     pub fn launch(name: &str, dir: &Path, arguments: &[&str]) -> Self {
         Self::launch_with(name, dir, arguments, |_| ())
     }
 
-    /// The same; `prepare` changes the command before it is started: environment, limits.
+    /// The same; `prepare` changes the command before the start: environment, limits.
     pub fn launch_with(name: &str, dir: &Path, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let transactions = dir.join(format!("{name}.ndjson"));
         Self::launch_writing(name, dir, &transactions, arguments, prepare)
     }
 
-    /// The same with a transactions file elsewhere.
+    /// The same with the transactions file elsewhere.
     pub fn launch_writing(
         name: &str,
         dir: &Path,
@@ -101,11 +101,12 @@ impl Agent {
         Self::launch_by(command, name, dir, transactions, arguments)
     }
 
-    /// The same by a command that runs the agent's binary as somebody else.
+    /// The same with a command that runs the agent's binary as another user.
     pub fn launch_by(mut command: Command, name: &str, dir: &Path, transactions: &Path, arguments: &[&str]) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         command.arg("run").args(["--listen", &listen.to_string()]).arg("--transactions").arg(transactions);
-        // An emulated processor is some thirty times slower: what one core does elsewhere in no time is no reason to shed.
+        // An emulated processor is some thirty times slower: work that takes one real core no time must not cause load
+        // shedding.
         if crate::scale() < 1.0 && !arguments.contains(&"--max-cpu") {
             command.args(["--max-cpu", "6400%"]);
         }
@@ -124,14 +125,14 @@ impl Agent {
         self.process.said()
     }
 
-    /// Asks its console; panics unless it answers 200.
+    /// Requests a page of its console; panics unless it answers 200.
     pub fn text(&self, target: &str) -> String {
         let reply = http::get(self.listen, target).unwrap_or_else(|error| panic!("{target}: {error}\n{}", self.said()));
         assert_eq!(reply.status, 200, "{target}: {}", reply.text());
         reply.text()
     }
 
-    /// Asks its API.
+    /// Requests JSON from its API.
     pub fn json(&self, target: &str) -> Value {
         let text = self.text(target);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{target}: {error}: {text}"))
@@ -150,7 +151,7 @@ impl Agent {
         Ended { status, took: begin.elapsed(), said: self.said() }
     }
 
-    /// Ends it in order and expects that it ended well.
+    /// Ends it with SIGTERM and expects success.
     pub fn stop(self) -> Ended {
         let ended = self.end(libc::SIGTERM);
         assert!(ended.status.success(), "the agent ended with {}:\n{}", ended.status, ended.said);
@@ -164,10 +165,10 @@ pub fn command(arguments: &[&str]) -> Outcome {
     outcome(Command::new(binary()).args(arguments), &arguments.join(" "))
 }
 
-/// What a command that ended said.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Exit code; `None` when a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// Standard output.
     pub out: String,
@@ -175,8 +176,8 @@ pub struct Outcome {
     pub err: String,
 }
 
-/// Runs a command to its end; panics when that takes more than a minute, or five in an emulated guest, whose kernel takes one
-/// of them to verify programs.
+/// Runs a command to its end; panics after a minute, or after five in an emulated guest, whose kernel takes one of them
+/// to verify programs.
 pub fn outcome(command: &mut Command, name: &str) -> Outcome {
     let dir = crate::scratch();
     let out = dir.path().join("out");

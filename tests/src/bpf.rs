@@ -14,12 +14,12 @@ struct NextId {
     flags: u32,
 }
 
-/// Ids of every program loaded now, by whomever.
+/// Ids of every program loaded now, by any process.
 pub fn programs() -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     let mut attributes = NextId::default();
     loop {
-        // SAFETY: the kernel reads and writes as many bytes as it is told, of a structure that lives on.
+        // SAFETY: the kernel reads and writes as many bytes as given, of a structure that outlives the call.
         let result =
             unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_NEXT_ID, &raw mut attributes, size_of::<NextId>()) };
         if result != 0 {
@@ -32,15 +32,15 @@ pub fn programs() -> BTreeSet<u32> {
     }
 }
 
-/// Commands of `bpf(2)` that give the id of the next program, map, link behind one.
+/// Commands of `bpf(2)` that return the next id after the given one, of a program, map or link.
 const NEXT_ID: [(&str, libc::c_long); 3] = [("prog_id", 11), ("map_id", 12), ("link_id", 31)];
 
 /// Programs, maps and links, by kind and id.
 pub type Objects = BTreeSet<(&'static str, u32)>;
 
-/// What process `pid` holds now, by the descriptors it has open. Empty for one that is gone.
+/// The objects process `pid` holds now, by its open descriptors. Empty if the process is gone.
 ///
-/// Ids of a process's own: others that load programs meanwhile do not disturb what is said of it.
+/// Compares only a process's own ids, so that other processes loading programs meanwhile do not disturb the result.
 pub fn held(pid: u32) -> Objects {
     let mut objects = Objects::new();
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return objects };
@@ -57,17 +57,17 @@ pub fn held(pid: u32) -> Objects {
     objects
 }
 
-/// Those of `objects` that the kernel still has.
+/// Which of `objects` the kernel still has.
 pub fn remaining(objects: &Objects) -> Objects {
     objects.iter().copied().filter(|object| exists(*object)).collect()
 }
 
-/// By the list of ids and not by opening it: the kernel empties an array of programs each time its last descriptor is closed,
-/// and loses count of it where that happens twice before it gets round to it (`prog_array_map_clear`).
+/// Uses the list of ids instead of opening one: the kernel empties an array of programs each time its last descriptor
+/// is closed, and loses count of it if that happens twice before it gets round to it (`prog_array_map_clear`).
 fn exists((kind, id): (&str, u32)) -> bool {
     let command = NEXT_ID.iter().find(|(known, _)| *known == kind).map(|(_, command)| *command);
     let mut attributes = NextId { start: id.saturating_sub(1), ..NextId::default() };
-    // SAFETY: the kernel reads and writes as many bytes as it is told, of a structure that lives on.
+    // SAFETY: the kernel reads and writes as many bytes as given, of a structure that outlives the call.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command.unwrap_or(-1), &raw mut attributes, size_of::<NextId>()) };
     if result != 0 {
@@ -78,8 +78,8 @@ fn exists((kind, id): (&str, u32)) -> bool {
     attributes.next == id
 }
 
-/// Waits until the kernel has freed all of `objects`, which it does after grace periods of its own; how many it has
-/// not freed within half a minute: on a full machine they can take more than ten seconds.
+/// Waits until the kernel has freed all of `objects`, which it does after grace periods of its own; returns how many
+/// are left after half a minute: on a full machine grace periods can take more than ten seconds.
 pub fn left(objects: &Objects) -> usize {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
@@ -91,7 +91,7 @@ pub fn left(objects: &Objects) -> usize {
     }
 }
 
-/// Links and clock events a process holds: what keeps programs attached.
+/// Number of links and clock events a process holds: they keep programs attached.
 pub fn links(pid: u32) -> usize {
     let held = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     held.filter_map(|entry| std::fs::read_link(entry.path()).ok())

@@ -1,4 +1,4 @@
-//! A control group with a limit on memory, in whichever hierarchy this machine has.
+//! A control group with a memory limit, in whichever hierarchy this machine has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Makes one that allows `bytes`; why not, where this machine does not let it.
+    /// Makes one that allows `bytes`; returns why not, if this machine refuses.
     pub fn new(bytes: u64) -> Result<Self, String> {
         // The old hierarchy of the memory controller, then the unified one.
         let name = format!("tracer-tests-{}", std::process::id());
@@ -40,8 +40,8 @@ impl MemoryGroup {
         Err(why.join("; "))
     }
 
-    /// Changes what it allows. The old hierarchy refuses a limit below what cannot be freed, and kills nobody for it:
-    /// then it becomes the least that it takes, and the next page that is needed is one too many.
+    /// Changes the limit. The old hierarchy refuses a limit below the memory it cannot free, and kills no process for
+    /// it: then use the smallest limit it accepts, which the next needed page exceeds.
     pub fn limit(&self, bytes: u64) {
         let mut bytes = bytes;
         while fs::write(&self.limit, bytes.to_string()).is_err() {
@@ -50,7 +50,7 @@ impl MemoryGroup {
         }
     }
 
-    /// The file that a process writes its id to in order to enter.
+    /// The file a process writes its id to in order to enter.
     pub fn procs(&self) -> PathBuf {
         self.dir.join("cgroup.procs")
     }
@@ -65,7 +65,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Those that were killed may not be reaped yet.
+        // Killed processes may not be reaped yet.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while fs::remove_dir(&self.dir).is_err() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! A chain of hosts whose requests carry an id in their path: client (host 1) → nginx (host 2) → Python (host 3) → Python
-//! (host 4), an agent on each that sees its own host only. Every edge between hosts is compared with the ids.
+//! A chain of hosts whose requests carry an id in their path: client (host 1) → nginx (host 2) → Python (host 3) →
+//! Python (host 4), an agent on each that sees only its own host. The ids verify every edge between hosts.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -11,22 +11,22 @@ use crate::agent::Agent;
 use crate::hosts::Hosts;
 use crate::load::{self, Request};
 use crate::process::Process;
-use crate::units::{self, Unit};
+use crate::spans::{self, Span};
 use crate::workload::source;
 use crate::{find, say, wait};
 
-/// What it takes.
+/// Programs the chain needs.
 pub const PROGRAMS: [&str; 5] = ["ip", "nft", "nsenter", "nginx", "python3"];
 /// Port of every hop.
 const PORT: u16 = 18480;
-/// Edges between hosts that a request has.
+/// Edges between hosts per request.
 pub const EDGES: u64 = 3;
 
 /// The chain's programs.
 #[derive(Debug)]
 pub struct Chain {
     _processes: Vec<Process>,
-    /// Where the client calls.
+    /// The address clients call.
     pub front: SocketAddr,
 }
 
@@ -72,12 +72,13 @@ http {{ access_log off; keepalive_requests 1000000;
     }
 }
 
-/// Load whose ids begin with `prefix`; how many requests were answered.
+/// Sends load with ids that begin with `prefix`; returns how many requests were answered.
 pub fn load(hosts: &Hosts, front: SocketAddr, prefix: &str, connections: u64, requests: u64) -> u64 {
     paced(hosts, front, &format!("/hop/{prefix}"), (connections, requests), Duration::ZERO)
 }
 
-/// The same for targets that begin with `path`; each connection pauses before each request. nginx itself answers `/near/`.
+/// The same for targets that begin with `path`; each connection pauses before each request. nginx itself answers
+/// `/near/`.
 pub fn paced(
     hosts: &Hosts,
     front: SocketAddr,
@@ -92,67 +93,67 @@ pub fn paced(
     loaded.answers.len() as u64
 }
 
-/// Edges between hosts.
+/// Counts of edges between hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edges {
     /// The parent is the call with the same id.
     pub matched: u64,
     /// Requests without a parent.
     pub unmatched: u64,
-    /// The parent is a call nobody reported; its agent may have ended before it could.
+    /// The parent is an unreported call; its agent may have ended before it could report it.
     pub dangling: u64,
     /// The parent is something else.
     pub wrong: u64,
-    /// Whole chains of one transaction.
+    /// Whole chains in one transaction.
     pub whole: u64,
 }
 
-/// Compares every request that came from another host with its id.
-pub fn edges(units: &[Unit], prefix: &str) -> Edges {
-    let ours = |unit: &&Unit| unit.path.starts_with(&format!("/hop/{prefix}-"));
-    let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+/// Checks every request from another host against its id.
+pub fn edges(spans: &[Span], prefix: &str) -> Edges {
+    let ours = |span: &&Span| span.path.starts_with(&format!("/hop/{prefix}-"));
+    let ids: HashMap<&str, &Span> = spans.iter().map(|span| (span.id.as_str(), span)).collect();
     let mut edges = Edges::default();
-    for unit in units.iter().filter(ours).filter(|unit| unit.server) {
-        match unit.parent.as_deref().map(|parent| ids.get(parent)) {
+    for span in spans.iter().filter(ours).filter(|span| span.server) {
+        match span.parent.as_deref().map(|parent| ids.get(parent)) {
             None => edges.unmatched += 1,
             Some(None) => edges.dangling += 1,
-            Some(Some(parent)) if parent.path == unit.path && !parent.server => edges.matched += 1,
+            Some(Some(parent)) if parent.path == span.path && !parent.server => edges.matched += 1,
             Some(_) => edges.wrong += 1,
         }
     }
     let mut traces: HashMap<&str, Vec<&str>> = HashMap::new();
-    for unit in units.iter().filter(ours) {
-        traces.entry(&unit.path).or_default().push(&unit.trace);
+    for span in spans.iter().filter(ours) {
+        traces.entry(&span.path).or_default().push(&span.trace);
     }
     edges.whole =
         traces.values().filter(|all| all.len() == 6 && all.iter().all(|trace| trace == &all[0])).count() as u64;
     edges
 }
 
-/// Starts an agent on every host, told where the others are (`named`) or not.
+/// Starts an agent on every host, configured with the others' addresses (`named`) or not.
 pub fn agents(hosts: &Hosts, dir: &Path, named: bool) -> Vec<Agent> {
     let names = ["client", "proxy", "application-host", "origin-host"];
     (1..).zip(names).map(|(host, name)| hosts.agent(host, name, dir, named, &["--hertz", "0"])).collect()
 }
 
-/// Every unit all agents wrote, once those of `requests` requests of `prefix` are there.
-pub fn units_of(agents: &[Agent], prefix: &str, requests: u64) -> Vec<Unit> {
-    let mut tails: Vec<_> = agents.iter().map(|agent| units::Tail::new(&agent.transactions)).collect();
+/// Every span of all agents, once those of `requests` requests of `prefix` are written.
+pub fn spans_of(agents: &[Agent], prefix: &str, requests: u64) -> Vec<Span> {
+    let mut tails: Vec<_> = agents.iter().map(|agent| spans::Tail::new(&agent.transactions)).collect();
     let wanted = format!("/hop/{prefix}-");
     let mut all = Vec::new();
-    // Each host has one unit of a request for its side of each edge.
+    // Each host has one span per request for its side of each edge.
     for (tail, sides) in tails.iter_mut().zip([1, 2, 2, 1]) {
         let count = (requests * sides) as usize;
-        let have = tail.until(count, Duration::from_secs(60), |unit| unit.path.starts_with(&wanted));
+        let have = tail.until(count, Duration::from_secs(60), |span| span.path.starts_with(&wanted));
         if have < count {
-            say(&format!("{have} of {count} units"));
+            say(&format!("{have} of {count} spans"));
         }
-        all.append(&mut tail.units);
+        all.append(&mut tail.spans);
     }
     all
 }
 
-/// Waits until every agent speaks with all others.
+/// Waits until every agent is connected to all others.
 pub fn connected(hosts: &Hosts, agents: &[Agent]) {
     for (host, agent) in (1..).zip(agents) {
         wait("agents to find each other", Duration::from_secs(30), || {
@@ -164,7 +165,7 @@ pub fn connected(hosts: &Hosts, agents: &[Agent]) {
     }
 }
 
-/// What became of contexts, by name, over all agents.
+/// Outcomes of contexts, by name, over all agents.
 pub fn outcomes(hosts: &Hosts, agents: &[Agent]) -> Vec<(String, u64)> {
     let mut sums: Vec<(String, u64)> = Vec::new();
     for (host, agent) in (1..).zip(agents) {
@@ -180,7 +181,7 @@ pub fn outcomes(hosts: &Hosts, agents: &[Agent]) -> Vec<(String, u64)> {
     sums
 }
 
-/// Load under way while something happens, again and again; the prefixes of its ids.
+/// Repeats load while `act` runs; returns the prefixes of its ids.
 pub fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() -> T) -> (T, Vec<String>) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -188,7 +189,7 @@ pub fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() 
             let mut prefixes = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 let prefix = format!("{prefix}{}", prefixes.len());
-                // It asserts that every request was answered.
+                // `load` asserts that every request was answered.
                 load(hosts, chain.front, &prefix, 4, 80);
                 prefixes.push(prefix);
                 std::thread::sleep(Duration::from_millis(200));
@@ -202,25 +203,25 @@ pub fn during<T>(hosts: &Hosts, chain: &Chain, prefix: &str, act: impl FnOnce() 
     })
 }
 
-/// Sessions and contexts that were refused, over all agents.
+/// Refused sessions and contexts, over all agents.
 pub fn refused(hosts: &Hosts, agents: &[Agent]) -> u64 {
     outcomes(hosts, agents).iter().find(|(name, _)| name == "refused").map_or(0, |(_, count)| *count)
 }
 
-/// None of `prefix`'s edges may be wrong; how many were found.
-pub fn none_wrong(units: &[Unit], prefix: &str) -> u64 {
-    let found = edges(units, prefix);
+/// Asserts that none of `prefix`'s edges is wrong; returns how many were found.
+pub fn none_wrong(spans: &[Span], prefix: &str) -> u64 {
+    let found = edges(spans, prefix);
     assert_eq!(found.wrong, 0, "{prefix}: {found:?}");
     found.matched
 }
 
-/// After whatever happened all edges are found again.
-pub fn as_before(hosts: &Hosts, chain: &Chain, agents: &[Agent], prefix: &str) -> Vec<Unit> {
+/// Asserts that all edges are found again after a fault.
+pub fn as_before(hosts: &Hosts, chain: &Chain, agents: &[Agent], prefix: &str) -> Vec<Span> {
     let sent = load(hosts, chain.front, prefix, 8, 400);
-    let units = units_of(agents, prefix, sent);
-    let found = edges(&units, prefix);
+    let spans = spans_of(agents, prefix, sent);
+    let found = edges(&spans, prefix);
     say(&format!("{prefix}: {sent} requests, {found:?}"));
     assert_eq!((found.wrong, found.dangling), (0, 0), "{prefix}: {found:?}");
     assert!(found.matched as f64 >= 0.999 * (EDGES * sent) as f64, "{prefix}: {found:?} of {}", EDGES * sent);
-    units
+    spans
 }

@@ -1,17 +1,17 @@
-//! What the fault tests share: load whose truth is known, the comparison with what was reported, and the figures of a
-//! case, which `cargo xtask faults` makes a table of.
+//! Shared by the fault tests: load with known truth, its comparison with the reported spans, and the figures of a case,
+//! from which `cargo xtask faults` makes a table.
 //!
-//! **Conservation.** Requests are conserved when every one that was sent is reported, or counted as lost. The agent
-//! counts what it lost by *operation* (a send or receive that was not reported) and not by request: it cannot know what
-//! an operation held that it did not see. Every request of [`plans`] is one send and one receive on each end, and so is
-//! its reply. At one end, then, a request of which nothing is reported lost its own operation, and perhaps its reply's;
-//! one that is reported without a whole reply lost its reply's. With `missing` and `unfinished` counted over both ends
-//! and `lost` operations counted by the kernel:
+//! **Conservation.** Requests are conserved if every sent request is reported, or counted as lost. The agent counts
+//! losses by *operation* (a send or receive that was not reported) and not by request: it cannot know what an operation
+//! it did not see held. Every request of [`plans`] is one send and one receive on each end, and so is its reply. So, at
+//! one end, an unreported request lost its own operation, and perhaps its reply's; one reported without a whole reply
+//! lost its reply's. With `missing` and `unfinished` counted over both ends and `lost` operations counted by the
+//! kernel:
 //!
 //! `missing + unfinished ≤ lost ≤ 2 · missing + unfinished + ends of connections`
 //!
-//! [`Judged::conserved`] asserts both sides. The first: nothing is lost unseen. The second: nothing is counted that was
-//! not lost. In particular none counted means none missing.
+//! [`Judged::conserved`] asserts both sides. The first: no loss goes uncounted. The second: nothing is counted that was
+//! not lost. In particular, a count of zero means that none is missing.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -20,22 +20,22 @@ use std::time::Duration;
 use crate::agent::Agent;
 use crate::load::{Loaded, Request};
 use crate::metrics::Metrics;
-use crate::units::{Tail, Unit};
+use crate::spans::{Span, Tail};
 use crate::vitals::Vitals;
 use crate::{Numbers, say};
 
-/// Whether cases are to have the size the issue names, and not the one that fits in CI (`TRACER_FAULTS=full`).
+/// Whether cases run at the issue's full size instead of CI's (`TRACER_FAULTS=full`).
 pub fn full() -> bool {
     std::env::var("TRACER_FAULTS").is_ok_and(|size| size == "full")
 }
 
-/// `small` usually, `large` where the full size is asked for.
+/// `small` normally, `large` at full size.
 pub fn size<T>(small: T, large: T) -> T {
     if full() { large } else { small }
 }
 
-/// Connections that ask as fast as they can, each for paths of its own; lengths differ, and with them the replies',
-/// which are the path.
+/// Connections that request as fast as they can, each with paths of its own; their lengths differ, and so do the
+/// replies', which echo the path.
 pub fn plans(name: &str, connections: u64, each: u64) -> Vec<Vec<Request>> {
     (0..connections)
         .map(|c| {
@@ -49,12 +49,12 @@ pub fn plans(name: &str, connections: u64, each: u64) -> Vec<Vec<Request>> {
         .collect()
 }
 
-/// How units of one end compare to the requests that were sent.
+/// Comparison of one end's spans with the sent requests.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     /// Reported whole, with the status and length that the load generator saw.
     pub right: usize,
-    /// Reported, and said to be without (a whole) reply.
+    /// Reported as without a (whole) reply.
     pub unfinished: usize,
     /// Not reported.
     pub missing: usize,
@@ -69,38 +69,38 @@ pub struct Judged {
     pub sent: usize,
     /// The serving end.
     pub server: Kept,
-    /// The asking end.
+    /// The client's end.
     pub client: Kept,
 }
 
-fn compare(plans: &[Vec<Request>], units: &[&Unit]) -> Kept {
-    let mut by_path: HashMap<&str, Vec<&Unit>> = HashMap::new();
-    for unit in units {
-        by_path.entry(unit.path.as_str()).or_default().push(unit);
+fn compare(plans: &[Vec<Request>], spans: &[&Span]) -> Kept {
+    let mut by_path: HashMap<&str, Vec<&Span>> = HashMap::new();
+    for span in spans {
+        by_path.entry(span.path.as_str()).or_default().push(span);
     }
     let mut kept = Kept::default();
     for request in plans.iter().flatten() {
         match by_path.get(request.target.as_str()).map(Vec::as_slice) {
             None => kept.missing += 1,
-            Some([unit]) if unit.status == Some(200) && unit.outcome == "complete" => {
-                if unit.body == request.target.len() as u64 {
+            Some([span]) if span.status == Some(200) && span.outcome == "complete" => {
+                if span.body == request.target.len() as u64 {
                     kept.right += 1;
                 } else {
-                    kept.wrong.push(format!("{unit:?}"));
+                    kept.wrong.push(format!("{span:?}"));
                 }
             }
-            Some([unit]) if unit.status.is_none() || unit.outcome != "complete" => kept.unfinished += 1,
+            Some([span]) if span.status.is_none() || span.outcome != "complete" => kept.unfinished += 1,
             Some(several) => kept.wrong.push(format!("{several:?}")),
         }
     }
     kept
 }
 
-/// Compares what was sent with what was reported.
-pub fn judge(plans: &[Vec<Request>], units: &[Unit]) -> Judged {
+/// Compares the sent requests with the reported spans.
+pub fn judge(plans: &[Vec<Request>], spans: &[Span]) -> Judged {
     let end = |server| {
-        let units: Vec<&Unit> = units.iter().filter(|unit| unit.server == server).collect();
-        compare(plans, &units)
+        let spans: Vec<&Span> = spans.iter().filter(|span| span.server == server).collect();
+        compare(plans, &spans)
     };
     Judged { sent: plans.iter().map(Vec::len).sum(), server: end(true), client: end(false) }
 }
@@ -110,7 +110,7 @@ impl Judged {
         what(&self.server) + what(&self.client)
     }
 
-    /// Ends of which nothing is reported.
+    /// Unreported ends.
     pub fn missing(&self) -> usize {
         self.of(|kept| kept.missing)
     }
@@ -125,7 +125,7 @@ impl Judged {
         self.of(|kept| kept.right)
     }
 
-    /// Asserts that nothing is wrong, and that what is missing was counted.
+    /// Asserts that nothing is wrong, and that the missing ends were counted as lost.
     pub fn covered(&self, lost: f64) {
         for kept in [&self.server, &self.client] {
             assert!(kept.wrong.is_empty(), "{} wrong, first: {}", kept.wrong.len(), kept.wrong[0]);
@@ -134,7 +134,7 @@ impl Judged {
         assert!(gone <= lost, "{gone} not reported whole, {lost} counted as lost: {self:?}");
     }
 
-    /// Asserts that besides nothing was counted that is not missing; `ends` are operations that carry no bytes: ends of
+    /// Also asserts that nothing was counted that is not missing; `ends` are operations without bytes: ends of
     /// connections.
     pub fn conserved(&self, lost: f64, ends: usize) {
         self.covered(lost);
@@ -149,19 +149,19 @@ impl Judged {
     }
 }
 
-/// Operations of sockets that were not reported, by what the agent counts.
+/// Socket operations the agent counts as not reported.
 pub fn operations_lost(metrics: &Metrics) -> f64 {
-    let reasons = ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_skipped"];
-    reasons.iter().map(|reason| metrics.sum("tracer_events_lost_total", &[("reason", reason)])).sum()
+    let of = |reason| metrics.sum("tracer_events_lost_total", &[("reason", reason)]);
+    crate::OPERATION_LOST.into_iter().map(of).sum()
 }
 
-/// Units that were given up early because there was no room for more.
+/// Spans that were given up early because there was no room for more.
 pub fn evicted(metrics: &Metrics) -> f64 {
-    let reasons = ["connections_evicted", "units_evicted"];
-    reasons.iter().map(|reason| metrics.sum("tracer_events_lost_total", &[("reason", reason)])).sum()
+    let reasons = ["connections_evicted", "spans_evicted"];
+    reasons.iter().map(|reason| metrics.sum("tracer_attribution_gaps_total", &[("reason", reason)])).sum()
 }
 
-/// Waits until the agent counts no further loss over two of its seconds: it has caught up.
+/// Waits until the agent counts no further loss for two of its seconds: it has caught up.
 pub fn caught_up(agent: &Agent) {
     let mut before = -1.0;
     crate::wait("the agent to catch up", Duration::from_secs(60), || {
@@ -176,12 +176,12 @@ pub fn caught_up(agent: &Agent) {
     });
 }
 
-/// Waits until units of both ends of every request of `plans` are in the agent's file, or it is clear that they do not
-/// come; what is missing then, the comparison says.
+/// Waits until the agent's file has spans of both ends of every request of `plans`, or no more come; the comparison
+/// then reports what is missing.
 pub fn reported(agent: &Agent, plans: &[Vec<Request>]) -> usize {
     let wanted: HashSet<&str> = plans.iter().flatten().map(|request| request.target.as_str()).collect();
     Tail::new(&agent.transactions)
-        .until(2 * wanted.len(), Duration::from_secs(20), |unit| wanted.contains(unit.path.as_str()))
+        .until(2 * wanted.len(), Duration::from_secs(20), |span| wanted.contains(span.path.as_str()))
 }
 
 /// Figures of one case: a line of the fault table.
@@ -199,7 +199,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of a case of this name and size.
+    /// Figures of a case with this name and size.
     pub fn of(case: &'static str, size: impl Into<String>) -> Self {
         Self {
             case,
@@ -214,45 +214,45 @@ impl Figures {
         }
     }
 
-    /// Requests of traced programs, and how many of them failed.
+    /// Requests of traced programs, and how many failed.
     pub fn traced(&mut self, sent: u64, failed: u64) -> &mut Self {
         self.sent += sent;
         self.failed += failed;
         self
     }
 
-    /// The same of a load that was run.
+    /// The same from a finished load.
     pub fn loaded(&mut self, loaded: &Loaded) -> &mut Self {
         self.traced(loaded.answers.len() as u64, loaded.broken().len() as u64)
     }
 
-    /// What was reported, and operations counted as lost.
+    /// The reported ends, and operations counted as lost.
     pub fn judged(&mut self, judged: &Judged, counted: f64) -> &mut Self {
         self.judged = Some(judged.clone());
         self.counted = Some(counted);
         self
     }
 
-    /// BPF objects that are left of agents that ended.
+    /// BPF objects that ended agents left behind.
     pub fn attached(&mut self, left: usize) -> &mut Self {
         self.attached = Some(self.attached.unwrap_or(0) + left);
         self
     }
 
-    /// What the agent used before and after.
+    /// The agent's resources before and after.
     pub fn growth(&mut self, before: Vitals, after: Vitals) -> &mut Self {
         self.growth = Some((after.rss - before.rss, after.fds as i64 - before.fds as i64));
         self
     }
 
-    /// Anything else worth a word.
+    /// Any further remark.
     pub fn note(&mut self, note: impl Into<String>) -> &mut Self {
         self.note = note.into();
         self
     }
 
-    /// Prints the figures, hands them to `cargo xtask faults` (a line in the file that `TRACER_FAULTS_FILE` names), and
-    /// asserts what holds in every case: no traced program failed, and nothing is left attached.
+    /// Prints the figures, passes them to `cargo xtask faults` (a line in the file that `TRACER_FAULTS_FILE` names),
+    /// and asserts what holds in every case: no traced program failed, and nothing stays attached.
     pub fn finish(&self) {
         let judged = self.judged.as_ref();
         let wrong = judged.map(|judged| judged.of(|kept| kept.wrong.len()));

@@ -7,14 +7,14 @@ use std::process::Command;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// One way through it.
+/// One route through it.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     /// `http` or `tcp`.
     pub mode: &'static str,
-    /// Where to.
+    /// The address it forwards to.
     pub to: SocketAddr,
-    /// More words of its `server` line.
+    /// Further words of its `server` line.
     pub words: &'static str,
 }
 
@@ -23,7 +23,7 @@ pub struct Way {
 pub struct Haproxy {
     /// Its process.
     pub process: Process,
-    /// Where it listens: one address for each way.
+    /// Its listening addresses: one per route.
     pub addresses: Vec<SocketAddr>,
 }
 

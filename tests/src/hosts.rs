@@ -1,4 +1,4 @@
-//! Hosts of a test: the namespaces of a [`Star`], and agents on them.
+//! Hosts of a test: the namespaces of a [`Star`], and the agents on them.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -8,14 +8,14 @@ use crate::agent::{Agent, binary};
 pub use crate::star::Nat;
 use crate::star::Star;
 
-/// What agents of tests keep of a transaction: a member of baggage; and a service class that the application's agent gives.
+/// The tests' agents keep a member of baggage of each transaction; and a service class set by the application's agent.
 const LADEN: &str = "[transactions]\nbaggage = [\"tenant\"]\n\
     [[class]]\nname = \"laden\"\nservice_class = \"gold\"\nservice = \"application\"\npath = \"/hop/laden*\"\n";
 
-/// Port the agents of hosts speak to each other on.
+/// Relay port of the hosts' agents.
 pub const RELAY: u16 = 19465;
 
-/// The hosts; gone when dropped.
+/// The hosts; removed when dropped.
 #[derive(Debug)]
 pub struct Hosts {
     star: Star,
@@ -29,22 +29,22 @@ impl Hosts {
         Self { star, count }
     }
 
-    /// Gives all hosts addresses of IP version 6, too.
+    /// Gives all hosts IPv6 addresses, too.
     pub fn six(&self) {
         self.star.six(self.count).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// A host's own address of IP version 6, after [`Self::six`].
+    /// A host's own IPv6 address, after [`Self::six`].
     pub fn own_six(&self, host: u8) -> Ipv6Addr {
         self.star.own_six(host)
     }
 
-    /// Agents do not reach each other any more, or do again.
+    /// Cuts the agents off from each other, or reconnects them.
     pub fn cut(&self, cut: bool) {
         self.star.cut(cut).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// The router loses so many percent of all packets.
+    /// The router drops this percentage of all packets.
     pub fn lose(&self, percent: u8) {
         self.star.lose(percent).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -54,12 +54,12 @@ impl Hosts {
         self.star.own(host)
     }
 
-    /// The address others call it by.
+    /// The address other hosts use for it.
     pub fn address(&self, host: u8) -> Ipv4Addr {
         self.star.address(host)
     }
 
-    /// What runs `program` on a host.
+    /// The command that runs `program` on a host.
     pub fn command(&self, host: u8, program: &Path) -> Command {
         let [nsenter, net, end] = self.star.enter(host).unwrap_or_else(|error| panic!("{error}"));
         let mut command = Command::new(nsenter);
@@ -67,12 +67,12 @@ impl Hosts {
         command
     }
 
-    /// Does something on a host, in a thread of its own. Must not start processes: they end with the thread.
+    /// Runs `act` on a host, in a thread of its own. It must not start processes: they would end with the thread.
     pub fn inside<T: Send>(&self, host: u8, act: impl FnOnce() -> T + Send) -> T {
         self.star.inside(host, act).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Starts an agent on a host, with a key all of them share; `named`: it is told where the others are.
+    /// Starts an agent on a host, with a key all of them share; `named` configures the others' addresses.
     pub fn agent(&self, host: u8, name: &str, dir: &Path, named: bool, arguments: &[&str]) -> Agent {
         let others: Vec<SocketAddr> =
             (1..=self.count).filter(|other| named && *other != host).map(|other| self.relay(other)).collect();
@@ -80,12 +80,12 @@ impl Hosts {
         self.speaking(host, name, dir, (&["--relay-key", &key], &others), arguments)
     }
 
-    /// Where the agent of a host listens to others.
+    /// The relay address of a host's agent.
     pub fn relay(&self, host: u8) -> SocketAddr {
         SocketAddr::from((self.own(host), RELAY))
     }
 
-    /// Starts an agent on a host; it knows others by what the options `trust` say, and is told of `others`.
+    /// Starts an agent on a host; the options `trust` authenticate other agents, and `others` are their addresses.
     pub fn speaking(
         &self,
         host: u8,
@@ -97,7 +97,7 @@ impl Hosts {
         self.configured(host, name, dir, trust, "", arguments)
     }
 
-    /// The same, with lines of its own under `[relay]`.
+    /// The same, with additional lines under `[relay]`.
     pub fn configured(
         &self,
         host: u8,
@@ -125,15 +125,15 @@ impl Hosts {
     }
 }
 
-/// The file of a key that [`KEY`] is.
+/// The file with the key [`KEY`].
 fn key(dir: &Path) -> std::path::PathBuf {
     secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32))
 }
 
-/// Each byte of the key agents of tests share.
+/// Each byte of the tests' shared key.
 pub const KEY: u8 = 0x5a;
 
-/// Writes a file that only its owner can read, unless it is there.
+/// Writes a file that only its owner can read, unless it exists.
 pub fn secret(path: &Path, text: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     if !path.exists() {

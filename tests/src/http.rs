@@ -1,12 +1,12 @@
-//! A small HTTP/1 client: enough to question servers, exact about bytes.
+//! A small HTTP/1 client: enough to query servers, exact about bytes.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long any single read or write may take.
+/// Limit for any single read or write.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest head that is taken.
+/// Longest accepted head.
 const HEAD_LIMIT: usize = 64 * 1024;
 
 /// A reply.
@@ -14,11 +14,11 @@ const HEAD_LIMIT: usize = 64 * 1024;
 pub struct Reply {
     /// Status code.
     pub status: u16,
-    /// Head, as it came.
+    /// Head, as received.
     pub head: String,
-    /// Body, or its first bytes where only those were kept.
+    /// Body, or its first bytes if only those were kept.
     pub body: Vec<u8>,
-    /// Bytes after the head as they were on the wire, chunk framing included.
+    /// Bytes on the wire after the head, chunk framing included.
     pub wire_body: u64,
     /// Whether the server closes the connection after it.
     pub closes: bool,
@@ -49,7 +49,7 @@ pub struct Connection {
     stream: TcpStream,
     address: SocketAddr,
     buffer: Vec<u8>,
-    /// Most bytes of a body that are kept.
+    /// Most bytes of a body to keep.
     keep: usize,
 }
 
@@ -79,7 +79,7 @@ impl Connection {
         self.stream.write_all(bytes)
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the sending direction.
     pub fn finish(&mut self) -> Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }
@@ -120,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// Takes exactly `n` bytes of a body and keeps what is wanted of them.
+    /// Takes exactly `n` bytes of a body and keeps as many as wanted.
     pub fn take(&mut self, n: u64, body: &mut Vec<u8>) -> Result<()> {
         let mut left = n as usize;
         while left > 0 {
@@ -136,7 +136,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes everything until the other side closes; how many bytes that was.
+    /// Takes everything until the other side closes; returns the number of bytes.
     pub fn rest(&mut self) -> Result<u64> {
         let mut total = 0;
         loop {
@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Reads the final reply to a request of `method`; interim replies are passed over.
+    /// Reads the final reply to a request of `method`; skips interim replies.
     pub fn reply(&mut self, method: &str) -> Result<Reply> {
         let (head, status) = loop {
             let head = self.head()?;
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server that sends `reply` to whoever connects.
+    /// A server that sends `reply` on every connection.
     fn canned(reply: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

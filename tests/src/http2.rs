@@ -1,4 +1,4 @@
-//! Programs that speak HTTP/2, and what they say of it themselves.
+//! Programs that speak HTTP/2, and their own figures.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,28 @@ use crate::agent::outcome;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// What h2load reports.
+/// h2load's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// Requests that were answered.
+    /// Answered requests.
     pub done: u64,
-    /// Those answered by 2xx and by 4xx.
+    /// Requests answered by 2xx and by 4xx.
     pub ok: u64,
     /// See `ok`.
     pub refused: u64,
     /// Bytes of all bodies.
     pub data: u64,
-    /// How long a request took on average, seconds.
+    /// Mean time of a request, seconds.
     pub mean_s: f64,
 }
 
-/// Runs h2load to its end, `rate` requests a second on each connection; panics when a request got no answer.
+/// Runs h2load to its end, at `rate` requests per second on each connection; panics if a request got no answer.
 pub fn h2load(address: SocketAddr, requests: u64, connections: u32, streams: u32, rate: u32, paths: &[&str]) -> Loaded {
     h2load_by(Command::new, address, requests, (connections, streams, rate), paths)
 }
 
-/// The same by a command that `prepare` makes of the program; `connections, streams, rate`, where 0 is as fast as it can.
+/// The same with a command that `prepare` makes from the program; `connections, streams, rate`, where 0 means
+/// unlimited.
 pub fn h2load_by(
     prepare: impl FnOnce(PathBuf) -> Command,
     address: SocketAddr,
@@ -51,7 +52,7 @@ pub fn h2load_by(
     loaded
 }
 
-/// Reads its report.
+/// Parses its report.
 fn parse(text: &str) -> Option<Loaded> {
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     // `12 2xx`, `12 done`: the number before a word.
@@ -66,15 +67,15 @@ fn parse(text: &str) -> Option<Loaded> {
         ok: before(codes, "2xx")?,
         refused: before(codes, "4xx")?,
         data: data.parse().ok()?,
-        // Least, greatest, mean.
+        // Minimum, maximum, mean.
         mean_s: seconds(line("time for request:")?.split_whitespace().nth(2)?)?,
     })
 }
 
-/// `1.25ms` and the like.
+/// Parses `1.25ms` and the like.
 fn seconds(text: &str) -> Option<f64> {
-    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    units.iter().find_map(|(word, unit)| Some(text.strip_suffix(word)?.parse::<f64>().ok()? * unit))
+    let spans = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    spans.iter().find_map(|(word, span)| Some(text.strip_suffix(word)?.parse::<f64>().ok()? * span))
 }
 
 /// A running nghttpd that serves the files of `dir`/www.
@@ -99,7 +100,7 @@ impl Nghttpd {
     }
 }
 
-/// A running nghttpx, which takes HTTP/1, HTTP/2 and upgrades from one to the other, and speaks HTTP/2 to `backend`.
+/// A running nghttpx, which accepts HTTP/1, HTTP/2 and upgrades from one to the other, and speaks HTTP/2 to `backend`.
 #[derive(Debug)]
 pub struct Nghttpx {
     /// Its process.

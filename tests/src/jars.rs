@@ -1,20 +1,20 @@
-//! Libraries of Java as the distribution has them.
+//! Java libraries of the distribution.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Where its archives are.
+/// Directory of the archives.
 pub const DIRECTORY: &str = "/usr/share/java";
 
-/// Beginnings of the names of those that workloads use: gRPC, and what that needs.
+/// Prefixes of the archives that workloads use: gRPC and its dependencies.
 const USED: [&str; 6] = ["failureaccess", "grpc", "guava", "netty", "opencensus", "perfmark"];
 
-/// A class path of `dir`, where a workload was compiled to, and of what is there of those.
+/// A class path of `dir`, which has a compiled workload, and of the archives.
 pub fn class_path(dir: &Path) -> OsString {
     let names = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten().map(|entry| entry.path());
     let used = |path: &Path| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        // Each has a name with its version as well.
+        // Each also exists under a name with its version.
         let versioned =
             name.rsplit('-').next().is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit()));
         path.extension().is_some_and(|kind| kind == "jar")

@@ -1,20 +1,20 @@
-//! A load generator: connections that each follow a plan, one after the other request.
+//! A load generator: connections that each follow a plan, one request after another.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::http::Connection;
 
-/// Which way a request ends.
+/// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Its reply is read to the end.
+    /// The client reads its reply to the end.
     Whole,
     /// The client closes after it has read this many bytes of the body.
     AfterBytes(u64),
-    /// The client closes as soon as the request is sent.
+    /// The client closes as soon as it has sent the request.
     Unread,
-    /// The client closes when this many bytes of the request are sent.
+    /// The client closes after sending this many bytes of the request.
     Cut(usize),
 }
 
@@ -31,12 +31,12 @@ pub struct Request {
     pub keep_alive: bool,
     /// Its end.
     pub ending: Ending,
-    /// Time the client thinks before it asks.
+    /// Client think time before the request.
     pub pause: Duration,
 }
 
 impl Request {
-    /// A GET on a connection that is used again.
+    /// A GET on a kept connection.
     pub fn get(target: String) -> Self {
         Self { method: "GET", target, body: Vec::new(), keep_alive: true, ending: Ending::Whole, pause: Duration::ZERO }
     }
@@ -56,34 +56,34 @@ impl Request {
     }
 }
 
-/// What became of a request whose reply was wanted.
+/// The result of a request whose reply was wanted.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its target.
     pub target: String,
-    /// Status, or why there was none.
+    /// Status, or the reason for having none.
     pub status: Result<u16, String>,
     /// Bytes of the reply's body.
     pub body: u64,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// One for each request that was to be read to its end.
     pub answers: Vec<Answer>,
-    /// How long everything took.
+    /// Duration of the whole load.
     pub took: Duration,
 }
 
 impl Loaded {
-    /// Requests that got no reply.
+    /// Requests without a reply.
     pub fn broken(&self) -> Vec<&Answer> {
         self.answers.iter().filter(|answer| answer.status.is_err()).collect()
     }
 }
 
-/// Runs each plan on a connection (and thread) of its own.
+/// Runs each plan on its own connection (and thread).
 pub fn run(address: SocketAddr, plans: Vec<Vec<Request>>) -> Loaded {
     let begin = Instant::now();
     let threads: Vec<_> = plans
@@ -100,7 +100,8 @@ pub fn run(address: SocketAddr, plans: Vec<Vec<Request>>) -> Loaded {
     Loaded { answers, took: begin.elapsed() }
 }
 
-/// Asks for `targets` in turn on each of `connections` until `stop`; how many replies came and how many did not.
+/// Requests `targets` in turn on each of `connections` until `stop`; returns how many replies came and how many did
+/// not.
 pub fn until(address: SocketAddr, connections: usize, targets: &[&str], stop: Instant) -> (u64, u64) {
     let threads: Vec<_> = (0..connections)
         .map(|first| {

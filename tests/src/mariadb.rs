@@ -1,4 +1,4 @@
-//! MariaDB in a directory of its own, that logs each statement and how long it took.
+//! MariaDB in a directory of its own, logging each statement and its duration.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// Whom the server runs as; this user has nothing.
+/// The server's user; it has no privileges.
 const USER: &str = "nobody";
 /// The password of its user `planted_user`.
 pub const PASSWORD: &str = "planted-password";
@@ -36,7 +36,7 @@ impl MariaDb {
         Self::start_with(dir, &[])
     }
 
-    /// The same with settings of the caller's own.
+    /// The same with additional settings.
     pub fn start_with(dir: &Path, settings: &[&str]) -> Self {
         let find = |name: &str| crate::find(name).unwrap_or_else(|| panic!("no {name}"));
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
@@ -74,12 +74,12 @@ impl MariaDb {
         Self { process, address, data }
     }
 
-    /// The client, told where the server is.
+    /// The client, configured for the server.
     pub fn client(&self) -> Command {
         self.client_by(self.address)
     }
 
-    /// The client, told another way to the server.
+    /// The client, configured for another address of the server.
     pub fn client_by(&self, address: SocketAddr) -> Command {
         let mut command = Command::new(crate::find("mariadb").unwrap_or_else(|| panic!("no mariadb")));
         command.args(["--no-defaults", "--comments", "--protocol=tcp", "--host=127.0.0.1", "--user=planted_user"]);
@@ -87,7 +87,7 @@ impl MariaDb {
         command
     }
 
-    /// Texts of the statements it was sent so far, one each, by the general log: as text, or executed after PREPARE.
+    /// Texts of the statements received so far, from the general log: as text, or executed after PREPARE.
     pub fn sent(&self) -> Vec<String> {
         let path = self.data.join("all.log");
         let text = String::from_utf8_lossy(
@@ -101,7 +101,7 @@ impl MariaDb {
         text.lines().filter_map(statement).collect()
     }
 
-    /// Statements and how long each took, seconds, by the slow query log.
+    /// Statements and their durations, seconds, from the slow query log.
     pub fn times(&self) -> Vec<(String, f64)> {
         let path = self.data.join("slow.log");
         let text = String::from_utf8_lossy(

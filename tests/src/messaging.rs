@@ -1,4 +1,4 @@
-//! What the agent says of messages, compared with what was sent.
+//! Compares the agent's spans of messages with the messages sent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,17 +9,17 @@ use crate::agent::Agent;
 use crate::metrics::Metrics;
 use crate::{figure, find, say, wait};
 
-/// Who a unit is of, and the family it is counted in.
+/// The side a span belongs to, and the metric family that counts it.
 pub const FAMILIES: [(&str, &str); 3] = [
     ("client", "messaging_client_operation_duration_seconds"),
     ("consumer", "messaging_process_duration_seconds"),
     ("broker", "messaging_server_operation_duration_seconds"),
 ];
 
-/// A number of units by operation and destination.
+/// Numbers of spans by operation and destination.
 pub type Counts = BTreeMap<String, u64>;
 
-/// The same from a list.
+/// Counts from a list.
 pub fn counts(list: &[(&str, u64)]) -> Counts {
     list.iter().filter(|(_, count)| *count > 0).map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
@@ -32,7 +32,7 @@ pub fn workload(script: &str, name: &str, arguments: &[String]) -> Command {
     command
 }
 
-/// Units of a family.
+/// Spans of a family.
 fn found(metrics: &Metrics, family: &str, system: &str) -> Counts {
     let mut counts = BTreeMap::new();
     for series in metrics.of(&format!("{family}_count"), &[("messaging_system", system)]) {
@@ -43,7 +43,7 @@ fn found(metrics: &Metrics, family: &str, system: &str) -> Counts {
     counts
 }
 
-/// Waits until as many units are there as `expected` by family, and panics where one differs.
+/// Waits until there are as many spans as `expected` by family, and panics if one differs.
 pub fn compare(agent: &Agent, system: &str, expected: &[Counts; 3]) -> Metrics {
     let all = |metrics: &Metrics| FAMILIES.map(|(_, family)| found(metrics, family, system));
     let wanted: u64 = expected.iter().flat_map(BTreeMap::values).sum();
@@ -59,7 +59,7 @@ pub fn compare(agent: &Agent, system: &str, expected: &[Counts; 3]) -> Metrics {
         None
     });
     let lost = metrics.lost();
-    let missed = metrics.sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
+    let missed = metrics.sum("tracer_attribution_gaps_total", &[("reason", "parser_gap_bytes")]);
     say(&format!("lost: {lost:?}; {missed} bytes that could not be read"));
     let mut right = 0;
     for ((who, _), (found, expected)) in FAMILIES.iter().zip(all(&metrics).iter().zip(expected)) {
@@ -81,24 +81,24 @@ pub fn failures(metrics: &Metrics, kind: &str) -> [u64; 3] {
     FAMILIES.map(|(_, family)| metrics.sum(&format!("{family}_count"), &[("error_type", kind)]) as u64)
 }
 
-/// Panics unless `count` units are linked, all of the consumer's service and to this transaction.
+/// Panics unless `count` spans are linked, all from the consumer's service and to this transaction.
 pub fn linked(agent: &Agent, consumer: &str, trace: &str, count: u64) {
-    // Units are written a little later than they are counted.
+    // Spans are written a little later than counted.
     let end = Instant::now() + Duration::from_secs(10);
-    let units = loop {
-        let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("units: {error}"));
-        let units = text.lines().filter(|line| line.contains("\"links\":"));
-        let units: Vec<serde_json::Value> =
-            units.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
-        if units.len() as u64 >= count || Instant::now() > end {
-            break units;
+    let spans = loop {
+        let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("spans: {error}"));
+        let spans = text.lines().filter(|line| line.contains("\"links\":"));
+        let spans: Vec<serde_json::Value> =
+            spans.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+        if spans.len() as u64 >= count || Instant::now() > end {
+            break spans;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let right = units.iter().filter(|unit| unit["service_name"] == consumer && unit["links"][0]["trace_id"] == trace);
+    let right = spans.iter().filter(|span| span["service_name"] == consumer && span["links"][0]["trace_id"] == trace);
     assert_eq!(
-        (units.len() as u64, right.count() as u64),
+        (spans.len() as u64, right.count() as u64),
         (count, count),
-        "units that are linked, and those that should be"
+        "spans that are linked, and those that should be"
     );
 }

@@ -18,7 +18,7 @@ pub struct Series {
 pub struct Metrics(pub Vec<Series>);
 
 impl Metrics {
-    /// Reads a scrape; panics where it is not what the format says.
+    /// Parses a scrape; panics if it violates the format.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
         Self(lines.map(|line| series(line).unwrap_or_else(|| panic!("not a metric: {line}"))).collect())
@@ -32,15 +32,18 @@ impl Metrics {
         })
     }
 
-    /// Their sum; 0 when there is none.
+    /// Their sum; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.of(name, labels).map(|series| series.value).sum()
     }
 
-    /// Events lost, by reason, those above zero. What only affects stacks or the books of threads is left out, and so
-    /// is what counts bytes.
+    /// Lost events and attribution gaps, by reason, those above zero. Excludes losses that only affect stacks or thread
+    /// counters, and byte counters.
     pub fn lost(&self) -> Vec<(String, f64)> {
-        self.of("tracer_events_lost_total", &[])
+        let families = ["tracer_events_lost_total", "tracer_attribution_gaps_total"];
+        families
+            .into_iter()
+            .flat_map(|family| self.of(family, &[]))
             .filter(|series| series.value > 0.0)
             .filter_map(|series| Some((series.labels.get("reason")?.clone(), series.value)))
             .filter(|(reason, _)| !["sample", "stack", "thread", "bytes"].iter().any(|word| reason.contains(word)))

@@ -9,7 +9,7 @@ use crate::agent::outcome;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// A running mosquitto that nobody has connected to yet.
+/// A running mosquitto, before any connection.
 #[derive(Debug)]
 pub struct Mosquitto {
     /// Its process.
@@ -20,7 +20,7 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts it in `dir`, for a user of this name and password.
+    /// Starts it in `dir`, for a user with this name and password.
     pub fn start(dir: &Path, user: &str, password: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let find = |program: &str| crate::find(program).unwrap_or_else(|| panic!("no {program}"));
@@ -42,7 +42,7 @@ impl Mosquitto {
         Self { process, address, log }
     }
 
-    /// Messages it says it was sent (`Received`) or sent itself (`Sending`), by topic.
+    /// Messages its log says it received (`Received`) or sent (`Sending`), by topic.
     pub fn counted(&self, what: &str) -> BTreeMap<String, u64> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_else(|error| panic!("{}: {error}", self.log.display()));
         let begins = format!("{what} PUBLISH ");

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// A running nats-server that nobody has connected to yet.
+/// A running nats-server, before any connection.
 #[derive(Debug)]
 pub struct Nats {
     /// Its process.
@@ -17,17 +17,17 @@ pub struct Nats {
     monitoring: SocketAddr,
 }
 
-/// What it counted of its clients, since it started.
+/// Its client counters since it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Messages that were sent to it.
+    /// Messages it received.
     pub received: u64,
     /// Messages it sent.
     pub sent: u64,
 }
 
 impl Nats {
-    /// Starts it in `dir`, for a user of this name and password.
+    /// Starts it in `dir`, for a user with this name and password.
     pub fn start(dir: &Path, user: &str, password: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let monitoring = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));

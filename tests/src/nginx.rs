@@ -25,13 +25,13 @@ pub struct Logged {
     pub at: f64,
     /// `$request_time`, seconds, in steps of a millisecond.
     pub duration_s: f64,
-    /// Status; 499 where the client went away first.
+    /// Status; 499 if the client closed first.
     pub status: u16,
     /// Bytes of the reply's body that were sent.
     pub body: u64,
     /// Method.
     pub method: String,
-    /// Target as it was sent.
+    /// Target as sent.
     pub uri: String,
     /// Whether the reply was sent to its end.
     pub complete: bool,
@@ -47,8 +47,8 @@ impl Logged {
 impl Nginx {
     /// Starts it in `dir` with two workers; `http` and `server` are configuration inside these blocks.
     ///
-    /// `epoll_events 1` makes nginx look at the clock before each event it handles: `$request_time` is of its cached
-    /// time, which would otherwise be as old as everything that it handled since it last waited.
+    /// `epoll_events 1` makes nginx read the clock before each event it handles: `$request_time` uses its cached time,
+    /// which would otherwise be as old as its last wait.
     pub fn start(dir: &Path, http: &str, server: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let access_log = dir.join("access.log");

@@ -1,4 +1,4 @@
-//! Scripted servers of `workloads/peer.py`: what they say they were asked, against what the agent saw of it.
+//! Scripted servers of `workloads/peer.py`: compares their own request counts with the agent's spans.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::agent::{Agent, outcome};
 use crate::metrics::Metrics;
-use crate::units::{self, Unit};
+use crate::spans::{self, Span};
 use crate::workload::{self, Server};
 use crate::{figure, find, say, scale, wait};
 
-/// What was asked of one class.
+/// Requests of one class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Class {
     /// How often.
     pub count: u64,
-    /// How often it failed, by the kind of failure.
+    /// Failures, by kind.
     pub errors: BTreeMap<String, u64>,
     /// How long each took, seconds.
     pub seconds: Vec<f64>,
@@ -45,7 +45,8 @@ impl Peer {
         Self { server: Server::start(script, dir, &mut command), truth }
     }
 
-    /// Runs a Python client, service `python-client`, with the server's port and the scale as arguments; what it prints.
+    /// Runs a Python client, service `python-client`, with the server's port and the scale as arguments; returns its
+    /// output.
     pub fn client(&self, script: &str) -> String {
         let mut run = Command::new(find("python3").unwrap_or_else(|| panic!("no python3")));
         run.args(["-c", script, &self.server.address.port().to_string(), &scale().to_string()]);
@@ -54,7 +55,7 @@ impl Peer {
         done.out
     }
 
-    /// What it counted, once every connection is over.
+    /// Its own counts, once every connection is closed.
     pub fn truth(&self) -> Classes {
         let told = wait("the server's last connection", Duration::from_secs(20), || {
             let text = std::fs::read_to_string(&self.truth).ok()?;
@@ -65,7 +66,7 @@ impl Peer {
     }
 }
 
-/// Classes of a JSON object by their names: `count`, `errors`, `seconds`.
+/// Parses classes of a JSON object by name: `count`, `errors`, `seconds`.
 pub fn classes(value: &Value) -> Classes {
     let class = |value: &Value| Class {
         count: value["count"].as_u64().unwrap_or_default(),
@@ -80,7 +81,7 @@ pub fn classes(value: &Value) -> Classes {
     value.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), class(value))).collect()
 }
 
-/// Gives a class another name; adds what it counted where there is one already.
+/// Renames a class; merges it into an existing one of that name.
 pub fn rename(classes: &mut Classes, from: &str, to: &str) {
     if let Some(old) = classes.remove(from) {
         let new = classes.entry(to.to_owned()).or_default();
@@ -92,25 +93,25 @@ pub fn rename(classes: &mut Classes, from: &str, to: &str) {
     }
 }
 
-/// What units came to, by class.
-pub fn seen<'a>(units: impl Iterator<Item = &'a Unit>) -> Classes {
+/// Sums spans by class.
+pub fn seen<'a>(spans: impl Iterator<Item = &'a Span>) -> Classes {
     let mut classes = Classes::new();
-    for unit in units {
-        let class = classes.entry(unit.class.clone()).or_default();
+    for span in spans {
+        let class = classes.entry(span.class.clone()).or_default();
         class.count += 1;
-        class.seconds.push(unit.duration_s);
-        if !unit.error.is_empty() {
-            *class.errors.entry(unit.error.clone()).or_default() += 1;
+        class.seconds.push(span.duration_s);
+        if !span.error.is_empty() {
+            *class.errors.entry(span.error.clone()).or_default() += 1;
         }
     }
     classes
 }
 
-/// Waits until no more units come; the metrics then.
+/// Waits until no more spans come; returns the metrics.
 pub fn settled(agent: &Agent) -> Metrics {
-    let mut tail = units::Tail::new(&agent.transactions);
+    let mut tail = spans::Tail::new(&agent.transactions);
     let mut last = 0;
-    wait("the last units", Duration::from_secs(60), || {
+    wait("the last spans", Duration::from_secs(60), || {
         let now = tail.read().len();
         let still = now > 0 && now == std::mem::replace(&mut last, now);
         std::thread::sleep(Duration::from_millis(1500));
@@ -118,12 +119,12 @@ pub fn settled(agent: &Agent) -> Metrics {
     })
 }
 
-/// Compares what `protocol`'s units at both ends came to with `truth`, and medians with those of `served` and `called`,
-/// which need not tell of every class; writes figures. What is missing at the calling end must have been counted as lost:
-/// a client puts what it has to say into one send, and what lies far behind a long message is not captured.
-pub fn compare(protocol: &str, units: &Path, truth: &Classes, called: &Classes, lost: &[(String, f64)]) {
-    let units: Vec<Unit> = units::read(units).into_iter().filter(|unit| unit.protocol == protocol).collect();
-    let ends = [true, false].map(|server| seen(units.iter().filter(|unit| unit.server == server)));
+/// Compares `protocol`'s spans at both ends with `truth`, and their medians with those of `served` and `called`, which
+/// may lack classes; writes figures. Spans missing at the client's end must have been counted as lost: a client puts
+/// all its data into one send, and bytes far behind a long message are not captured.
+pub fn compare(protocol: &str, spans: &Path, truth: &Classes, called: &Classes, lost: &[(String, f64)]) {
+    let spans: Vec<Span> = spans::read(spans).into_iter().filter(|span| span.protocol == protocol).collect();
+    let ends = [true, false].map(|server| seen(spans.iter().filter(|span| span.server == server)));
     let wanted: u64 = truth.values().map(|class| class.count).sum();
     for (name, class) in truth {
         let of = |side: usize| ends[side].get(name).map_or(0, |class| class.count);
@@ -147,7 +148,7 @@ pub fn compare(protocol: &str, units: &Path, truth: &Classes, called: &Classes, 
     let counted: f64 =
         lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, count)| count).sum();
     assert!(missing as f64 <= counted, "{missing} calls are missing; lost: {lost:?}");
-    let unfinished: Vec<&Unit> = units.iter().filter(|unit| unit.outcome != "complete").collect();
+    let unfinished: Vec<&Span> = spans.iter().filter(|span| span.outcome != "complete").collect();
     assert!(unfinished.is_empty(), "{} are not complete: {:?}", unfinished.len(), unfinished.first());
     figure(
         &format!("{protocol} requests"),

@@ -15,7 +15,7 @@ pub struct Php {
     pub process: Process,
     /// Where the first pool listens.
     pub address: SocketAddr,
-    /// Where the second one does.
+    /// Where the second pool listens.
     pub socket: PathBuf,
     access_log: PathBuf,
 }
@@ -33,7 +33,7 @@ pub struct Served {
     pub duration_s: f64,
 }
 
-/// Where the program is: its name has the version in it.
+/// Path of the program: its name includes the version.
 pub fn program() -> Option<PathBuf> {
     let found = std::fs::read_dir("/usr/sbin").ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let mut found: Vec<PathBuf> = found
@@ -44,7 +44,7 @@ pub fn program() -> Option<PathBuf> {
 }
 
 impl Php {
-    /// Starts it in `dir`; scripts are looked for where the web server says.
+    /// Starts it in `dir`; the web server decides where scripts are.
     pub fn start(dir: &Path) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let (socket, access_log, base) = (dir.join("php.sock"), dir.join("php-access.log"), dir.display());

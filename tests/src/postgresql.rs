@@ -1,4 +1,4 @@
-//! PostgreSQL in a directory of its own, that logs each statement with its duration: what happened, by the server.
+//! PostgreSQL in a directory of its own, logging each statement with its duration: the server's own account.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// PostgreSQL refuses to run as root; this user has nothing.
+/// PostgreSQL refuses to run as root; this user has no privileges.
 const USER: &str = "nobody";
 /// The password of its only user, `planted_user`.
 pub const PASSWORD: &str = "planted-password";
@@ -27,7 +27,7 @@ pub struct Postgres {
     programs: PathBuf,
 }
 
-/// What the server logged of one message of a client.
+/// A log entry about one client message.
 #[derive(Clone, Debug)]
 pub struct Logged {
     /// The process that served it.
@@ -36,9 +36,9 @@ pub struct Logged {
     pub step: String,
     /// The text of the query.
     pub sql: String,
-    /// Seconds; `None` where it failed.
+    /// Seconds; `None` if it failed.
     pub duration_s: Option<f64>,
-    /// SQLSTATE of its failure.
+    /// SQLSTATE of its error.
     pub error: Option<String>,
 }
 
@@ -60,7 +60,7 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Postgres {
-    /// Makes a cluster in `dir` and starts it; passwords are asked for (SCRAM).
+    /// Makes a cluster in `dir` and starts it; it requires passwords (SCRAM).
     pub fn start(dir: &Path) -> Self {
         let programs = programs().unwrap_or_else(|| panic!("no PostgreSQL"));
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
@@ -104,14 +104,14 @@ impl Postgres {
         server
     }
 
-    /// One of its programs, told where it is; over TCP.
+    /// One of its programs, configured to connect to it over TCP.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         self.tell(&mut command);
         command
     }
 
-    /// Tells a client by its environment where the server is.
+    /// Sets a client's environment to connect to the server.
     pub fn tell(&self, command: &mut Command) {
         command.env("PGHOST", "127.0.0.1").env("PGPORT", self.address.port().to_string());
         command.env("PGUSER", "planted_user").env("PGPASSWORD", PASSWORD).env("PGDATABASE", "postgres");
@@ -124,7 +124,7 @@ impl Postgres {
         command
     }
 
-    /// What it logged so far, in order.
+    /// Its log so far, in order.
     pub fn log(&self) -> Vec<Logged> {
         let path = self.data.join("log/all.json");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -132,7 +132,7 @@ impl Postgres {
     }
 }
 
-/// Reads one entry of the log.
+/// Parses one entry of the log.
 fn logged(entry: &Value) -> Option<Logged> {
     let text = |key: &str| entry.get(key).and_then(Value::as_str);
     let pid = entry.get("pid")?.as_u64()? as u32;

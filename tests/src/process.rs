@@ -1,4 +1,4 @@
-//! Programs under test: each in a process group of its own that dies with the test, however that ends.
+//! Programs under test: each in its own process group that dies with the test, however that ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-/// Kills the groups it was told when its input ends, that is when this process dies by whatever cause.
+/// Kills the registered groups when its input ends, that is, when this process dies for any reason.
 const WARDEN: &str = r#"
 list=" "
 while read -r op group; do
@@ -23,7 +23,7 @@ for group in $list; do kill -9 -- "-$group" 2>/dev/null; done
 static WARDEN_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
     let mut command = Command::new("sh");
     command.args(["-c", WARDEN]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    // It ends after us, to clean up; nobody is left to wait for it then.
+    // It outlives us to clean up; no process is left to wait for it then.
     #[expect(clippy::zombie_processes, reason = "outlives this process on purpose")]
     let child = command.spawn().unwrap_or_else(|error| panic!("sh: {error}"));
     Mutex::new(child.stdin.unwrap_or_else(|| panic!("sh has no input")))
@@ -31,7 +31,7 @@ static WARDEN_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
 
 fn warden(op: char, group: u32) {
     let mut input = WARDEN_INPUT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // A warden that is gone guards nothing more; the test itself still cleans up.
+    // Without the warden nothing guards the groups; the test itself still cleans up.
     let _ = writeln!(input, "{op} {group}");
 }
 
@@ -41,13 +41,13 @@ pub struct Process {
     child: Child,
     name: String,
     log: PathBuf,
-    /// Where in the log it begins: an earlier process may have written there.
+    /// Its start in the log: an earlier process may have written there.
     from: u64,
     done: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts `command`; what it says goes to `log`, which is shown when the test fails.
+    /// Starts `command`; its output goes to `log`, which is shown if the test fails.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
         let open = || OpenOptions::new().create(true).append(true).open(log);
         let from = std::fs::metadata(log).map_or(0, |about| about.len());
@@ -76,12 +76,12 @@ impl Process {
 
     /// Sends a signal to the process alone.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the child is ours and not yet reaped, so the id is its.
+        // SAFETY: a plain system call; the child is ours and not yet reaped, so the id still belongs to it.
         let sent = unsafe { libc::kill(self.pid() as i32, signal) };
         assert_eq!(sent, 0, "signal {signal} to {}", self.name);
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.done.is_none() {
             self.done = self.child.try_wait().unwrap_or_else(|error| panic!("{}: {error}", self.name));
@@ -101,13 +101,13 @@ impl Process {
         }
     }
 
-    /// What it wrote to both outputs so far.
+    /// Its output on both streams so far.
     pub fn said(&self) -> String {
         let all = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(all.get(self.from as usize..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits for a line that begins with `word` and gives what follows.
+    /// Waits for a line that begins with `word` and returns the rest of it.
     pub fn line(&mut self, word: &str, limit: Duration) -> String {
         let end = Instant::now() + limit;
         loop {
@@ -127,7 +127,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let group = self.pid() as i32;
-        // SAFETY: a plain system call. The leader is reaped below and not before, or its group has no member left.
+        // SAFETY: a plain system call. The leader is reaped only below, or its group has no member left.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let _ = self.child.wait();
         warden('-', self.pid());
@@ -154,7 +154,7 @@ mod tests {
         let child = process.line("CHILD", Duration::from_secs(10));
         assert!(Path::new("/proc").join(&child).exists());
         drop(process);
-        // Another one with the same log is not taken for the first.
+        // Must not read the first process's lines from the same log.
         let mut other =
             Process::start("sh", Command::new("sh").args(["-c", "echo READY again"]), &dir.path().join("log"));
         assert_eq!(other.line("READY", Duration::from_secs(10)), "again");

@@ -1,22 +1,22 @@
-//! Pythons beside the system's, and what they import that `cargo xtask test` installs for them.
+//! Further Python interpreters, and the libraries that `cargo xtask test` installs for them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::go::wheels;
 
-/// The version that is tested beside the system's.
+/// The version tested in addition to the system's.
 const OTHER: &str = "3.13";
 
-/// Other Pythons than the system's: those that `TRACER_PYTHONS` names (paths, as in `PATH`), with what they import; else
-/// the one that pyenv has of the version that wheels are installed for. Each with its version, as `3.13`.
+/// Python interpreters other than the system's: those that `TRACER_PYTHONS` names (paths, as in `PATH`), with their
+/// libraries; else pyenv's for the version of the installed wheels. Each with its version, as `3.13`.
 pub fn others() -> Vec<(&'static str, String)> {
     let named = std::env::var_os("TRACER_PYTHONS");
     let paths: Vec<PathBuf> = match &named {
         Some(paths) => std::env::split_paths(paths).collect(),
         None => pyenv().into_iter().collect(),
     };
-    // Names of programs are static everywhere else; there are a few of these in a test.
+    // Names of programs are static everywhere else; a test leaks only a few.
     let leak = |path: &PathBuf| &*Box::leak(path.to_string_lossy().into_owned().into_boxed_str());
     paths.iter().map(|path| (leak(path), version(path))).collect()
 }
@@ -31,7 +31,7 @@ fn pyenv() -> Option<PathBuf> {
     of.find_map(|entry| Some(entry.path().join(format!("bin/python{OTHER}"))).filter(|path| path.is_file()))
 }
 
-/// What an interpreter says its version is.
+/// An interpreter's own version.
 fn version(path: &Path) -> String {
     let say = "import sys; print('%d.%d' % sys.version_info[:2])";
     let done = std::process::Command::new(path).args(["-c", say]).output();
@@ -39,7 +39,7 @@ fn version(path: &Path) -> String {
     String::from_utf8_lossy(&done.stdout).trim().to_owned()
 }
 
-/// `PYTHONPATH` with what was installed for an interpreter, which comes before what others import; `None` for the system's.
+/// `PYTHONPATH` with the libraries installed for an interpreter first; `None` for the system's.
 pub fn libraries(program: &str) -> Option<OsString> {
     let (_, version) = Path::new(program).file_name()?.to_str()?.split_once("python3.")?;
     let end = format!("-py3.{version}");

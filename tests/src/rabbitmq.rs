@@ -12,33 +12,33 @@ use crate::wait;
 /// Where the distribution has its scripts: those on `PATH` become another user, and use the system's directories.
 const SCRIPTS: &str = "/usr/lib/rabbitmq/bin";
 
-/// A running RabbitMQ that nobody has connected to yet.
+/// A running RabbitMQ, before any connection.
 #[derive(Debug)]
 pub struct RabbitMq {
     /// Its process.
     pub process: Process,
     /// Where it listens.
     pub address: SocketAddr,
-    /// Where it listens for STOMP, if it was told to.
+    /// Where it listens for STOMP, if enabled.
     pub stomp: Option<SocketAddr>,
     home: PathBuf,
     ports: [u16; 3],
-    /// Its name service, which otherwise would stay behind.
+    /// Its name service, which would otherwise keep running.
     _names: Process,
 }
 
-/// Whether it is installed as it is started here.
+/// Whether RabbitMQ is installed.
 pub fn is_there() -> bool {
     Path::new(SCRIPTS).join("rabbitmq-server").exists() && crate::find("epmd").is_some()
 }
 
 impl RabbitMq {
-    /// Starts it in `dir`, for a user of this name and password.
+    /// Starts it in `dir`, for a user with this name and password.
     pub fn start(dir: &Path, user: &str, password: &str) -> Self {
         Self::start_with(dir, user, password, None)
     }
 
-    /// The same, and has it speak STOMP as well.
+    /// The same, with STOMP enabled.
     pub fn start_with_stomp(dir: &Path, user: &str, password: &str) -> Self {
         let stomp = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         for (file, text) in [
@@ -72,7 +72,7 @@ impl RabbitMq {
         server
     }
 
-    /// Runs rabbitmqctl and gives what it says.
+    /// Runs rabbitmqctl and returns its output.
     fn control(&self, arguments: &[&str]) -> String {
         let mut command = script("rabbitmqctl", &self.home, self.ports);
         let done = outcome(command.args(arguments), "rabbitmqctl");
@@ -80,7 +80,7 @@ impl RabbitMq {
         done.out
     }
 
-    /// Its counters of this name, of all kinds of queues together.
+    /// Its counters of these names, summed over all kinds of queues.
     pub fn counted(&self, names: &[&str]) -> Vec<u64> {
         let text = self.control(&["eval", "rabbit_global_counters:overview()."]);
         let words: Vec<&str> =
@@ -95,7 +95,7 @@ impl RabbitMq {
     }
 }
 
-/// One of its scripts with everything it would take from the system.
+/// One of its scripts, with every default of the system overridden.
 fn script(name: &str, home: &Path, ports: [u16; 3]) -> Command {
     let [port, distribution, names] = ports.map(|port| port.to_string());
     let mut command = Command::new(Path::new(SCRIPTS).join(name));
@@ -107,7 +107,7 @@ fn script(name: &str, home: &Path, ports: [u16; 3]) -> Command {
         ("RABBITMQ_DIST_PORT", &distribution),
         ("ERL_EPMD_PORT", &names),
         ("ERL_EPMD_ADDRESS", "127.0.0.1"),
-        // One scheduler that does not spin: load of its own would be in the way.
+        // One scheduler that does not spin: its own load would disturb.
         (
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
             "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",

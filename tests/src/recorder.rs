@@ -1,10 +1,10 @@
-//! Origins that keep every byte that comes to them, connection by connection.
+//! Origins that record every byte they receive, per connection.
 
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What came on each connection, by port, in the order they were accepted.
+/// Bytes of each connection, by port, in the order of acceptance.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Arc<Mutex<HashMap<u16, Connections>>>);
 
@@ -12,7 +12,8 @@ pub struct Recorder(Arc<Mutex<HashMap<u16, Connections>>>);
 type Connections = Vec<Arc<Mutex<Vec<u8>>>>;
 
 impl Recorder {
-    /// Takes every connection of `listener`, which listens on `port`; `serve` appends what comes on one, and answers.
+    /// Accepts every connection of `listener`, which listens on `port`; `serve` appends a connection's bytes, and
+    /// answers.
     pub fn accept(&self, listener: TcpListener, port: u16, serve: fn(TcpStream, &Mutex<Vec<u8>>) -> Option<()>) {
         let recorder = self.clone();
         std::thread::spawn(move || {
@@ -24,12 +25,12 @@ impl Recorder {
         });
     }
 
-    /// Connections to a port since last taken.
+    /// Connections to a port since the last call of [`Self::taken`].
     pub fn connections(&self, port: u16) -> usize {
         self.0.lock().expect("a lock").get(&port).map_or(0, Vec::len)
     }
 
-    /// The bytes of all connections to a port since last taken.
+    /// Takes the bytes of all connections to a port since the last call.
     pub fn taken(&self, port: u16) -> Vec<Vec<u8>> {
         let all = self.0.lock().expect("a lock").remove(&port).unwrap_or_default();
         all.iter().map(|one| one.lock().expect("a lock").clone()).collect()

@@ -1,4 +1,4 @@
-//! redis-server with a directory of its own, its own statistics, and a client that sends exactly what it is told.
+//! redis-server with a directory of its own, its own statistics, and a client that sends exactly the given bytes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::process::Process;
 use crate::workload::wait_for_listener;
 
-/// A running redis-server that nobody has sent a command yet.
+/// A running redis-server, before any command.
 #[derive(Debug)]
 pub struct Redis {
     /// Its process.
@@ -20,7 +20,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it in `dir`, keeping nothing on disk.
+    /// Starts it in `dir`, without persistence.
     pub fn start(dir: &Path) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let program = crate::find("redis-server").unwrap_or_else(|| panic!("no redis-server"));
@@ -68,7 +68,7 @@ pub struct Client {
     stream: BufReader<TcpStream>,
 }
 
-/// A command in the form clients send.
+/// Encodes a command as clients do.
 pub fn command(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -87,12 +87,12 @@ impl Client {
         Self { stream: BufReader::with_capacity(1 << 16, stream) }
     }
 
-    /// Writes bytes as they are, in one system call where the socket takes them.
+    /// Writes bytes unchanged, in one system call if the socket takes them.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap_or_else(|error| panic!("to redis-server: {error}"));
     }
 
-    /// Sends a command and gives its reply.
+    /// Sends a command and returns its reply.
     pub fn ask(&mut self, words: &[&str]) -> Value {
         self.send(&command(words));
         self.reply()
@@ -124,7 +124,7 @@ impl Client {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Commands the server says it was sent, by name as the agent calls them: run or refused.
+    /// The server's counts of commands, by the agent's names: run or rejected.
     pub fn commandstats(&mut self) -> BTreeMap<String, u64> {
         let lines = self.info("commandstats", "cmdstat_");
         let count = |fields: &BTreeMap<String, u64>| {
@@ -133,7 +133,7 @@ impl Client {
         lines.iter().map(|(name, fields)| (name.to_uppercase().replace('|', " "), count(fields))).collect()
     }
 
-    /// Errors it says it gave, by kind.
+    /// The server's counts of errors, by kind.
     pub fn errorstats(&mut self) -> BTreeMap<String, u64> {
         let lines = self.info("errorstats", "errorstat_");
         lines.into_iter().map(|(kind, fields)| (kind, fields.get("count").copied().unwrap_or_default())).collect()

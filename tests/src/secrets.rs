@@ -1,18 +1,18 @@
-//! Whether anything of what was planted in traffic shows in what the agent says.
+//! Searches the agent's output for secrets planted in traffic.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::agent::Agent;
 
-/// Stops the agent, whose files are in `dir`, and looks for `planted` in its pages, its metrics, its API, its output and
-/// its files; panics where it finds one. `telling` must show, so that something was looked at.
+/// Stops the agent, whose files are in `dir`, and searches its pages, its metrics, its API, its output and its files
+/// for `planted`; panics if it finds one. `telling` must appear, to prove that the search saw the traffic.
 pub fn none_shows(agent: Agent, dir: &Path, planted: &[&str], telling: &str) {
     none_shows_with(agent, dir, planted, telling, Vec::new);
 }
 
-/// The same, with places of the test's own, by name, which are asked for when the agent has ended. Gives how many places
-/// were looked at.
+/// The same, with the test's own places, by name, which are fetched after the agent has ended. Returns how many places
+/// were searched.
 pub fn none_shows_with(
     agent: Agent,
     dir: &Path,
@@ -28,7 +28,7 @@ pub fn none_shows_with(
     for target in ["/flamegraph.svg", "/profile.folded"] {
         said.push((target.into(), agent.text(target)));
     }
-    // Those that have requests have pages.
+    // Classes with requests have pages.
     let classes = agent.json("/api/v1/classes");
     let classes = classes["classes"].as_array().into_iter().flatten();
     let names: BTreeSet<&str> = classes.filter_map(|one| one["service_name"].as_str()).collect();
@@ -43,15 +43,15 @@ pub fn none_shows_with(
             said.push((target.clone(), agent.text(&target)));
         }
     }
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     said.push(("output".into(), agent.stop().said));
-    let units = std::fs::read_to_string(&units).unwrap_or_else(|error| panic!("{}: {error}", units.display()));
-    said.push(("units".into(), units));
+    let spans = std::fs::read_to_string(&spans).unwrap_or_else(|error| panic!("{}: {error}", spans.display()));
+    said.push(("spans".into(), spans));
     let mut files = vec![dir.to_path_buf()];
     while let Some(path) = files.pop() {
         if path.is_dir() {
             let entries = std::fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            // The test's own are beside the agent's.
+            // The test's own files are beside the agent's.
             let named = |name: &str| path != dir || name.starts_with("agent");
             let entries = entries.filter_map(Result::ok);
             files.extend(entries.filter(|entry| named(&entry.file_name().to_string_lossy())).map(|entry| entry.path()));

@@ -1,9 +1,9 @@
-//! Network namespaces as hosts: a star around a router that can translate addresses. `cargo xtask demo --hosts` uses it too,
-//! so nothing here panics.
+//! Network namespaces as hosts: a star around a router that can translate addresses. `cargo xtask demo --hosts` uses it
+//! too, so nothing here panics.
 //!
-//! Host `n` is 10.211.`n`.2; the router is 10.211.`n`.1 there (fd00:d3:`n`::2 and ::1, where that is wanted). With translation of destinations, host `n` is also
-//! reached as 10.211.100.`n`; with translation of sources the router calls for everybody. One port is left alone: that on
-//! which agents speak to each other.
+//! Host `n` is 10.211.`n`.2; the router is 10.211.`n`.1 there (fd00:d3:`n`::2 and ::1, if wanted). With destination
+//! translation, host `n` is also reachable as 10.211.100.`n`; with source translation the router appears as every
+//! caller. One port is never translated: the agents' relay port.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::find;
 
-/// Removes namespaces when its input ends: when the star is dropped, or when we die by whatever cause.
+/// Removes namespaces when its input ends: when the star is dropped, or when we die for any reason.
 const BROOM: &str = r#"
 trap '' INT TERM HUP
 ip=$1; shift
@@ -22,16 +22,16 @@ read -r _
 for name in "$@"; do "$ip" netns del "$name"; done
 "#;
 
-/// What the router does to addresses.
+/// The router's address translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// Services are called by another address than their own.
+    /// Callers use another address of a service than its own.
     pub destination: bool,
-    /// Services see another address than their callers'.
+    /// Services see another address than their caller's.
     pub source: bool,
 }
 
-/// The namespaces; gone when dropped, and when this process dies.
+/// The namespaces; removed when dropped, and when this process dies.
 #[derive(Debug)]
 pub struct Star {
     prefix: String,
@@ -54,16 +54,16 @@ fn run(program: &str, arguments: &[&str]) -> io::Result<()> {
 }
 
 impl Star {
-    /// Makes `count` hosts around a router. Their names begin with `word` and this process's number; connections to port
+    /// Makes `count` hosts around a router. Their names begin with `word` and this process's id; connections to port
     /// `relay` are never translated.
     pub fn new(word: &str, count: u8, nat: Nat, relay: u16) -> io::Result<Self> {
         let prefix = format!("{word}{}h", std::process::id());
         let names = (0..=count).map(|host| format!("{prefix}{host}"));
         let mut broom = Command::new("sh");
         broom.args(["-c", BROOM, "broom"]).arg(needed("ip")?).args(names);
-        // In a group of its own: Ctrl-C is for us.
+        // In its own group: Ctrl-C is for us.
         broom.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        // From here on an error drops the star, and with it what is there of it.
+        // From here on an error drops the star, which removes what exists of it.
         let star = Self { prefix, nat, relay, broom: broom.spawn()? };
         let router = star.name(0);
         run("ip", &["netns", "add", &router])?;
@@ -82,9 +82,9 @@ impl Star {
         star.inside(0, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
         let mut rules = "table ip t {\n".to_owned();
         if nat.destination && count > 0 {
-            // Addresses nobody has are routed all the same before they are translated.
+            // Unassigned addresses are routed before they are translated.
             run("ip", &["-n", &router, "route", "add", "10.211.100.0/24", "via", "10.211.1.2"])?;
-            // The router's own calls, too: there the client of a demo is.
+            // The router's own calls, too: a demo's client runs there.
             for (chain, hook) in [("d", "prerouting"), ("o", "output")] {
                 rules += &format!("chain {chain} {{ type nat hook {hook} priority -100;\n");
                 for host in 1..=count {
@@ -107,7 +107,7 @@ impl Star {
         Ok(star)
     }
 
-    /// Gives the first `count` hosts addresses of IP version 6, too; they are never translated.
+    /// Gives the first `count` hosts IPv6 addresses, too; they are never translated.
     pub fn six(&self, count: u8) -> io::Result<()> {
         let router = self.name(0);
         for host in 1..=count {
@@ -119,7 +119,7 @@ impl Star {
         self.inside(0, || std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1"))?
     }
 
-    /// Agents do not reach each other any more, or do again.
+    /// Cuts the agents off from each other, or reconnects them.
     pub fn cut(&self, cut: bool) -> io::Result<()> {
         let relay = self.relay;
         let mut rules = "flush chain ip t f\n".to_owned();
@@ -129,7 +129,7 @@ impl Star {
         self.nft(&rules)
     }
 
-    /// The router loses so many percent of all packets.
+    /// The router drops this percentage of all packets.
     pub fn lose(&self, percent: u8) -> io::Result<()> {
         self.nft(&format!(
             "flush chain ip t f\ntable ip t {{\nchain f {{\nnumgen random mod 100 < {percent} drop\n}}\n}}\n"
@@ -143,7 +143,7 @@ impl Star {
         run("ip", &["netns", "exec", &self.name(0), &nft, "-f", &file.path().display().to_string()])
     }
 
-    /// The name of a host's namespace, 0 the router's.
+    /// The name of a host's namespace; 0 is the router's.
     pub fn name(&self, host: u8) -> String {
         format!("{}{host}", self.prefix)
     }
@@ -153,23 +153,23 @@ impl Star {
         Ipv4Addr::new(10, 211, host, 2)
     }
 
-    /// A host's own address of IP version 6.
+    /// A host's own IPv6 address.
     pub fn own_six(&self, host: u8) -> Ipv6Addr {
         Ipv6Addr::new(0xfd00, 0xd3, u16::from(host), 0, 0, 0, 0, 2)
     }
 
-    /// The address others call it by.
+    /// The address other hosts use for it.
     pub fn address(&self, host: u8) -> Ipv4Addr {
         if self.nat.destination { Ipv4Addr::new(10, 211, 100, host) } else { self.own(host) }
     }
 
-    /// The words before a command that run it on a host.
+    /// Command prefix that runs a command on a host.
     pub fn enter(&self, host: u8) -> io::Result<[String; 3]> {
         let nsenter = needed("nsenter")?.display().to_string();
         Ok([nsenter, format!("--net=/run/netns/{}", self.name(host)), "--".to_owned()])
     }
 
-    /// Does something on a host, in a thread of its own. Must not start processes that outlive it.
+    /// Runs `act` on a host, in a thread of its own. It must not start processes that outlive it.
     pub fn inside<T: Send>(&self, host: u8, act: impl FnOnce() -> T + Send) -> io::Result<T> {
         let path = format!("/run/netns/{}", self.name(host));
         std::thread::scope(|scope| {

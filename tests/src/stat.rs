@@ -1,16 +1,16 @@
-//! What the system says of its CPU, `/proc/stat`, and of connections, `/proc/net/snmp`.
+//! The system's own figures: CPU from `/proc/stat`, connections from `/proc/net/snmp`.
 
 /// CPU seconds of the whole host since it started.
 #[derive(Clone, Copy, Debug)]
-pub struct HostCpu {
+pub struct HostCpuSource {
     /// user, nice, system, irq, softirq, steal.
     pub busy: f64,
     /// idle, iowait.
     pub idle: f64,
 }
 
-impl HostCpu {
-    /// Now.
+impl HostCpuSource {
+    /// The figures now.
     pub fn now() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_else(|error| panic!("/proc/stat: {error}"));
         Self::parse(&text)
@@ -26,14 +26,14 @@ impl HostCpu {
         Self { busy: at(0) + at(1) + at(2) + at(5) + at(6) + at(7), idle: at(3) + at(4) }
     }
 
-    /// What was used since `before`.
+    /// Usage since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { busy: self.busy - before.busy, idle: self.idle - before.idle }
     }
 }
 
-/// TCP connections that anybody in this network opened since it is there.
+/// TCP connections opened in this network namespace since it exists.
 pub fn connections_opened() -> u64 {
     let text = std::fs::read_to_string("/proc/net/snmp").unwrap_or_else(|error| panic!("/proc/net/snmp: {error}"));
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn guests_are_not_counted_twice() {
-        let cpu = HostCpu::parse("cpu  100 100 100 1000 50 1 2 3 70 0\ncpu0 1\n");
+        let cpu = HostCpuSource::parse("cpu  100 100 100 1000 50 1 2 3 70 0\ncpu0 1\n");
         assert!((cpu.busy - 3.06).abs() < 1e-9 && (cpu.idle - 10.5).abs() < 1e-9, "{cpu:?}");
     }
 }

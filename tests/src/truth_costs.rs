@@ -1,7 +1,7 @@
-//! What it costs an application to be followed: the CPU it uses for a request with and without an agent beside it.
+//! What tracing costs an application: its CPU per request with and without an agent.
 //!
-//! The same load, an application started anew each time, in alternating order; CPU of all its processes as the system
-//! says (`/proc/PID/stat`, hundredths of a second: a run must use some seconds to say something).
+//! The same load, on a freshly started application each time, in alternating order; CPU of all its processes from
+//! `/proc/PID/stat` (hundredths of a second: a run must use some seconds to be meaningful).
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use crate::load;
 use crate::say;
 use crate::truth::{Application, Mode, attached, begun, plans};
 
-/// Requests of one run, and how many at once.
+/// Requests of one run, and their concurrency.
 const REQUESTS: u64 = 6000;
 const AT_ONCE: u64 = 64;
-/// Runs of each kind; an odd number has a middle.
+/// Runs of each kind; an odd number has a median.
 const ROUNDS: usize = 3;
 
-/// Whether costs are asked for, and not edges (`TRACER_TRUTH_COSTS`).
+/// Whether to measure costs instead of edges (`TRACER_TRUTH_COSTS`).
 pub fn wanted() -> bool {
     std::env::var_os("TRACER_TRUTH_COSTS").is_some()
 }
@@ -26,18 +26,18 @@ pub fn wanted() -> bool {
 /// One run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// CPU of the application a request, microseconds.
+    /// CPU of the application per request, microseconds.
     cpu: f64,
-    /// Hits of probes in it a request.
+    /// Probe hits in it per request.
     hits: f64,
 }
 
-/// Runs `application` in each mode with and without an agent configured by `file`, and prints what a request costs it.
+/// Runs `application` in each mode with and without an agent configured by `file`, and prints the cost per request.
 pub fn judge(upstream: SocketAddr, dir: &Path, application: &Application, modes: &[Mode], file: &Path) {
     for mode in modes {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for round in 0..2 * ROUNDS {
-            // Without, with, with, without: what gets slower or faster meanwhile does so for both.
+            // Without, with, with, without: a drift affects both alike.
             if matches!(round % 4, 0 | 3) {
                 without.push(run(None, upstream, dir, application, *mode));
             } else {
@@ -57,7 +57,7 @@ fn middle(runs: &mut [Run]) -> Run {
 
 fn run(agent: Option<&Agent>, upstream: SocketAddr, dir: &Path, application: &Application, mode: Mode) -> Run {
     let hits = || agent.map_or(0.0, |agent| agent.metrics().sum("tracer_uprobe_hits_total", &[]));
-    let looks = agent.map_or(0.0, |agent| agent.metrics().sum("tracer_runtime_looks_total", &[]));
+    let looks = agent.map_or(0.0, |agent| agent.metrics().sum("tracer_runtime_detections_total", &[]));
     let server = begun(application, upstream, dir);
     let ask = |prefix: &str, connections, requests| {
         let loaded = load::run(server.address, plans(mode.name, prefix, connections, requests));
@@ -72,14 +72,14 @@ fn run(agent: Option<&Agent>, upstream: SocketAddr, dir: &Path, application: &Ap
     let (cpu, before) = (cpu_of(server.process.pid()), hits());
     let answers = ask("measured-", AT_ONCE, REQUESTS) as f64;
     let cpu = cpu_of(server.process.pid()) - cpu;
-    // Hits are counted once a second.
+    // The agent counts hits once a second.
     if agent.is_some() {
         std::thread::sleep(std::time::Duration::from_millis(1500));
     }
     Run { cpu: cpu * 1e6 / answers, hits: (hits() - before) / answers }
 }
 
-/// CPU of a process and all that come from it, seconds so far.
+/// CPU of a process and its descendants so far, seconds.
 fn cpu_of(root: u32) -> f64 {
     // SAFETY: takes a constant.
     let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
@@ -87,7 +87,8 @@ fn cpu_of(root: u32) -> f64 {
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // After the name, which may hold anything: state, parent, … (proc_pid_stat(5): user and system time are 14 and 15).
+        // After the name, which may contain anything: state, parent, … (proc_pid_stat(5): user and system time are 14
+        // and 15).
         let Some((_, rest)) = text.rsplit_once(") ") else { continue };
         let words: Vec<&str> = rest.split(' ').collect();
         let number = |at: usize| words.get(at - 3).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default();

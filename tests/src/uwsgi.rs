@@ -1,4 +1,4 @@
-//! uWSGI with an application in Python, and its request log.
+//! uWSGI with a Python application, and its request log.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::workload::wait_for_listener;
 pub struct Uwsgi {
     /// Its master process.
     pub process: Process,
-    /// Where it speaks uwsgi.
+    /// Where it listens for uwsgi.
     pub address: SocketAddr,
     /// The same on a UNIX socket.
     pub socket: PathBuf,
-    /// Where it speaks SCGI.
+    /// Where it listens for SCGI.
     pub scgi_address: SocketAddr,
     /// The same on a UNIX socket.
     pub scgi_socket: PathBuf,
@@ -37,11 +37,11 @@ pub struct Served {
     pub duration_s: f64,
 }
 
-/// What lines of the log begin with: all it says goes to one file.
+/// Prefix of request lines in the log: all its output goes to one file.
 const MARK: &str = "served:";
 
 impl Uwsgi {
-    /// Starts it in `dir` with `application`, a file of Python.
+    /// Starts it in `dir` with `application`, a Python file.
     pub fn start(dir: &Path, application: &Path) -> Self {
         let [address, scgi_address] = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], crate::free_port())));
         let (socket, scgi_socket, log) = (dir.join("uwsgi.sock"), dir.join("scgi.sock"), dir.join("uwsgi.log"));

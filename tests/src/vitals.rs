@@ -1,11 +1,11 @@
-//! What a process uses, from `/proc`.
+//! A process's resources, from `/proc`.
 
 /// Memory, descriptors and threads of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Vitals {
     /// Resident memory, bytes.
     pub rss: f64,
-    /// The most it was, bytes.
+    /// Peak resident memory, bytes.
     pub peak: f64,
     /// Open descriptors.
     pub fds: usize,
@@ -14,7 +14,7 @@ pub struct Vitals {
 }
 
 impl Vitals {
-    /// Of process `pid`; panics when it is gone.
+    /// Of process `pid`; panics if it is gone.
     pub fn of(pid: u32) -> Self {
         let path = format!("/proc/{pid}/status");
         let status = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -28,9 +28,9 @@ impl Vitals {
     }
 }
 
-/// Asserts that what was measured at equal moments of equal rounds does not grow: the least of the later half is not
-/// above the most of the earlier half by more than `rss` bytes and `fds` descriptors. One round that took more than the
-/// others, wherever it stands, is no growth; what every round adds to is.
+/// Asserts that measurements at equal moments of equal rounds do not grow: the least of the later half exceeds the most
+/// of the earlier half by no more than `rss` bytes and `fds` descriptors. A single round above the others, wherever it
+/// stands, is no growth; a steady increase is.
 pub fn flat(rounds: &[Vitals], rss: f64, fds: usize) {
     let (early, late) = rounds.split_at(rounds.len() / 2);
     assert!(!early.is_empty(), "{rounds:?}: no rounds to compare");

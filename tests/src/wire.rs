@@ -1,4 +1,4 @@
-//! Segments of TCP as they pass a host's interface, read from a packet socket: what no agent says of itself.
+//! TCP segments as they pass a host's interface, read from a packet socket: a view independent of any agent.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::hosts::Hosts;
 
-/// `ETH_P_ALL`, in the byte order of the network.
+/// `ETH_P_ALL`, in network byte order.
 const EVERYTHING: u16 = 3u16.to_be();
 /// Most segments kept.
 const MOST: usize = 1_000_000;
@@ -22,20 +22,20 @@ pub struct Marked {
     pub payload: Vec<u8>,
 }
 
-/// What passed.
+/// Everything that passed.
 #[derive(Debug, Default)]
 pub struct Passed {
     /// Segments with such an option.
     pub marked: Vec<Marked>,
     /// Segments with data.
     pub data: u64,
-    /// Segments whose options say that bytes arrived behind a gap (kind 5).
+    /// Segments whose options report bytes received behind a gap (kind 5).
     pub selective: u64,
-    /// Length of the longest packet of IP, bytes.
+    /// Length of the longest IP packet, bytes.
     pub longest: usize,
 }
 
-/// Reads along until it is asked for what passed.
+/// Reads packets until stopped.
 #[derive(Debug)]
 pub struct Capture {
     over: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins to read what passes the interfaces of a host.
+    /// Begins to read the packets on a host's interfaces.
     pub fn start(hosts: &Hosts, host: u8) -> Self {
         let socket = hosts.inside(host, open).unwrap_or_else(|error| panic!("a packet socket: {error}"));
         let over = Arc::new(AtomicBool::new(false));
@@ -52,7 +52,7 @@ impl Capture {
         Self { over, thread }
     }
 
-    /// What passed until now.
+    /// Returns everything that passed.
     pub fn stop(self) -> Passed {
         self.over.store(true, Ordering::SeqCst);
         self.thread.join().unwrap_or_else(|_| panic!("the capturing thread panicked"))
@@ -60,7 +60,7 @@ impl Capture {
 }
 
 fn open() -> io::Result<OwnedFd> {
-    // SAFETY: a plain system call; the descriptor is new and nobody else's.
+    // SAFETY: a plain system call; the descriptor is new and nothing else owns it.
     let socket = unsafe {
         let fd = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, i32::from(EVERYTHING));
         if fd < 0 {
@@ -69,7 +69,7 @@ fn open() -> io::Result<OwnedFd> {
         OwnedFd::from_raw_fd(fd)
     };
     let set = |name: i32, bytes: &[u8]| {
-        // SAFETY: as many bytes as are said to be there.
+        // SAFETY: the pointer and length describe `bytes`.
         let done = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -91,21 +91,21 @@ fn read(socket: &OwnedFd, over: &AtomicBool) -> Passed {
     let mut passed = Passed::default();
     let mut bytes = vec![0u8; 1 << 16];
     loop {
-        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        // SAFETY: the kernel writes at most the given length.
         let got = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         match usize::try_from(got) {
             Ok(got) => {
-                // What is no TCP says so by `None`.
+                // Packets other than TCP return `None`.
                 let _ = note(&mut passed, bytes.get(..got).unwrap_or_default());
             }
-            // What had passed when we were asked to end is read.
+            // Everything that had passed before the stop is read.
             Err(_) if over.load(Ordering::SeqCst) => return passed,
             Err(_) => {}
         }
     }
 }
 
-/// Takes a packet of IP version 4; what is no TCP is left out.
+/// Records an IPv4 packet; skips everything but TCP.
 fn note(passed: &mut Passed, packet: &[u8]) -> Option<()> {
     let (first, protocol) = (*packet.first()?, *packet.get(9)?);
     if first >> 4 != 4 || protocol != 6 {

@@ -1,4 +1,4 @@
-//! The programs of `workloads/`: C is compiled when a test runs, nothing compiled is kept.
+//! The programs of `workloads/`: tests compile C when they run, and keep no binaries.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use crate::process::Process;
 
-/// How long a program may take until it listens.
+/// Limit for a program to start listening.
 const START: Duration = Duration::from_secs(30);
 
-/// Where workloads are that were compiled before: in guests, which have no compiler (`TRACER_WORKLOADS`).
+/// Directory of workloads compiled earlier: guests have no compiler (`TRACER_WORKLOADS`).
 pub fn prebuilt() -> Option<PathBuf> {
     std::env::var_os("TRACER_WORKLOADS").map(PathBuf::from)
 }
 
-/// Path of a program that `cargo xtask setup` built (`TRACER_BUILT`); it need not be there.
+/// Path of a program that `cargo xtask setup` built (`TRACER_BUILT`); it may be missing.
 pub fn built(name: &str) -> &'static str {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/workloads");
     let path = std::env::var_os("TRACER_BUILT").map_or_else(own, PathBuf::from).join(name);
-    // Names of programs are static everywhere else; there are a few of these in a test.
+    // Names of programs are static everywhere else; a test leaks only a few.
     Box::leak(path.to_string_lossy().into_owned().into_boxed_str())
 }
 
@@ -45,7 +45,7 @@ pub fn compile(dir: &Path, name: &str) -> PathBuf {
     program
 }
 
-/// Compiles `NAME.c` into `dir` as a library that can be loaded before others.
+/// Compiles `NAME.c` into `dir` as a library for preloading.
 pub fn library(dir: &Path, name: &str) -> PathBuf {
     let library = dir.join(format!("{name}.so"));
     let mut command = Command::new("cc");
@@ -65,7 +65,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command`, known to the agent as service `name`, and waits until it says `PORT n`.
+    /// Starts `command`, known to the agent as service `name`, and waits until it prints `PORT n`.
     pub fn start(name: &str, dir: &Path, command: &mut Command) -> Self {
         command.env("OTEL_SERVICE_NAME", name).current_dir(dir);
         let mut process = Process::start(name, command, &dir.join(format!("{name}.log")));
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-/// Waits until somebody accepts connections at `address`, for as long as `process` lives.
+/// Waits until `address` accepts connections, for as long as `process` lives.
 pub fn wait_for_listener(process: &mut Process, address: SocketAddr) {
     crate::wait("a server to listen", START, || {
         let ended = process.ended();

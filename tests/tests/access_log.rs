@@ -1,5 +1,5 @@
 //! Every request nginx logs is reported exactly once, with the same method, path, status, bytes and duration; and a
-//! replay of the recording gives the same units of work.
+//! replay of the recording gives the same spans.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::load::{self, Ending, Request};
 use tracer_tests::nginx::{Logged, Nginx};
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::workload::Server;
 use tracer_tests::{Numbers, begin, figure, say, scale, scratch, wait};
 
@@ -83,7 +83,7 @@ fn request(numbers: &mut Numbers, connection: usize, at: usize) -> Request {
             format!("/u/{id}/1m")
         }
         986..992 => {
-            // Long enough that nginx learns of the client's end before it has a reply.
+            // Long enough for nginx to notice the client's close before it has a reply.
             request.ending = Ending::Unread;
             format!("/up/{id}/d300000")
         }
@@ -98,12 +98,12 @@ fn request(numbers: &mut Numbers, connection: usize, at: usize) -> Request {
             format!("/u/{id}/200")
         }
     };
-    // About 3000 requests a second: what is lost when both cores are taken by the load is the benchmark's matter.
+    // About 3000 requests per second: losses with both cores saturated are the benchmark's subject.
     request.pause = Duration::from_micros(numbers.below(40_000)).div_f64(scale());
     request
 }
 
-/// Sum of what differs.
+/// Sums of differences.
 #[derive(Debug, Default)]
 struct Comparison {
     logged: u64,
@@ -118,63 +118,63 @@ struct Comparison {
     aborted: u64,
 }
 
-fn compare(logged: &[Logged], units: &[&Unit]) -> Comparison {
-    let by_path = units::by_path(units.iter().copied());
+fn compare(logged: &[Logged], spans: &[&Span]) -> Comparison {
+    let by_path = spans::by_path(spans.iter().copied());
     let mut result = Comparison::default();
     let mut seen: HashSet<&str> = HashSet::new();
     for entry in logged {
         let path = entry.path();
         result.logged += 1;
         seen.insert(path);
-        let found: &[&Unit] = by_path.get(path).map_or(&[], Vec::as_slice);
-        let unit = match found {
+        let found: &[&Span] = by_path.get(path).map_or(&[], Vec::as_slice);
+        let span = match found {
             [] => {
                 result.missing.push(format!("{entry:?}"));
                 continue;
             }
-            [unit] => unit,
-            [unit, ..] => {
+            [span] => span,
+            [span, ..] => {
                 result.more.push(format!("{} times {path}", found.len()));
-                unit
+                span
             }
         };
         result.once += u64::from(found.len() == 1);
         let mut differs =
-            |what: &'static str| result.wrong.entry(what).or_default().push(format!("{entry:?} {unit:?}"));
-        if unit.method != entry.method {
+            |what: &'static str| result.wrong.entry(what).or_default().push(format!("{entry:?} {span:?}"));
+        if span.method != entry.method {
             differs("method");
         }
-        // Where the client went away before nginx answered, nginx logs a status that it never sent.
+        // If the client closed before nginx answered, nginx logs a status that it never sent.
         let unanswered = matches!(entry.status, 499 | 400) && entry.body == 0 && !entry.complete;
         let status = if unanswered { None } else { Some(entry.status) };
-        if unit.status != status && !(entry.status == 400 && unit.status == Some(400)) {
+        if span.status != status && !(entry.status == 400 && span.status == Some(400)) {
             differs("status");
         }
-        // A reset can overtake the last write it meets: in a guest there are milliseconds between a write and its hook.
+        // A reset can overtake the last write it meets: in a guest, milliseconds pass between a write and its hook.
         let overtaken =
-            scale() < 1.0 && !entry.complete && unit.body < entry.body && entry.body - unit.body <= 64 << 10;
-        if unit.body != entry.body && !overtaken {
+            scale() < 1.0 && !entry.complete && span.body < entry.body && entry.body - span.body <= 64 << 10;
+        if span.body != entry.body && !overtaken {
             differs("body bytes");
         }
         if entry.complete {
             result.compared += 1;
-            if unit.outcome != "complete" {
+            if span.outcome != "complete" {
                 differs("outcome");
             }
-            let difference = (unit.duration_s - entry.duration_s).abs();
+            let difference = (span.duration_s - entry.duration_s).abs();
             // A millisecond because both of nginx's times are cut to one, one and two in a hundred as the contract.
             let excess = difference - (0.002 + 0.02 * entry.duration_s);
             result.worst = result.worst.max(difference);
             if excess > 0.0 {
-                result.late.push(format!("{:.6} s and {:.3} s logged: {path}", unit.duration_s, entry.duration_s));
+                result.late.push(format!("{:.6} s and {:.3} s logged: {path}", span.duration_s, entry.duration_s));
             }
         } else {
             result.aborted += 1;
         }
     }
-    for unit in units {
-        if !seen.contains(unit.path.as_str()) {
-            result.unlogged.push(format!("{unit:?}"));
+    for span in spans {
+        if !seen.contains(span.path.as_str()) {
+            result.unlogged.push(format!("{span:?}"));
         }
     }
     result
@@ -203,7 +203,7 @@ fn every_logged_request_is_reported_once() {
     let wanted: usize = plans.iter().flatten().filter(|request| request.ending == Ending::Whole).count();
     let loaded = load::run(nginx.address, plans);
     let broken = loaded.broken();
-    // nginx may close a connection whose request body it did not want: that request was never logged.
+    // nginx may close a connection whose request body it did not want: it never logged that request.
     assert!(broken.len() * 200 < wanted, "{} of {wanted} broken: {:?}", broken.len(), broken.first());
 
     // Aborted requests are logged when nginx notices: the last after its upstream's 300 ms.
@@ -217,7 +217,7 @@ fn every_logged_request_is_reported_once() {
         complete.then_some(logged)
     });
     let port = nginx.address.port();
-    let ours = |unit: &Unit| unit.server && unit.port == port;
+    let ours = |span: &Span| span.server && span.port == port;
     let mut tail = Tail::new(&agent.transactions);
     tail.until(logged.len(), Duration::from_secs(15), ours);
     let metrics = agent.metrics();
@@ -230,11 +230,11 @@ fn every_logged_request_is_reported_once() {
     let transactions = agent.transactions.clone();
     agent.stop();
 
-    let text = std::fs::read_to_string(&transactions).expect("units");
+    let text = std::fs::read_to_string(&transactions).expect("spans");
     assert!(!text.contains("hunter2"), "a query string was written");
-    let all = units::read(&transactions);
-    let units: Vec<&Unit> = all.iter().filter(|unit| ours(unit)).collect();
-    let result = compare(&logged, &units);
+    let all = spans::read(&transactions);
+    let spans: Vec<&Span> = all.iter().filter(|span| ours(span)).collect();
+    let result = compare(&logged, &spans);
     let total_lost = lost.iter().fold(0.0, |sum, (_, count)| sum + count);
     say(&format!(
         "access log: {sent} requests at {CONNECTIONS} connections in {:.1} s, {} got no reply\n  \
@@ -265,7 +265,7 @@ fn every_logged_request_is_reported_once() {
         }
     }
     assert!(result.logged as f64 >= 20_000.0 * scale(), "only {} requests were logged", result.logged);
-    // A request can differ in several ways for one reason.
+    // One cause can make a request differ in several ways.
     let wrong: HashSet<&str> = result.wrong.values().flatten().filter_map(|line| line.split("uri: ").nth(1)).collect();
     let wrong = wrong.iter().map(|line| line.split(',').next()).collect::<HashSet<_>>().len();
     let differences = result.missing.len() + result.more.len() + result.unlogged.len() + wrong;
@@ -278,19 +278,19 @@ fn every_logged_request_is_reported_once() {
     replay(dir.path(), &recording, &text);
 }
 
-/// One in a thousand. An emulated guest's own times mean nothing, and some kernels skip programs there: what is lost is
-/// counted, and explains what differs.
+/// One in a thousand. An emulated guest's own times mean nothing, and some kernels skip programs there: the counted
+/// losses explain the differences.
 fn few_enough(count: usize, of: u64) -> bool {
     scale() < 1.0 || count as u64 * 1000 <= of
 }
 
-/// A replay gives the same units as live, whatever their order.
+/// A replay gives the same spans as the live run, in any order.
 fn replay(dir: &Path, recording: &Path, live: &str) {
     let again = dir.join("again.ndjson");
     let outcome =
         agent::command(&["replay", recording.to_str().expect("path"), "--transactions", again.to_str().expect("path")]);
     assert_eq!(outcome.code, Some(0), "replay: {}", outcome.err);
-    let again = std::fs::read_to_string(&again).expect("units of the replay");
+    let again = std::fs::read_to_string(&again).expect("spans of the replay");
     let sorted = |text: &str| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort();
@@ -298,11 +298,11 @@ fn replay(dir: &Path, recording: &Path, live: &str) {
     };
     let (live, again) = (sorted(live), sorted(&again));
     let differing = live.iter().zip(&again).filter(|(live, again)| live != again).count();
-    say(&format!("replay: {} units live, {} again, {differing} lines differ in place", live.len(), again.len()));
+    say(&format!("replay: {} spans live, {} again, {differing} lines differ in place", live.len(), again.len()));
     if let Some((live, again)) = live.iter().zip(&again).find(|(live, again)| live != again) {
-        panic!("replay differs ({} and {} units), first:\n  live   {live}\n  replay {again}", live.len(), again.len());
+        panic!("replay differs ({} and {} spans), first:\n  live   {live}\n  replay {again}", live.len(), again.len());
     }
-    assert_eq!(live.len(), again.len(), "units of live and replay");
+    assert_eq!(live.len(), again.len(), "spans of live and replay");
 }
 
 #[test]
@@ -316,14 +316,14 @@ fn the_comparison_sees_what_differs() {
         uri: "/u/1?q".into(),
         complete: true,
     };
-    let unit = units::unit(
-        r#"{"trace_id":"t","unit_id":"a","parent_id":null,"service_name":"s","request_class":"c","protocol":"http","side":"server","host":"h","pid":7,"start_ns":1,"duration_s":0.0109,"queue_s":0.0,"cpu_s":0.1,"runqueue_s":0.0,"blocked_s":0.0,"status":200,"error":false,"grade":"certain","evidence":"e","attributes":{"http.request.method":"GET","url.path":"/u/1","http.response.body.size":5,"tracer.outcome":"complete","server.port":80}}"#,
+    let span = spans::span(
+        r#"{"trace_id":"t","span_id":"a","parent_span_id":null,"service_name":"s","request_class":"c","protocol":"http","side":"server","host":"h","pid":7,"start_ns":1,"duration_s":0.0109,"queue_s":0.0,"cpu_s":0.1,"runqueue_s":0.0,"blocked_s":0.0,"status":200,"error":false,"grade":"certain","evidence":"e","attributes":{"http.request.method":"GET","url.path":"/u/1","http.response.body.size":5,"tracer.outcome":"complete","server.port":80}}"#,
     );
-    let same = compare(std::slice::from_ref(&logged), &[&unit]);
+    let same = compare(std::slice::from_ref(&logged), &[&span]);
     assert!(same.wrong.is_empty() && same.once == 1 && same.late.is_empty() && same.unlogged.is_empty());
     let other = Logged { status: 404, body: 6, method: "HEAD".into(), duration_s: 0.013, ..logged.clone() };
-    let differs = compare(&[other], &[&unit, &unit]);
+    let differs = compare(&[other], &[&span, &span]);
     assert_eq!((differs.wrong.len(), differs.more.len(), differs.late.len()), (3, 1, 0));
-    let none = compare(&[Logged { uri: "/u/2".into(), ..logged }], &[&unit]);
+    let none = compare(&[Logged { uri: "/u/2".into(), ..logged }], &[&span]);
     assert_eq!((none.missing.len(), none.unlogged.len()), (1, 1));
 }

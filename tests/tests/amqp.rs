@@ -1,5 +1,5 @@
-//! AMQP 0-9-1: messages at their producer, RabbitMQ and their consumer against what the three of them counted, what links them,
-//! and no secret anywhere.
+//! AMQP 0-9-1: compares messages at their producer, RabbitMQ and their consumer with the counts of all three, checks
+//! their links, and that no secret shows.
 
 use std::time::Duration;
 
@@ -44,10 +44,10 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
     let delivered =
         [("deliver events:user.{id}.made", ROUNDS * 2), ("deliver jobs", ROUNDS), ("deliver events:control.quiet", 1)];
     let others = [
-        // Of the consumer, the producer, and in vain.
+        // The consumer's, the producer's, and a failed one.
         ("connect", 3),
         ("channel.open", 4),
-        // The consumer's, the producer's two; the fourth was closed by the broker.
+        // The consumer's and the producer's two; the broker closed the fourth.
         ("channel.close", 3),
         ("exchange.declare events", 1),
         ("queue.declare made", 1),

@@ -1,5 +1,5 @@
-//! Cassandra: statements and errors against what a scripted node was asked by the Python driver in versions 4 and 5 of the
-//! protocol, durations against both's own clocks, and no secret anywhere.
+//! Cassandra: compares statements and errors with the requests that a scripted node got from the Python driver in
+//! protocol versions 4 and 5, durations with both sides' own clocks, and checks that no secret shows.
 
 use tracer_tests::agent::Agent;
 use tracer_tests::peers::{self, Peer};
@@ -8,7 +8,7 @@ use tracer_tests::{begin, scratch, secrets};
 const SECRETS: [&str; 5] = ["planted-user", "planted-password", "planted-value", "planted-message", "planted_keyspace"];
 
 /// Sessions of the driver: statements as text, prepared and in batches, long ones both ways (in version 5 in several
-/// segments), many at once that are answered out of turn, errors.
+/// segments), many concurrent ones answered out of order, errors.
 const PYTHON: &str = r#"
 import json, sys, threading, time
 from cassandra.auth import PlainTextAuthProvider
@@ -74,14 +74,14 @@ fn statements_errors_and_durations_are_what_the_node_says() {
     let truth = peer.truth();
     let told = serde_json::from_str(&told).expect("what the client says");
     let lost = peers::settled(&agent).lost();
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
-    peers::compare("cassandra", &units, &truth, &peers::classes(&told), &lost);
+    peers::compare("cassandra", &spans, &truth, &peers::classes(&told), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
 
-/// Messages that are longer than a segment of version 5 (128 KiB) and about as long, both ways, one at a time and many at once,
+/// Messages longer than a version 5 segment (128 KiB) and about as long, both ways, one at a time and many at once,
 /// with short ones between them.
 const LONG: &str = r#"
 import json, sys, time
@@ -144,7 +144,7 @@ fn messages_longer_than_segments() {
     let truth = peer.truth();
     let told = serde_json::from_str(&told).expect("what the client says");
     let lost = peers::settled(&agent).lost();
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
-    peers::compare("cassandra", &units, &truth, &peers::classes(&told), &lost);
+    peers::compare("cassandra", &spans, &truth, &peers::classes(&told), &lost);
 }

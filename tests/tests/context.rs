@@ -1,4 +1,4 @@
-//! Whom requests say they belong to, in every form that is read, and what is told of it.
+//! Contexts that requests carry, in every supported form, and what the agent reports of them.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const W3C: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920
 const B3: &str = "b3: 463ac35c9f6413ad48485a3953bb6124-a2fb4a1d1a96d312-0\r\n";
 const SEVERAL: &str = "X-B3-TraceId: 5af7183fb1d4cf5f\r\nX-B3-SpanId: 6b221d5bc9e6496c\r\nX-B3-Sampled: 1\r\n";
 
-/// A path, the headers it is asked for with, and what its unit must say: carrier, trace, parent.
+/// A path, the request's headers, and the expected span: carrier, trace, parent.
 const CASES: [(&str, &[&str], &str, &str, &str); 6] = [
     ("/context/w3c", &[W3C], "traceparent", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"),
     ("/context/b3", &[B3], "b3", "463ac35c9f6413ad48485a3953bb6124", "a2fb4a1d1a96d312"),
     ("/context/several", &[SEVERAL], "b3", "00000000000000005af7183fb1d4cf5f", "6b221d5bc9e6496c"),
     ("/context/both", &[B3, W3C], "traceparent", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"),
-    // Two of them mean that neither can be trusted: then it is who called, as seen here.
+    // With two of them neither can be trusted: the parent comes from the connection.
     ("/context/doubled", &[W3C, W3C], "connection", "", ""),
     ("/context/none", &[], "connection", "", ""),
 ];
@@ -38,15 +38,15 @@ fn a_request_belongs_to_whom_it_says() {
         connection.send(head.as_bytes()).expect("sent");
         assert_eq!(connection.reply("GET").expect("a reply").status, 200);
     }
-    let units = wait("both ends of each", Duration::from_secs(20), || {
+    let spans = wait("both ends of each", Duration::from_secs(20), || {
         let text = std::fs::read_to_string(&agent.transactions).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let units: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).expect("a unit")).collect();
-        (units.len() >= 2 * CASES.len()).then_some(units)
+        let spans: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).expect("a span")).collect();
+        (spans.len() >= 2 * CASES.len()).then_some(spans)
     });
     let of = |path: &str, side: &str| {
-        let fits = |unit: &&Value| unit["attributes"]["url.path"] == path && unit["side"] == side;
-        let found: Vec<&Value> = units.iter().filter(fits).collect();
+        let fits = |span: &&Value| span["attributes"]["url.path"] == path && span["side"] == side;
+        let found: Vec<&Value> = spans.iter().filter(fits).collect();
         assert_eq!(found.len(), 1, "{side} {path}");
         found[0]
     };
@@ -54,16 +54,16 @@ fn a_request_belongs_to_whom_it_says() {
         let (call, served) = (of(path, "client"), of(path, "server"));
         assert_eq!(served["parent_from"], carrier, "{path}");
         let (trace, parent) = if carrier == "connection" {
-            (call["trace_id"].clone(), call["unit_id"].clone())
+            (call["trace_id"].clone(), call["span_id"].clone())
         } else {
             (Value::from(trace), Value::from(parent))
         };
-        assert_eq!((&served["trace_id"], &served["parent_id"]), (&trace, &parent), "{path}");
+        assert_eq!((&served["trace_id"], &served["parent_span_id"]), (&trace, &parent), "{path}");
         assert_eq!(served["attributes"]["baggage.tenant"], "t1", "{path}");
     }
     figure("contexts", &format!("{} of {}", CASES.len(), CASES.len()));
     say(&format!("context: {} forms, each believed as it should be", CASES.len()));
-    let written = std::fs::read_to_string(&agent.transactions).expect("units");
+    let written = std::fs::read_to_string(&agent.transactions).expect("spans");
     assert!(!written.contains("planted-name"), "nobody asked for that member of baggage");
     agent.stop();
 }

@@ -1,4 +1,4 @@
-//! CPU per class against `RUSAGE_THREAD` inside the handler, and the host's books against the system's.
+//! Compares CPU per class with `RUSAGE_THREAD` inside the handler, and the host's CPU accounting with the system's.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -36,15 +36,15 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     assert_eq!(bad, 0, "of {good} requests");
     assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.said());
     let storms: f64 = children.said().trim().strip_prefix("STORM ").expect("a count").parse().expect("a number");
-    // A server's books of a request are written after its reply.
+    // The server records a request's CPU after its reply.
     let truth = wait("the server's own books", Duration::from_secs(10), || {
         let truth = truth(&server);
         let counted: u64 = ROUTES.iter().filter_map(|route| truth[*route]["count"].as_u64()).sum();
         (counted == good).then_some(truth)
     });
 
-    // The books of a request are complete when its thread waits for the next one.
-    let name = "tracer_work_cpu_seconds_total";
+    // A request's counters are complete when its thread waits for the next one.
+    let name = "tracer_request_cpu_seconds_total";
     let port = server.address.port();
     let service = wait("every request to be counted", Duration::from_secs(20), || {
         let classes = agent.json("/api/v1/classes");
@@ -65,7 +65,7 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     std::thread::sleep(Duration::from_secs(3));
     let after = agent.metrics();
 
-    // What was lost may be a request of any class, and its CPU may be charged to the one before it.
+    // A lost operation may belong to a request of any class, and its CPU may be charged to the one before it.
     let explained = explained(&after.lost());
     let dearest = ROUTES
         .map(|route| truth[route]["whole_ns"].as_f64().unwrap_or(0.0) / truth[route]["count"].as_f64().unwrap_or(1.0));
@@ -78,7 +78,7 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
         let traced = after.sum(name, &labels) - before.sum(name, &labels);
         let of = |field: &str| truth[route][field].as_f64().expect("a number");
         let (handler, whole, count) = (of("handler_ns") / 1e9, of("whole_ns") / 1e9, of("count"));
-        let requests = after.sum("tracer_work_total", &labels);
+        let requests = after.sum("tracer_requests_total", &labels);
         say(&format!(
             "  {route:8} {requests:6.0} of {count:6.0} requests, handler {handler:8.4} s, thread {whole:8.4} s, traced {traced:8.4} s \
              (handler {:+.2} %, thread {:+.2} %)",
@@ -88,8 +88,8 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
         counted += requests;
         worst = worst.max(100.0 * (traced / whole - 1.0).abs());
         assert!((requests - count).abs() < 0.5 + explained, "{route}");
-        // Between reading the request and having sent the reply the thread used `whole`; sending and receiving are
-        // the kernel's share, and what the thread does from then until it waits again belongs to the request as well.
+        // Between reading the request and having sent the reply the thread used `whole`; sending and receiving are the
+        // kernel's share, and the thread's work from then until it waits again belongs to the request as well.
         let share = (whole - handler) + count * 60e-6;
         let within = handler * 0.97 - shifted..handler * 1.03 + share + shifted;
         assert!(within.contains(&traced), "{route}: {traced} s for {handler} s, {within:?} expected");

@@ -1,5 +1,5 @@
-//! DNS over UDP and TCP, by dig, the C library and sockets without a peer: questions and how they came out, at both ends,
-//! and which end belongs to which, against dnsmasq's own log.
+//! DNS over UDP and TCP, by dig, the C library and sockets without a peer: compares questions and their outcomes at
+//! both ends, and the links between the ends, with dnsmasq's own log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::process::Process;
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, say, scratch, secrets, wait};
 
 const SECRETS: [&str; 2] = ["planted-none", "planted-label"];
 
-/// A name server on port 53 of a network of its own, where its clients are, too.
+/// A name server on port 53 of its own network namespace, which its clients share.
 struct Server {
     process: Process,
     log: PathBuf,
@@ -40,7 +40,7 @@ impl Server {
         Self { process, log }
     }
 
-    /// A program beside it.
+    /// A program in the same namespace.
     fn beside(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--mount", "--target", &self.process.pid().to_string(), program]).args(arguments);
@@ -61,17 +61,17 @@ impl Server {
     }
 }
 
-fn counts<'a>(units: impl Iterator<Item = &'a Unit>, of: impl Fn(&Unit) -> String) -> BTreeMap<String, usize> {
+fn counts<'a>(spans: impl Iterator<Item = &'a Span>, of: impl Fn(&Span) -> String) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for unit in units {
-        *counts.entry(of(unit)).or_default() += 1;
+    for span in spans {
+        *counts.entry(of(span)).or_default() += 1;
     }
     counts
 }
 
-/// Other programs of the host ask, too.
-fn ours(unit: &Unit) -> bool {
-    unit.protocol == "dns" && [" example.org", " example.com"].iter().any(|name| unit.class.ends_with(name))
+/// Excludes questions of other programs on the host.
+fn ours(span: &Span) -> bool {
+    span.protocol == "dns" && [" example.org", " example.com"].iter().any(|name| span.class.ends_with(name))
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn questions_and_answers_are_what_the_server_logged() {
         "--listen-address=127.0.0.1,::1 --bind-interfaces --host-record=www.example.org,192.0.2.1,2001:db8::1 \
          --mx-host=www.example.org,mail.example.org --txt-record=t.example.org,text --local=/example.org/",
     );
-    // Not by port: a socket without a peer has none of its own to be chosen by.
+    // Not narrowed by port: a socket without a peer has no remote port to match.
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
 
     let lookups = source("lookups.py").display().to_string();
@@ -91,7 +91,7 @@ fn questions_and_answers_are_what_the_server_logged() {
     let done = outcome(&mut server.beside(&python, &[&lookups, "53"]), "lookups");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     say(done.out.trim());
-    // By dig: types and outcomes, several on one connection, and one too many labels to be answered.
+    // By dig: types and outcomes, several on one connection, and a name with one label too many to be answered.
     let mut outcomes = BTreeMap::new();
     let mut dig = |arguments: &[&str], outcome_is: &'static str, times: usize| {
         let done = outcome(&mut server.beside("dig", arguments), "dig");
@@ -107,27 +107,27 @@ fn questions_and_answers_are_what_the_server_logged() {
         let several = ["@127.0.0.1", "+tcp", "+keepopen", "www.example.org", "A", "t.example.org", "TXT"];
         dig(&several, "NOERROR", 2);
     }
-    // By the resolver: half of the names are not there, and asked for twice.
+    // By the resolver: half of the names do not exist, and are asked for twice.
     let asked = server.asked();
     let wanted: usize = asked.values().sum();
     let mut tail = Tail::new(&agent.transactions);
     tail.until(2 * wanted, Duration::from_secs(30), ours);
-    let units: Vec<Unit> = tail.units.iter().filter(|unit| ours(unit)).cloned().collect();
+    let spans: Vec<Span> = tail.spans.iter().filter(|span| ours(span)).cloned().collect();
     let lost = agent.metrics().lost();
     say(&format!("logged: {asked:?}; lost: {lost:?}"));
-    let side = |server: bool| units.iter().filter(move |unit| unit.server == server);
+    let side = |server: bool| spans.iter().filter(move |span| span.server == server);
     for (what, server) in [("served", true), ("asked", false)] {
-        let kind = |unit: &Unit| unit.class.split(' ').next().unwrap_or_default().to_owned();
+        let kind = |span: &Span| span.class.split(' ').next().unwrap_or_default().to_owned();
         let found = counts(side(server), kind);
         figure(&format!("dns questions {what}"), &format!("{} of {wanted}", found.values().sum::<usize>()));
         assert_eq!(found, asked, "{what}; lost: {lost:?}");
-        let found = counts(side(server), |unit| unit.error.clone());
+        let found = counts(side(server), |span| span.error.clone());
         say(&format!("  {what}: {found:?}"));
         let none = found.get("NXDOMAIN").copied().unwrap_or_default();
         assert_eq!((none, found.get("REFUSED")), (outcomes["NXDOMAIN"] + 40, Some(&outcomes["REFUSED"])), "{what}");
         assert_eq!(found.get(""), Some(&(wanted - none - outcomes["REFUSED"])), "{what}");
     }
-    let classes = counts(units.iter(), |unit| unit.class.clone());
+    let classes = counts(spans.iter(), |span| span.class.clone());
     assert_eq!(classes.get("TXT example.org"), Some(&40), "{classes:?}");
     assert_eq!(classes.get("A example.com"), Some(&20), "{classes:?}");
     let metrics = agent.metrics();
@@ -136,7 +136,7 @@ fn questions_and_answers_are_what_the_server_logged() {
         assert!((metrics.sum(family, &labels) - 10.0).abs() < 0.5, "{family}");
     }
 
-    // Nobody answers: the question counts as one that was given up.
+    // Without a reply the question counts as given up.
     server.process.signal(libc::SIGSTOP);
     let done =
         outcome(&mut server.beside("dig", &["+time=1", "+tries=2", "@127.0.0.1", "www.example.org", "NS"]), "dig");
@@ -154,7 +154,7 @@ fn questions_and_answers_are_what_the_server_logged() {
     secrets::none_shows(agent, dir.path(), &SECRETS, "TXT example.org");
 }
 
-/// What a server's log and the names of questions say of who asked what, in the order of the log: name and port.
+/// Questions in the order of the server's log: name and the asking port.
 fn askers(log: &Path) -> Vec<(String, u16)> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let asker = |line: &str| {
@@ -170,9 +170,9 @@ fn askers(log: &Path) -> Vec<(String, u16)> {
 fn both_ends_of_a_question_belong_together() {
     let Some(_turn) = begin("dns_ends", &["dnsmasq", "python3", "unshare", "nsenter", "ip"]) else { return };
     let dir = scratch();
-    // On any address: of what it receives its socket does not say by which.
+    // On any address: the socket does not show which local address a datagram came to.
     let server = Server::start(dir.path(), "--address=/org/192.0.2.7 --cache-size=0");
-    // By port: sockets without a peer are chosen by where they send.
+    // Narrowed by port: sockets without a peer match by destination.
     let agent = Agent::start(dir.path(), &["--nice=-10", "--port=53"]);
 
     let python = find("python3").expect("python3").display().to_string();
@@ -188,24 +188,24 @@ fn both_ends_of_a_question_belong_together() {
     assert_eq!(askers.len(), total, "what the server logged");
 
     let mut tail = Tail::new(&agent.transactions);
-    let wanted = |unit: &Unit| unit.protocol == "dns" && unit.domain.contains(".org");
-    // Those that are asked again are one lookup.
+    let wanted = |span: &Span| span.protocol == "dns" && span.domain.contains(".org");
+    // A repeated question belongs to the same lookup.
     tail.until(2 * total - asked["again"] / 2, Duration::from_secs(30), wanted);
     let lost = agent.metrics().lost();
     say(&format!("{asked:?}; lost: {lost:?}"));
-    let units: Vec<&Unit> = tail.units.iter().filter(|unit| wanted(unit)).collect();
-    let calls: HashMap<&str, &Unit> =
-        units.iter().filter(|unit| !unit.server).map(|unit| (unit.id.as_str(), *unit)).collect();
-    let mut served: Vec<&Unit> = units.iter().filter(|unit| unit.server).copied().collect();
-    served.sort_by_key(|unit| unit.start_ns);
+    let spans: Vec<&Span> = tail.spans.iter().filter(|span| wanted(span)).collect();
+    let calls: HashMap<&str, &Span> =
+        spans.iter().filter(|span| !span.server).map(|span| (span.id.as_str(), *span)).collect();
+    let mut served: Vec<&Span> = spans.iter().filter(|span| span.server).copied().collect();
+    served.sort_by_key(|span| span.start_ns);
     assert_eq!((served.len(), calls.len()), (total, total - asked["again"] / 2), "lost: {lost:?}");
 
     let (mut right, mut missing, mut wrong) =
         (BTreeMap::<&str, usize>::new(), BTreeMap::<&str, usize>::new(), Vec::new());
-    for (unit, (name, port)) in served.iter().zip(&askers) {
-        assert_eq!((&unit.domain, unit.peer_port), (name, *port), "in the order of the log");
+    for (span, (name, port)) in served.iter().zip(&askers) {
+        assert_eq!((&span.domain, span.peer_port), (name, *port), "in the order of the log");
         let kind = asked.keys().find(|kind| name.starts_with(kind.as_str())).expect("a kind").as_str();
-        let Some(parent) = &unit.parent else {
+        let Some(parent) = &span.parent else {
             *missing.entry(kind).or_default() += 1;
             continue;
         };
@@ -213,9 +213,9 @@ fn both_ends_of_a_question_belong_together() {
             wrong.push(format!("{name}: {parent} is no call"));
             continue;
         };
-        // Of the same name, and where two processes ask for it, by the one whose port the server saw.
+        // By name, and if two processes ask for the same one, by the port the server saw.
         let by = ports.get(&call.pid).is_none_or(|own| own == port);
-        if call.domain != *name || call.class != unit.class || call.trace != unit.trace || !by {
+        if call.domain != *name || call.class != span.class || call.trace != span.trace || !by {
             wrong.push(format!("{name} of port {port}: {} by {}", call.domain, call.pid));
         } else {
             *right.entry(kind).or_default() += 1;
@@ -227,7 +227,7 @@ fn both_ends_of_a_question_belong_together() {
     }
     say(&format!("missing: {missing:?}; wrong: {wrong:?}"));
     assert_eq!(wrong, Vec::<String>::new(), "edges that are not so");
-    // A question that is read after its lookup was over may be another's, and is nobody's.
+    // A question read after its lookup was over may be another's, so it is an orphan.
     missing.remove("again");
     assert_eq!(missing, BTreeMap::new(), "lost: {lost:?}");
     let again = right.get("again").copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `tracer doctor` on this kernel: what it says, and that it says what follows when something is taken away.
+//! `tracer doctor` on this kernel: its report, and that the report changes correctly when something is missing.
 
 use std::process::Command;
 
@@ -40,7 +40,7 @@ fn people_and_programs_are_told_the_same() {
     }
     for program in list(&report, "programs") {
         if program["attached"] == false {
-            // A program that no kernel need allow: then a feature says why it is not full.
+            // An optional program: the feature must explain why it is not full.
             let why = word(&program["missing"]);
             let told = |feature: &Value| feature["state"] != "full" && feature["detail"].as_str() == Some(&why);
             assert!(features.iter().any(told) && text.contains(&why), "{program} in {report}");
@@ -57,7 +57,7 @@ fn people_and_programs_are_told_the_same() {
     }
 }
 
-/// `tracer doctor` where `files` look as given; the machine's own stay as they are.
+/// Runs `tracer doctor` with the given contents for `files`; the machine's own stay unchanged.
 fn with(files: &[(&str, &str)]) -> Outcome {
     let dir = scratch();
     let mut script = String::new();
@@ -79,7 +79,7 @@ fn what_is_taken_away_is_said_with_what_follows_and_the_remedy() {
         ("/proc/sys/kernel/bpf_stats_enabled", "1\n", "statistics", "kernel.bpf_stats_enabled=0"),
     ] {
         let outcome = with(&[(file, text)]);
-        // Degraded is no reason to refuse.
+        // A degraded feature does not make doctor refuse.
         assert_eq!(outcome.code, Some(0), "{file}: {outcome:?}");
         let start = format!("degraded  {feature:<20} ");
         let line = outcome.out.lines().find(|line| line.starts_with(&start));

@@ -1,15 +1,15 @@
-//! Every way HTTP/1 allows a request to be sent and answered: one unit of work at each end, with the right outcome.
+//! Every way HTTP/1 allows to send and answer a request: one span at each end, with the right outcome.
 
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::http::Connection;
 use tracer_tests::nginx::Nginx;
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, explained, figure, say, scratch};
 
-/// What a unit must be: path, method, status, outcome, bytes of the reply's body.
+/// The expected span: path, method, status, outcome, bytes of the reply's body.
 type Want = (String, &'static str, Option<u16>, &'static str, u64);
 
 struct Case<'a> {
@@ -26,7 +26,7 @@ impl Case<'_> {
         self.want.push((path.to_owned(), method, status, outcome, body));
     }
 
-    /// Sends `pieces` one by one, reads a reply and expects it complete.
+    /// Sends `pieces` one by one, and reads a reply that must be complete.
     fn whole(&mut self, path: &str, method: &'static str, status: u16, pieces: &[&[u8]]) {
         let mut connection = self.open();
         for piece in pieces {
@@ -93,7 +93,7 @@ fn those_that_leave(case: &mut Case<'_>) {
     let mut connection = case.open();
     connection.send(b"GET /edge/upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\r\n").expect("sent");
     assert_eq!(connection.reply("GET").expect("reply").status, 101);
-    // Not HTTP any more, whatever it looks like.
+    // No longer HTTP, though it looks like it.
     connection.send(b"GET /edge/inside HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
     connection.take(38, &mut Vec::new()).expect("an echo");
     case.want("/edge/upgrade", "GET", Some(101), "upgraded", 0);
@@ -118,22 +118,22 @@ fn those_that_leave(case: &mut Case<'_>) {
     case.want("/edge/silent", "GET", None, "aborted", 0);
 }
 
-fn compare(units: &[Unit], want: &[Want], server: bool, unpaired: f64) -> Vec<String> {
+fn compare(spans: &[Span], want: &[Want], server: bool, unpaired: f64) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, method, status, outcome, body) in want {
-        let found: Vec<&Unit> = units.iter().filter(|u| u.server == server && u.path == *path).collect();
-        // Where a head longer than what is captured ends is not known; then that is said, and nothing guessed;
-        // nor is its end, when the connection closes after it.
-        let unknown = |u: &Unit| path == "/edge/bighead" && u.outcome == "unfinished";
-        let size = |u: &Unit| u.body == *body || (path == "/edge/bighead" && u.body == u64::MAX);
+        let found: Vec<&Span> = spans.iter().filter(|u| u.server == server && u.path == *path).collect();
+        // The end of a head longer than what is captured is unknown: the agent reports that and guesses nothing. The
+        // reply's end is unknown too, if the connection closes after it.
+        let unknown = |u: &Span| path == "/edge/bighead" && u.outcome == "unfinished";
+        let size = |u: &Span| u.body == *body || (path == "/edge/bighead" && u.body == u64::MAX);
         let right =
-            |u: &Unit| u.method == *method && u.status == *status && (u.outcome == *outcome || unknown(u)) && size(u);
-        // Where function exits stand in for tracepoints, a read that began before the agent has no end to be seen: the
-        // reply that follows is counted as one without a request.
+            |u: &Span| u.method == *method && u.status == *status && (u.outcome == *outcome || unknown(u)) && size(u);
+        // If function exits stand in for tracepoints, a read that began before the agent has no observed end: the reply
+        // that follows counts as one without a request.
         if found.is_empty() && path == "/edge/old-0" && unpaired > 0.0 {
             continue;
         }
-        if found.len() != 1 || !found.iter().all(|unit| right(unit)) {
+        if found.len() != 1 || !found.iter().all(|span| right(span)) {
             wrong.push(format!("{path} {method} {status:?} {outcome} {body} expected, found {found:?}"));
         }
     }
@@ -145,7 +145,7 @@ fn every_way_to_ask_and_answer() {
     let Some(_turn) = begin("edges", &["python3"]) else { return };
     let dir = scratch();
     let server = Server::python("edge", dir.path());
-    // A connection older than the agent, with a request behind it and one half sent.
+    // A connection older than the agent, with one complete request and one half sent.
     let mut old = Connection::open(server.address).expect("a connection");
     assert_eq!(old.ask("GET", "/edge/before").expect("reply").status, 200);
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
@@ -165,11 +165,11 @@ fn every_way_to_ask_and_answer() {
     let lost = agent.metrics().lost();
     let file = agent.transactions.clone();
     agent.stop();
-    let units = units::read(&file);
+    let spans = spans::read(&file);
     let unpaired = lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, n)| n).sum();
-    let mut wrong = compare(&units, &want, true, unpaired);
-    wrong.extend(compare(&units, &want, false, unpaired));
-    let inside = units.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("inside a tunnel: {u:?}"));
+    let mut wrong = compare(&spans, &want, true, unpaired);
+    wrong.extend(compare(&spans, &want, false, unpaired));
+    let inside = spans.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("inside a tunnel: {u:?}"));
     wrong.extend(inside);
     figure("edges", &format!("{} of {}", want.len().saturating_sub(wrong.len()), want.len()));
     say(&format!("edges: {} exchanges seen from both ends, {} wrong, lost {lost:?}", want.len(), wrong.len()));
@@ -195,15 +195,15 @@ fn a_body_of_gigabytes_takes_until_its_last_byte() {
     assert_eq!(connection.ask("GET", "/huge").expect("reply").wire_body, SIZE);
     let took = begin.elapsed().as_secs_f64();
     let mut tail = Tail::new(&agent.transactions);
-    let have = tail.until(2, Duration::from_secs(10), |unit| unit.path == "/huge");
+    let have = tail.until(2, Duration::from_secs(10), |span| span.path == "/huge");
     let metrics = agent.metrics();
     agent.stop();
     assert_eq!(have, 2);
-    for unit in tail.units.iter().filter(|unit| unit.path == "/huge") {
-        let end = if unit.server { "server" } else { "client" };
-        say(&format!("gigabytes, {end}: {} bytes in {:.3} s, the client saw {took:.3} s", unit.body, unit.duration_s));
-        assert_eq!((unit.body, unit.outcome.as_str()), (SIZE, "complete"), "{unit:?}");
-        assert!((unit.duration_s - took).abs() < 0.01 + 0.02 * took, "{unit:?}");
+    for span in tail.spans.iter().filter(|span| span.path == "/huge") {
+        let end = if span.server { "server" } else { "client" };
+        say(&format!("gigabytes, {end}: {} bytes in {:.3} s, the client saw {took:.3} s", span.body, span.duration_s));
+        assert_eq!((span.body, span.outcome.as_str()), (SIZE, "complete"), "{span:?}");
+        assert!((span.duration_s - took).abs() < 0.01 + 0.02 * took, "{span:?}");
     }
     let events = metrics.sum("tracer_events_total", &[("kind", "op")]);
     say(&format!("gigabytes: {events} socket records for {} writes of 64 KiB or so", SIZE / 65536));

@@ -1,4 +1,4 @@
-//! Server-Sent Events: replies that last, as long as the server says they did, whoever ends them.
+//! Server-Sent Events: long replies last as long as the server reports, whichever side ends them.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tracer_tests::agent::Agent;
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::workload::{self, Server};
 use tracer_tests::{begin, explained, figure, find, say, scale, scratch, secrets, wait};
 
-/// Replies the server ends, those their clients leave, and those that go on until the agent ends.
+/// Replies ended by the server, those left by their clients, and those that continue until the agent ends.
 const ENDED: usize = 12;
 const LEFT: usize = 12;
 const LASTING: usize = 4;
 
-/// Asks for `path` and reads until `enough` bytes of the reply are there, or it is over.
+/// Requests `path` and reads until `enough` bytes of the reply arrived, or it is over.
 fn ask(server: &Server, path: &str, enough: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -54,8 +54,8 @@ fn streams_last_as_long_as_the_server_says() {
         (lines.len() >= ENDED + LEFT).then_some(lines)
     });
     let mut tail = Tail::new(&agent.transactions);
-    tail.until(2 * (ENDED + LEFT), Duration::from_secs(30), |unit| unit.protocol == "http");
-    assert!(tail.units.iter().all(|unit| !unit.path.starts_with("/lasts")), "what goes on is not over");
+    tail.until(2 * (ENDED + LEFT), Duration::from_secs(30), |span| span.protocol == "http");
+    assert!(tail.spans.iter().all(|span| !span.path.starts_with("/lasts")), "what goes on is not over");
 
     let lost = agent.metrics().lost();
     let mut differ = Vec::new();
@@ -65,24 +65,24 @@ fn streams_last_as_long_as_the_server_says() {
         let number = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key}: {line}"));
         let ended = line["ended"].as_bool().expect("whether it ended");
         let of = |served: bool| {
-            let mut units = tail.units.iter().filter(|unit| unit.server == served && unit.path == path);
-            (units.next().cloned(), units.next().is_none())
+            let mut spans = tail.spans.iter().filter(|span| span.server == served && span.path == path);
+            (spans.next().cloned(), spans.next().is_none())
         };
         for served in [true, false] {
-            let (Some(unit), true) = of(served) else {
-                differ.push(format!("{path}: not one unit (served {served})"));
+            let (Some(span), true) = of(served) else {
+                differ.push(format!("{path}: not one span (served {served})"));
                 continue;
             };
             let wanted = if ended { "complete" } else { "aborted" };
-            // What a client left unread was sent all the same.
-            let bytes = !ended || unit.body == number("bytes") as u64;
-            if unit.outcome != wanted || unit.status != Some(200) || !bytes {
-                differ.push(format!("{line}: {unit:?}"));
+            // The server sent even what a client left unread.
+            let bytes = !ended || span.body == number("bytes") as u64;
+            if span.outcome != wanted || span.status != Some(200) || !bytes {
+                differ.push(format!("{line}: {span:?}"));
             } else if served {
                 // From the request's first byte to the last event, or to the end the server noticed.
                 let seconds = number("seconds");
                 let until = if ended { seconds } else { number("closed") };
-                let far = (seconds - unit.duration_s).max(unit.duration_s - until).max(0.0);
+                let far = (seconds - span.duration_s).max(span.duration_s - until).max(0.0);
                 off.push(far / (0.001 + 0.02 * until));
             }
         }
@@ -95,18 +95,18 @@ fn streams_last_as_long_as_the_server_says() {
     assert!(differ.len() as f64 <= explained(&lost), "{} differ: {:?}; lost: {lost:?}", differ.len(), differ.first());
     assert!(scale() < 1.0 || middle <= 1.0, "durations are off by {middle} times 1 ms + 2 %");
 
-    // Whatever goes on when the agent ends is told with the time so far.
-    let units = agent.transactions.clone();
+    // Replies still running when the agent ends are reported with the time so far.
+    let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &["planted-event"], "aborted");
     let lasted = began.elapsed().as_secs_f64();
     drop(lasting);
-    let open: Vec<Unit> = units::read(&units).into_iter().filter(|unit| unit.path.starts_with("/lasts")).collect();
+    let open: Vec<Span> = spans::read(&spans).into_iter().filter(|span| span.path.starts_with("/lasts")).collect();
     say(&format!("{} told as they stood", open.len()));
     assert_eq!(open.len(), 2 * LASTING);
-    for unit in open {
-        assert_eq!((unit.outcome.as_str(), unit.status), ("unfinished", Some(200)), "{unit:?}");
-        // The server went on all the time; this client stopped reading after its first events.
-        let least = if unit.server { lasted / 2.0 } else { 0.0 };
-        assert!(unit.duration_s > least && unit.duration_s < lasted, "{unit:?} of {lasted} s");
+    for span in open {
+        assert_eq!((span.outcome.as_str(), span.status), ("unfinished", Some(200)), "{span:?}");
+        // The server continued all the time; this client stopped reading after its first events.
+        let least = if span.server { lasted / 2.0 } else { 0.0 };
+        assert!(span.duration_s > least && span.duration_s < lasted, "{span:?} of {lasted} s");
     }
 }

@@ -1,5 +1,5 @@
-//! FastCGI between nginx and PHP-FPM, over TCP and UNIX sockets: scripts, statuses and durations against both access
-//! logs.
+//! FastCGI between nginx and PHP-FPM, over TCP and UNIX sockets: compares scripts, statuses and durations with both
+//! access logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;
 use tracer_tests::php::{self, Php};
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::{Numbers, begin, figure, say, scale, scratch, secrets, wait};
 
 const CONNECTIONS: usize = 6;
@@ -71,7 +71,7 @@ fn plan(connection: usize) -> Vec<Request> {
         .collect()
 }
 
-/// What tells requests apart in logs.
+/// The key of a request in logs.
 type Kind = (String, String, u16);
 
 fn count(kinds: impl Iterator<Item = Kind>) -> BTreeMap<Kind, u64> {
@@ -80,8 +80,8 @@ fn count(kinds: impl Iterator<Item = Kind>) -> BTreeMap<Kind, u64> {
     counts
 }
 
-fn kind(unit: &Unit) -> Kind {
-    (unit.method.clone(), unit.path.clone(), unit.status.unwrap_or_default())
+fn kind(span: &Span) -> Kind {
+    (span.method.clone(), span.path.clone(), span.status.unwrap_or_default())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -111,12 +111,12 @@ fn scripts_are_counted_as_both_logs_do() {
     });
 
     let ours =
-        |unit: &Unit| unit.protocol == "fastcgi" && (unit.path.starts_with("/t/") || unit.path.starts_with("/u/"));
+        |span: &Span| span.protocol == "fastcgi" && (span.path.starts_with("/t/") || span.path.starts_with("/u/"));
     let mut tail = Tail::new(&agent.transactions);
     tail.until(wanted * 2, Duration::from_secs(30), ours);
     let lost = agent.metrics().lost();
-    let all = tail.units.clone();
-    let side = |server: bool| all.iter().filter(move |unit| ours(unit) && unit.server == server);
+    let all = tail.spans.clone();
+    let side = |server: bool| all.iter().filter(move |span| ours(span) && span.server == server);
 
     let truth = count(served.iter().map(|line| (line.method.clone(), line.script.clone(), line.status)));
     let found = count(side(true).map(kind));
@@ -142,22 +142,22 @@ fn scripts_are_counted_as_both_logs_do() {
     assert_eq!(found, truth, "served; lost: {lost:?}");
     assert_eq!(called, asked, "called; lost: {lost:?}");
 
-    // Every script was called by somebody, and that is known for certain or by two observations.
-    let linked = side(true).filter(|unit| {
-        let caller = all.iter().find(|call| unit.parent.as_ref() == Some(&call.id));
-        caller.is_some_and(|call| !call.server && call.protocol == "fastcgi" && call.path == unit.path)
+    // Every script was called by a known request, graded certain or confirmed.
+    let linked = side(true).filter(|span| {
+        let caller = all.iter().find(|call| span.parent.as_ref() == Some(&call.id));
+        caller.is_some_and(|call| !call.server && call.protocol == "fastcgi" && call.path == span.path)
     });
     let linked = linked.count();
     say(&format!("{linked} of {wanted} scripts are linked to the call that nginx made"));
     assert_eq!(linked, wanted);
-    let _ = units::report_parents("calls of nginx, by script", &units::parents(&all, side(false)));
+    let _ = spans::report_parents("calls of nginx, by script", &spans::parents(&all, side(false)));
 
-    // On a connection that is kept PHP-FPM's clock starts when the answer before is over.
+    // On a kept connection PHP-FPM's clock starts when the previous reply is over.
     for (method, script, status) in truth.keys().filter(|(_, script, _)| script.starts_with("/u/")) {
         let logged =
             served.iter().filter(|line| (&line.script, &line.method, &line.status) == (script, method, status));
         let logged = median(logged.map(|line| line.duration_s).collect());
-        let ours = median(side(true).filter(|unit| unit.path == *script).map(|unit| unit.duration_s).collect());
+        let ours = median(side(true).filter(|span| span.path == *script).map(|span| span.duration_s).collect());
         say(&format!("  {script}: {:.3} ms logged, {:.3} ms found (medians)", logged * 1e3, ours * 1e3));
         assert!(
             scale() < 1.0 || (logged - ours).abs() < 0.001 + 0.02 * logged,

@@ -1,7 +1,7 @@
-//! Somebody sets the wall clock.
+//! Fault: the wall clock is set.
 //!
-//! The clock of the machine is everybody's, so it is left alone: the agent alone sees another one, by a library loaded
-//! before its own (`workloads/clock.c`). The kernel side knows no wall clock at all.
+//! The machine's clock stays untouched: only the agent sees another one, by a preloaded library (`workloads/clock.c`).
+//! The kernel side knows no wall clock at all.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -9,19 +9,19 @@ use std::time::{Duration, SystemTime};
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::faults::{self, Figures};
 use tracer_tests::load;
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::{Server, library};
 use tracer_tests::{begin, bpf, say, scratch, wait};
 
-/// Seconds since the epoch, by the machine.
+/// Seconds since the epoch, by the machine's clock.
 fn now() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-fn of<'a>(units: &'a [Unit], name: &'a str) -> impl Iterator<Item = &'a Unit> {
+fn of<'a>(spans: &'a [Span], name: &'a str) -> impl Iterator<Item = &'a Span> {
     let prefix = format!("/{name}/");
-    units.iter().filter(move |unit| unit.path.starts_with(&prefix))
+    spans.iter().filter(move |span| span.path.starts_with(&prefix))
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
     let mut sent = Vec::new();
     let mut times = Vec::new();
     for (name, step) in steps {
-        // Replaced at once, so that no half of a number is read.
+        // Replaced atomically, so that no partial number is read.
         let fresh = dir.path().join("fresh");
         std::fs::write(&fresh, step.to_string()).expect("a file");
         std::fs::rename(&fresh, &ahead).expect("a file");
@@ -67,15 +67,15 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
     let file = agent.transactions.clone();
     let ended = agent.stop();
 
-    let units = units::read(&file);
+    let spans = spans::read(&file);
     let plans: Vec<_> = sent.into_iter().flatten().collect();
-    let judged = faults::judge(&plans, &units);
+    let judged = faults::judge(&plans, &spans);
     judged.covered(lost);
     for (name, step, begin, end) in times {
-        for unit in of(&units, name) {
-            let start = unit.start_ns as f64 / 1e9 - step;
-            assert!(start > begin - 0.01 && start < end + 0.01, "{name}: {start} in {begin}..{end}: {unit:?}");
-            assert!((0.0..5.0).contains(&unit.duration_s), "{unit:?}");
+        for span in of(&spans, name) {
+            let start = span.start_ns as f64 / 1e9 - step;
+            assert!(start > begin - 0.01 && start < end + 0.01, "{name}: {start} in {begin}..{end}: {span:?}");
+            assert!((0.0..5.0).contains(&span.duration_s), "{span:?}");
         }
     }
     assert_eq!(ended.said.matches("the wall clock was set").count(), 3, "{}", ended.said);
@@ -84,11 +84,11 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
     figures.judged(&judged, lost).growth(before, after).attached(bpf::left(&held)).finish();
 }
 
-/// A recording knows of the steps: its replay gives the same file.
+/// A recording contains the clock steps: its replay gives the same file.
 fn same_by_replay(dir: &Path, recording: &str, live: &Path) {
     let again = dir.join("again.ndjson");
     let outcome = agent::command(&["replay", recording, "--transactions", again.to_str().expect("a path")]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    let read = |path: &Path| std::fs::read_to_string(path).expect("units");
+    let read = |path: &Path| std::fs::read_to_string(path).expect("spans");
     assert!(read(&again) == read(live), "the replay differs");
 }

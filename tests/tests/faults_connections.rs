@@ -1,4 +1,4 @@
-//! Very many connections, open and idle, half of them from before the agent; and traffic among them.
+//! Fault: very many connections, open and idle, half of them older than the agent; with traffic among them.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,14 +11,14 @@ use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::{Server, compile};
-use tracer_tests::{begin, bpf, say, scale, scratch, stat, units};
+use tracer_tests::{begin, bpf, say, scale, scratch, spans, stat};
 
-/// Most connections to one server: it has a descriptor for each, and one address has only so many ports.
+/// Most connections to one server: each needs a descriptor, and one address has only so many ports.
 const EACH: usize = 14_000;
 /// Longest a step on all connections may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A program that holds connections, each of which it can ask one request of.
+/// A program that holds connections and can send one request on each.
 struct Holder {
     process: Process,
     name: String,
@@ -34,7 +34,7 @@ impl Holder {
         Self { process, name, count }
     }
 
-    /// Asks on every connection; how many failed.
+    /// Sends a request on every connection; returns how many failed.
     fn ask(&mut self) -> u64 {
         self.process.signal(libc::SIGUSR1);
         let line = self.process.line("ASKED0", PATIENCE);
@@ -42,14 +42,14 @@ impl Holder {
         failed.unwrap_or_else(|| panic!("{line}"))
     }
 
-    /// What it asks, one plan for each connection.
+    /// Its requests, one plan per connection.
     fn plans(&self) -> Vec<Vec<Request>> {
         (0..self.count).map(|c| vec![Request::get(format!("/{}/c{c}", self.name))]).collect()
     }
 }
 
 fn level(agent: &Agent, what: &str) -> f64 {
-    agent.metrics().sum("tracer_fill_entries", &[("what", what)])
+    agent.metrics().sum("tracer_table_entries", &[("what", what)])
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     let count: usize = holders.iter().map(|holder| holder.count).sum();
     let before = Vitals::of(agent.process().pid());
 
-    // Traffic among the idle ones, then every one of them speaks.
+    // Traffic among the idle ones, then a request on every one of them.
     let among = faults::plans("among", 16, 200);
     let loaded = load::run(address, among.clone());
     faults::reported(&agent, &among);
@@ -96,13 +96,13 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     faults::caught_up(&agent);
     let (full, followed) = (Vitals::of(agent.process().pid()), level(&agent, "connections"));
 
-    // All end at once.
+    // All close at once.
     let plans: Vec<_> = among.into_iter().chain(holders.iter().flat_map(Holder::plans)).collect();
     drop(holders);
-    // Each is let go when its close is reported. Where the ring was full and closes were lost, that is counted, and those
-    // go when nothing was heard of them for five minutes.
-    // Connections that others on this machine open are announced, too, and kept for ten seconds. Of what else there is
-    // (sockets of others that have no port) a two-hundredth is let pass.
+    // The agent frees each connection when its close is reported. If the ring was full and closes were lost, it counts
+    // them, and frees those connections after five minutes of silence. It also announces connections of other programs
+    // on this machine, and keeps them for ten seconds. Of the rest (other programs' sockets without a port) a
+    // two-hundredth is tolerated.
     let other = (2.0 * count as f64 / 200.0).max(100.0);
     let end = Instant::now() + PATIENCE;
     let mut opened = VecDeque::new();
@@ -113,12 +113,12 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
         }
         let others = opened.back().map_or(0, |(_, now)| now - opened[0].1) as f64;
         let metrics = agent.metrics();
-        let kept = metrics.sum("tracer_fill_entries", &[("what", "connections")]);
+        let kept = metrics.sum("tracer_table_entries", &[("what", "connections")]);
         let lost = metrics.sum("tracer_events_lost_total", &[("reason", "ring_full_connection")]);
         if kept <= other + lost + others {
             break kept;
         }
-        let what = ["connections_closing", "units"].map(|what| metrics.sum("tracer_fill_entries", &[("what", what)]));
+        let what = ["connections_closing", "spans"].map(|what| metrics.sum("tracer_table_entries", &[("what", what)]));
         assert!(Instant::now() < end, "{kept} connections are kept, {what:?}; lost {:?}", metrics.lost());
         std::thread::sleep(Duration::from_millis(100));
     };
@@ -130,9 +130,9 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     let file = agent.transactions.clone();
     agent.stop();
 
-    let units = units::read(&file);
+    let spans = spans::read(&file);
     let plans: Vec<_> = plans.into_iter().chain(again).collect();
-    let (judged, lost) = (faults::judge(&plans, &units), faults::operations_lost(&metrics));
+    let (judged, lost) = (faults::judge(&plans, &spans), faults::operations_lost(&metrics));
     let evicted = faults::evicted(&metrics);
     say(&format!(
         "connections: {} held, {followed} ends followed, {evicted} let go for others; {} of {} ends right, {lost} \
@@ -148,10 +148,10 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
     figures.judged(&judged, lost).growth(before, after).attached(bpf::left(&held));
     figures.note(format!("{followed} ends followed, {evicted} let go for others, {:.0} MB with all", full.rss / 1e6));
     figures.finish();
-    // An end of which nothing arrived is one of the operations counted as lost.
+    // An end without any reported event is one of the operations counted as lost.
     let known = followed + evicted + lost;
     assert!(known >= 2.0 * count as f64, "{followed} followed, {evicted} let go, {lost} lost of {}", 2 * count);
-    // A kilobyte an end, and what a table of them leaves behind.
+    // A kilobyte per end, and the table's remaining capacity.
     assert!(full.rss - before.rss < 32e6 + 2.0 * count as f64 * 2048.0, "{before:?} {full:?}");
     assert!(after.fds <= before.fds + 4, "{before:?} {after:?}");
 }

@@ -1,5 +1,5 @@
-//! A full disk: what is written stays readable, what is not is counted, tracing goes on. And one that stalls: tracing goes
-//! on, and what was to be written is, once it moves.
+//! Faults: a full disk: written data stays readable, unwritten data is counted, tracing goes on. And a stalled disk:
+//! tracing goes on, and pending data is written once the disk recovers.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::faults::{self, Figures};
-use tracer_tests::units::Tail;
+use tracer_tests::spans::Tail;
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, bpf, load, say, scratch, units, wait};
+use tracer_tests::{begin, bpf, load, say, scratch, spans, wait};
 
 /// A disk of its own in memory; unmounted when dropped.
 struct Disk(PathBuf);
@@ -46,8 +46,8 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let server = Server::c("origin", dir.path());
     let port = server.address.port().to_string();
     let disk = Disk::new(dir.path(), faults::size(1 << 20, 16 << 20));
-    let (file, recording) = (disk.0.join("units.ndjson"), disk.0.join("recording"));
-    // Something that can be removed later, to make room.
+    let (file, recording) = (disk.0.join("spans.ndjson"), disk.0.join("recording"));
+    // A file to remove later, to free space.
     let ballast = disk.0.join("ballast");
     std::fs::write(&ballast, vec![7; 128 * 1024]).expect("ballast");
     let path = recording.to_str().expect("a path").to_owned();
@@ -59,13 +59,13 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let plans = faults::plans("full", 8, faults::size(500, 8000));
     let loaded = load::run(server.address, plans.clone());
     let sent: usize = plans.iter().map(Vec::len).sum();
-    let written = wait("every unit to be written or counted", Duration::from_secs(30), || {
-        let written = Tail::new(&file).read().iter().filter(|unit| unit.path.starts_with("/full/")).count();
-        let counted = not_written(&agent, "units_not_written");
-        // The agent also traces what this test asks of others; the port keeps that out.
+    let written = wait("every span to be written or counted", Duration::from_secs(30), || {
+        let written = Tail::new(&file).read().iter().filter(|span| span.path.starts_with("/full/")).count();
+        let counted = not_written(&agent, "spans_not_written");
+        // The port keeps out this test's own requests, which the agent also traces.
         ((written as f64 + counted) >= 2.0 * sent as f64).then_some(written)
     });
-    let counted = not_written(&agent, "units_not_written");
+    let counted = not_written(&agent, "spans_not_written");
     let lost = faults::operations_lost(&agent.metrics());
     let records = not_written(&agent, "records_not_written");
     assert!(
@@ -81,39 +81,39 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let traced: u64 = classes["classes"].as_array().expect("classes").iter().filter_map(|c| c["count"].as_u64()).sum();
     assert_eq!(traced, 2 * sent as u64, "tracing went on: {classes}");
 
-    // There is room again: units are written again, and what is in the file are whole lines throughout.
+    // With space again, the agent writes spans again, and the file contains only whole lines.
     std::fs::remove_file(&ballast).expect("ballast");
     let again = faults::plans("room", 2, 20);
     let mut rounds = 0;
-    wait("units to be written again", Duration::from_secs(20), || {
+    wait("spans to be written again", Duration::from_secs(20), || {
         load::run(server.address, again.clone());
         rounds += 1;
         std::thread::sleep(Duration::from_millis(1200));
-        Tail::new(&file).read().iter().any(|unit| unit.path.starts_with("/room/")).then_some(())
+        Tail::new(&file).read().iter().any(|span| span.path.starts_with("/room/")).then_some(())
     });
     let after = Vitals::of(agent.process().pid());
     let ended = agent.end(libc::SIGTERM);
-    // A recording that is not whole is worth a word at the end.
+    // An incomplete recording is reported at the end.
     assert_eq!(ended.status.code(), Some(1), "{}", ended.said);
-    for said in ["units.ndjson", "recording has stopped", "units are written again"] {
+    for said in ["spans.ndjson", "recording has stopped", "spans are written again"] {
         assert!(ended.said.contains(said), "{said}:\n{}", ended.said);
     }
-    let units = units::read(&file);
-    // What was recorded before the disk was full can be replayed, and its end is named.
+    let spans = spans::read(&file);
+    // The part recorded before the disk was full can be replayed, and the replay names its end.
     let replayed = agent::command(&["replay", &path]);
     assert_eq!(replayed.code, Some(1), "{replayed:?}");
     assert!(replayed.err.contains("cut off") && replayed.out.contains("GET /full"), "{replayed:?}");
     say(&format!(
-        "disk full: {written} units written, {counted} counted, {records} records counted; with room again {} units in \
+        "disk full: {written} spans written, {counted} counted, {records} records counted; with room again {} spans in \
          the file after {rounds} rounds",
-        units.len()
+        spans.len()
     ));
     let mut figures = Figures::of("disk full", format!("{} KiB", faults::size(1024, 16384)));
     figures.loaded(&loaded).growth(before, after).attached(bpf::left(&held));
-    figures.note(format!("{written} units written, {counted} counted as not written, {lost} operations lost")).finish();
+    figures.note(format!("{written} spans written, {counted} counted as not written, {lost} operations lost")).finish();
 }
 
-/// A pipe that nobody reads takes some and then nothing, as a disk that stalls does.
+/// A pipe without a reader takes some bytes and then none, like a stalled disk.
 #[test]
 fn a_disk_that_stalls_holds_up_nothing() {
     let Some(_turn) = begin("faults_disk", &["cc", "mkfifo"]) else { return };
@@ -121,11 +121,11 @@ fn a_disk_that_stalls_holds_up_nothing() {
     let server = Server::c("origin", dir.path());
     let port = server.address.port().to_string();
     let config = dir.path().join("tracer.toml");
-    // A pipeline that waited would be found out within this time.
+    // A blocked pipeline would trip the watchdog within this time.
     std::fs::write(&config, "[watchdog]\nstall = \"2s\"\n").expect("a configuration");
-    let file = dir.path().join("units.ndjson");
+    let file = dir.path().join("spans.ndjson");
     assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
-    // Without O_NONBLOCK it would wait for a writer.
+    // Without O_NONBLOCK the open would wait for a writer.
     let pipe = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&file).expect("a pipe");
     let arguments = ["--hertz", "0", "--port", &port, "--config", config.to_str().expect("a path")];
     let mut agent = Agent::launch_writing("agent", dir.path(), &file, &arguments, |_| ()).ready();
@@ -138,17 +138,17 @@ fn a_disk_that_stalls_holds_up_nothing() {
         classes["classes"].as_array().expect("classes").iter().filter_map(|class| class["count"].as_u64()).sum()
     };
     wait("every request to be traced", Duration::from_secs(30), || (traced(&agent) >= 2 * sent as u64).then_some(()));
-    let waiting = |agent: &Agent| agent.metrics().sum("tracer_fill_entries", &[("what", "file_bytes")]);
+    let waiting = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("what", "file_bytes")]);
     let waits =
-        wait("units to wait", Duration::from_secs(10), || Some(waiting(&agent)).filter(|bytes| *bytes > 100_000.0));
-    // Longer than a pipeline may stand still.
+        wait("spans to wait", Duration::from_secs(10), || Some(waiting(&agent)).filter(|bytes| *bytes > 100_000.0));
+    // Longer than the watchdog lets a pipeline stall.
     std::thread::sleep(Duration::from_secs(3));
     load::run(server.address, faults::plans("meanwhile", 2, 20));
     wait("more to be traced", Duration::from_secs(10), || (traced(&agent) >= 2 * sent as u64 + 80).then_some(()));
-    assert!(not_written(&agent, "units_not_written") < 0.5, "all of it has room");
+    assert!(not_written(&agent, "spans_not_written") < 0.5, "all of it has room");
 
-    // It moves again.
-    // SAFETY: a descriptor of this test's; it blocks from here on.
+    // The pipe moves again.
+    // SAFETY: this test's own descriptor; it blocks from here on.
     assert_eq!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&pipe), libc::F_SETFL, 0) }, 0);
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(pipe).lines().map_while(Result::ok);
@@ -159,6 +159,6 @@ fn a_disk_that_stalls_holds_up_nothing() {
     let ended = agent.end(libc::SIGTERM);
     assert!(ended.status.success(), "{}", ended.said);
     let read = reader.join().expect("a reader");
-    assert_eq!(read, 2 * sent + 80, "every unit is in the file");
-    say(&format!("disk stalled: {waits} bytes waited, {read} units written"));
+    assert_eq!(read, 2 * sent + 80, "every span is in the file");
+    say(&format!("disk stalled: {waits} bytes waited, {read} spans written"));
 }

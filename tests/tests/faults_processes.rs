@@ -1,4 +1,5 @@
-//! Processes that live for some hundred microseconds, as many as the machine can make, and ends that nobody reports.
+//! Fault: processes that live for some hundred microseconds, as many as the machine can make, and thread ends that go
+//! unreported.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,13 +11,13 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::process::Process;
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::{Server, compile};
-use tracer_tests::{begin, bpf, say, scale, scratch, units, wait};
+use tracer_tests::{begin, bpf, say, scale, scratch, spans, wait};
 
 fn level(metrics: &Metrics, what: &str) -> f64 {
-    metrics.sum("tracer_fill_entries", &[("what", what)])
+    metrics.sum("tracer_table_entries", &[("what", what)])
 }
 
-/// Starts `spawn`, waits for its end and gives how many it made.
+/// Starts `spawn`, waits for its end and returns how many processes it made.
 fn spawn(program: &std::path::Path, dir: &std::path::Path, seconds: u64) -> f64 {
     let mut process = Process::start(
         "spawn",
@@ -41,7 +42,7 @@ fn ten_thousand_processes_a_second_add_up() {
     std::thread::sleep(Duration::from_secs(2));
     let (first, before) = (agent.metrics(), Vitals::of(agent.process().pid()));
 
-    // Requests beside them: a thousand or so a second.
+    // Requests beside them: about a thousand per second.
     let plans: Vec<_> = faults::plans("among", 4, (seconds as f64 * 200.0 * scale()) as u64)
         .into_iter()
         .map(|plan| plan.into_iter().map(|one| load::Request { pause: Duration::from_millis(4), ..one }).collect())
@@ -56,7 +57,7 @@ fn ten_thousand_processes_a_second_add_up() {
     let loaded = load.join().expect("load");
     faults::caught_up(&agent);
     let peak = level(&agent.metrics(), "threads");
-    // Everybody's last record has come; a thread that was heard of once is let go when it ends.
+    // Once every last record has arrived: a known thread leaves the table when it ends.
     let threads = wait("the table of threads to drain", Duration::from_secs(60), || {
         let now = level(&agent.metrics(), "threads");
         (now < level(&first, "threads") + 100.0).then_some(now)
@@ -80,13 +81,13 @@ fn ten_thousand_processes_a_second_add_up() {
          {threads} afterwards; lost {:?}, {thread_records} records of threads",
         last.lost()
     ));
-    let judged = faults::judge(&plans, &units::read(&file));
+    let judged = faults::judge(&plans, &spans::read(&file));
     let mut figures = Figures::of("short processes", format!("{rate:.0}/s for {seconds} s"));
     figures.loaded(&loaded).judged(&judged, lost).growth(before, after).attached(bpf::left(&held));
     figures.note(format!("capture ratio {ratio:.4}")).finish();
     judged.covered(lost);
     assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
-    // Symbol tables of some programs are open at a time.
+    // Symbol tables of some programs are open at any time.
     assert!(after.rss - before.rss < 96e6 && after.fds <= before.fds + 64, "{before:?} {after:?}");
     assert!(rate > 500.0 * scale(), "{rate} a second are no storm");
 }
@@ -100,7 +101,7 @@ fn ends_that_nobody_reported_are_found_out() {
     let held = bpf::held(agent.process().pid());
     let before = Vitals::of(agent.process().pid());
     let idle = level(&agent.metrics(), "threads");
-    // The server has a thread for each connection; each is heard of.
+    // The server has a thread per connection; the agent learns of each.
     let connections: Vec<_> = (0..faults::size(1000, 4000))
         .map(|_| {
             let mut connection = tracer_tests::http::Connection::open(server.address).expect("a connection");
@@ -119,7 +120,7 @@ fn ends_that_nobody_reported_are_found_out() {
     let failed = loop {
         let (good, bad) = load::until(server.address, 16, &["/fill"], Instant::now() + Duration::from_secs(2));
         sent += good + bad;
-        // Some eight requests fill a kilobyte of the ring's eight megabytes many times over.
+        // Some eight requests fill a kilobyte, so these fill the ring's eight megabytes many times over.
         if sent > 60_000 || bad > 0 || Instant::now() > end {
             break bad;
         }
@@ -133,12 +134,12 @@ fn ends_that_nobody_reported_are_found_out() {
     let lost = agent.metrics().sum("tracer_events_lost_total", &[("reason", "ring_full_thread")]);
     let kept = level(&agent.metrics(), "threads");
     assert!(lost >= count as f64 / 2.0, "{lost} records of threads were lost: nothing was tested");
-    // Other programs of this machine come and go meanwhile; they are few.
+    // A few other programs of this machine start and end meanwhile.
     let most = count as f64 * 0.8;
     assert!(kept >= idle + most, "{kept} kept, {idle} before: nothing was tested");
     let found = wait("the threads to be found gone", Duration::from_secs(60), || {
         let metrics = agent.metrics();
-        let found = metrics.sum("tracer_events_lost_total", &[("reason", "thread_ends_unreported")]);
+        let found = metrics.sum("tracer_attribution_gaps_total", &[("reason", "thread_ends_unreported")]);
         (level(&metrics, "threads") <= kept - most && found >= most).then_some(found)
     });
     let after = Vitals::of(agent.process().pid());

@@ -1,4 +1,4 @@
-//! What the agent asks for is refused: memory, file descriptors, storage in the kernel.
+//! Faults: the agent is refused memory, file descriptors, or storage in the kernel.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use tracer_tests::agent::Agent;
 use tracer_tests::cgroup::MemoryGroup;
 use tracer_tests::faults::{self, Figures};
-use tracer_tests::units::Tail;
+use tracer_tests::spans::Tail;
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, bpf, http, load, say, scratch, units, wait};
+use tracer_tests::{begin, bpf, http, load, say, scratch, spans, wait};
 
-/// Lets `command` open at most so many files, for good.
+/// Permanently limits `command` to this many open files.
 fn with_files(command: &mut Command, files: u64) {
     let limit = libc::rlimit { rlim_cur: files, rlim_max: files };
-    // SAFETY: a plain system call between fork and exec; it reads a structure that was copied there.
+    // SAFETY: a plain system call between fork and exec; it reads a structure copied there.
     unsafe {
         command.pre_exec(move || {
             if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 {
@@ -33,7 +33,7 @@ fn the_kernel_kills_the_agent_for_its_memory() {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let port = server.address.port().to_string();
-    // More than a start takes; then less than it has, as when a host runs out.
+    // Enough for a start; then less than the agent has, as when a host runs out.
     let group = MemoryGroup::new(400 << 20);
     let group = match group {
         Ok(group) => group,
@@ -62,7 +62,7 @@ fn the_kernel_kills_the_agent_for_its_memory() {
     let address = server.address;
     let load = std::thread::spawn(move || load::until(address, 8, &["/a", "/b/d100"], stop));
     std::thread::sleep(Duration::from_secs(1));
-    // What it cannot give back is more than what it may have.
+    // The agent holds more than the new limit and cannot give it back.
     let at = Vitals::of(pid);
     group.limit(8 << 20);
     let status = wait("the kernel to kill the agent", Duration::from_secs(30), || agent.process().ended());
@@ -77,9 +77,9 @@ fn the_kernel_kills_the_agent_for_its_memory() {
     figures.traced(good + bad, bad).attached(left);
     let file = agent.transactions.clone();
     drop(agent);
-    // It was killed in the middle of anything: the last line may be cut, no other.
+    // The kill may cut the last line, but no other.
     let written = Tail::new(&file).read().len();
-    figures.note(format!("{written} units in its file, readable")).finish();
+    figures.note(format!("{written} spans in its file, readable")).finish();
     assert!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(libc::SIGKILL) && group.killed() > 0);
 }
 
@@ -90,7 +90,7 @@ fn file_descriptors_run_out() {
     let server = Server::c("origin", dir.path());
     let port = server.address.port().to_string();
     let mut figures = Figures::of("file descriptors exhausted", "limit 10 to 120, 200 silent readers");
-    // Too few to start: said, and nothing left.
+    // Too few to start: reported, and nothing left behind.
     let mut refused = 0;
     let mut enough = None;
     for files in (10..=400).step_by(10) {
@@ -118,7 +118,7 @@ fn file_descriptors_run_out() {
     }
     let (files, mut agent, held) = enough.expect("400 are enough");
     assert!(refused > 0, "{files} are enough already");
-    // Just enough, and many who want one: tracing goes on, and names are known.
+    // Just enough, and many competing readers: tracing goes on, and names are known.
     let before = Vitals::of(agent.process().pid());
     let silent: Vec<_> = (0..200)
         .filter_map(|_| std::net::TcpStream::connect_timeout(&agent.listen, Duration::from_millis(200)).ok())
@@ -135,11 +135,11 @@ fn file_descriptors_run_out() {
     let after = Vitals::of(agent.process().pid());
     let file = agent.transactions.clone();
     agent.stop();
-    let units = units::read(&file);
-    let judged = faults::judge(&plans, &units);
+    let spans = spans::read(&file);
+    let judged = faults::judge(&plans, &spans);
     judged.covered(lost);
-    let named = units.iter().filter(|unit| unit.server).all(|unit| unit.service == "origin");
-    assert!(named, "its service could not be read: {:?}", units.iter().find(|unit| unit.server));
+    let named = spans.iter().filter(|span| span.server).all(|span| span.service == "origin");
+    assert!(named, "its service could not be read: {:?}", spans.iter().find(|span| span.server));
     say(&format!(
         "descriptors: {refused} limits refused, {files} enough with {count} silent readers: {} open",
         during.fds
@@ -148,7 +148,7 @@ fn file_descriptors_run_out() {
     figures.note(format!("refused with a message below {files}")).finish();
 }
 
-/// Sets up a network of this thread's own in which the kernel has no memory for what belongs to sockets.
+/// Moves this thread into a network namespace in which the kernel has no memory for socket data.
 fn enter_poor_network() {
     // SAFETY: a plain system call that concerns this thread alone.
     let done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -157,7 +157,7 @@ fn enter_poor_network() {
     assert!(up.success());
 }
 
-/// Memory that the network of this thread allows for what belongs to a socket, bytes.
+/// Memory that this thread's network namespace allows for a socket's auxiliary data, bytes.
 const OPTION_MEMORY: &str = "/proc/sys/net/core/optmem_max";
 
 fn option_memory(bytes: u32) {
@@ -176,7 +176,7 @@ fn storage_refused_by_the_kernel_is_counted() {
     let poor = faults::plans("poor", 4, 50);
     let rich = faults::plans("rich", 4, 50);
     let (path, plans) = (dir.path().to_owned(), (poor.clone(), rich.clone()));
-    // The thread, and what it starts, live in the network it makes; the machine's own is not touched.
+    // The thread and its children live in its own namespace; the machine's stays untouched.
     let worker = std::thread::spawn(move || {
         enter_poor_network();
         let server = Server::start("origin", &path, &mut Command::new(program));
@@ -194,14 +194,14 @@ fn storage_refused_by_the_kernel_is_counted() {
     let after = Vitals::of(agent.process().pid());
     let file = agent.transactions.clone();
     agent.stop();
-    let units = units::read(&file);
-    let judged = faults::judge(&poor, &units);
+    let spans = spans::read(&file);
+    let judged = faults::judge(&poor, &spans);
     say(&format!("storage: {refused} refusals counted, {} ends missing", judged.missing()));
     judged.covered(refused);
     assert_eq!(judged.missing(), 2 * judged.sent, "storage was to be had: nothing was tested: {judged:?}");
-    // One for each operation and each state of a connection the kernel would have kept, and one for each arrival.
+    // One per operation and per connection state that the kernel would have stored, and one per arrival.
     assert!(refused <= 8.0 * judged.sent as f64, "{refused} refusals of {} requests", judged.sent);
-    faults::judge(&rich, &units).whole();
+    faults::judge(&rich, &spans).whole();
     let mut figures = Figures::of("kernel refuses socket storage", "a network without option memory");
     figures.loaded(&first).loaded(&second).judged(&judged, refused).growth(before, after);
     figures.attached(bpf::left(&held)).note("right again once there is memory").finish();

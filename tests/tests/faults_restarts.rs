@@ -1,5 +1,5 @@
-//! Agents come and go: killed at any moment, restarted again and again, two at once. Whoever is traced does not notice,
-//! and nothing stays attached.
+//! Faults: agents killed at any moment, restarted again and again, two at once. Traced programs do not notice, and
+//! nothing stays attached.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use tracer_tests::agent::Agent;
 use tracer_tests::faults::{self, Figures};
 use tracer_tests::load::Request;
-use tracer_tests::units::Tail;
+use tracer_tests::spans::Tail;
 use tracer_tests::vitals::{self, Vitals};
 use tracer_tests::workload::Server;
-use tracer_tests::{Numbers, begin, bpf, load, say, scratch, units};
+use tracer_tests::{Numbers, begin, bpf, load, say, scratch, spans};
 
-/// Asks a server until told to stop.
+/// Sends requests to a server until stopped.
 struct Load {
     over: Arc<AtomicBool>,
     thread: JoinHandle<(u64, u64)>,
@@ -29,7 +29,7 @@ impl Load {
         let thread = std::thread::spawn(move || {
             let (mut good, mut bad) = (0, 0);
             while !end.load(Ordering::Relaxed) {
-                // Some two thousand a second: every agent writes each of them down.
+                // Some two thousand per second: every agent writes each of them to its file.
                 let plans = faults::plans("load", 8, 50).into_iter().map(|plan| {
                     plan.into_iter().map(|one| Request { pause: Duration::from_millis(4), ..one }).collect()
                 });
@@ -54,7 +54,7 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let load = Load::start(server.address);
-    // How long a start takes here decides when to kill.
+    // The start-up time on this machine determines when to kill.
     let begun = Instant::now();
     let agent = Agent::start_named("first", dir.path(), &[]);
     let ready = begun.elapsed();
@@ -66,10 +66,10 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
     let (mut starting, mut written) = (0, 0);
     for round in 0..rounds {
         let mut agent = Agent::launch(&format!("killed-{round}"), dir.path(), &[]);
-        // From the first instruction to well after it is ready.
+        // From the first instruction to well after readiness.
         std::thread::sleep(Duration::from_micros(numbers.below(ready.as_micros() as u64 * 3)));
         let pid = agent.process().pid();
-        // Held still, what it has does not change between the look and the end.
+        // Stopped, so that its objects do not change between the inspection and the kill.
         agent.process().signal(libc::SIGSTOP);
         all.extend(bpf::held(pid));
         starting += usize::from(!agent.said().contains("console, metrics and API"));
@@ -77,7 +77,7 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
         let ended = agent.end(libc::SIGKILL);
         assert!(!ended.said.contains("panicked"), "{}", ended.said);
         if file.exists() {
-            // It was killed in the middle of anything: the last line may be cut, no other.
+            // The kill may cut the last line, but no other.
             written += Tail::new(&file).read().len();
         }
     }
@@ -87,7 +87,7 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
     let (good, bad) = load.end();
     say(&format!(
         "killed: {rounds} agents, {starting} of them while they started ({ready:?}), {} programs, maps and links seen, \
-         {left} left; {written} units in their files",
+         {left} left; {written} spans in their files",
         all.len()
     ));
     let mut figures =
@@ -109,7 +109,7 @@ fn agents_are_restarted_under_load() {
     for round in 0..rounds {
         let mut agent = Agent::start_named(&format!("agent-{round}"), dir.path(), &[]);
         all.extend(bpf::held(agent.process().pid()));
-        // Each sees all of what is sent while it is there.
+        // Each agent sees all requests sent while it runs.
         let plans = faults::plans(&format!("round{round}"), 2, 25);
         let loaded = load::run(server.address, plans.clone());
         (sent, failed) = (sent + loaded.answers.len() as u64, failed + loaded.broken().len() as u64);
@@ -118,7 +118,7 @@ fn agents_are_restarted_under_load() {
         found.push(Vitals::of(agent.process().pid()));
         let file = agent.transactions.clone();
         drop(agent.stop());
-        let one = faults::judge(&plans, &units::read(&file));
+        let one = faults::judge(&plans, &spans::read(&file));
         one.covered(now);
         lost += now;
         judged.sent += one.sent;
@@ -137,8 +137,8 @@ fn agents_are_restarted_under_load() {
     ));
     let mut figures = Figures::of("restarted under load", format!("{rounds} times"));
     figures.traced(sent + good + bad, failed + bad).judged(&judged, lost).attached(left).growth(first, last).finish();
-    // Later ones are as earlier ones were: what agents leave behind would show in the kernel, or here. How much memory
-    // one has when it is looked at depends on which symbol tables it is just reading.
+    // Later agents are like earlier ones: leftovers would show in the kernel, or here. An agent's memory at inspection
+    // depends on which symbol tables it is just reading.
     vitals::flat(&found, 16e6, 4);
 }
 
@@ -162,12 +162,12 @@ fn two_agents_at_once_see_the_same() {
     let mut seen = Vec::new();
     for mut agent in agents {
         let mut tail = Tail::new(&agent.transactions);
-        tail.until(wanted, Duration::from_secs(20), |unit| unit.path.starts_with("/both/"));
+        tail.until(wanted, Duration::from_secs(20), |span| span.path.starts_with("/both/"));
         let lost = faults::operations_lost(&agent.metrics());
         let vitals = Vitals::of(agent.process().pid());
         let file = agent.transactions.clone();
         agent.stop();
-        let judged = faults::judge(&plans, &units::read(&file));
+        let judged = faults::judge(&plans, &spans::read(&file));
         judged.covered(lost);
         seen.push((judged, lost, vitals));
     }

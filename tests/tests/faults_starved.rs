@@ -1,5 +1,5 @@
-//! The agent does not get to run: it is stopped, or every core is busy with what goes first. Operations are lost then,
-//! and counted; requests are conserved, none is reported wrongly, and afterwards everything is as it was.
+//! Faults: the agent does not run: it is stopped, or higher-priority work keeps every core busy. Operations are lost
+//! then, and counted; requests are conserved, none is reported wrongly, and afterwards everything works as before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use tracer_tests::faults::{self, Figures, Judged};
 use tracer_tests::load::{self, Loaded, Request};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, bpf, metrics, say, scale, scratch, units};
+use tracer_tests::{begin, bpf, metrics, say, scale, scratch, spans};
 
 /// Connections of the load.
 const CONNECTIONS: u64 = 16;
-/// Ends of connections: each end reports once that the other said no more.
+/// Ends of connections: each end reports the other's end of stream once.
 const ENDS: usize = 2 * CONNECTIONS as usize;
 
-/// What a case found.
+/// Results of a case.
 struct Found {
     loaded: Loaded,
     judged: Judged,
@@ -26,7 +26,7 @@ struct Found {
     left: usize,
 }
 
-/// Loads a traced server while `fault` happens to the agent, then once more without it. The first load goes on for as
+/// Loads a traced server while `fault` happens to the agent, then once more without it. The first load continues for as
 /// long as the fault does.
 fn under(name: &str, fault: impl FnOnce(&mut Agent)) -> Found {
     let dir = scratch();
@@ -69,11 +69,11 @@ fn under(name: &str, fault: impl FnOnce(&mut Agent)) -> Found {
     let vitals = (before, Vitals::of(agent.process().pid()));
     let file = agent.transactions.clone();
     agent.stop();
-    let units = units::read(&file);
-    faults::judge(&after, &units).whole();
-    // Every round has connections of its own.
+    let spans = spans::read(&file);
+    faults::judge(&after, &spans).whole();
+    // Every round uses new connections.
     let ends = ENDS * plans.len() / CONNECTIONS as usize;
-    let (judged, lost) = (faults::judge(&plans, &units), faults::operations_lost(&metrics));
+    let (judged, lost) = (faults::judge(&plans, &spans), faults::operations_lost(&metrics));
     say(&format!(
         "{name}: {} requests, {} ends right, {} unfinished, {} missing, {lost} operations counted as lost; all {:?}",
         judged.sent,
@@ -86,7 +86,7 @@ fn under(name: &str, fault: impl FnOnce(&mut Agent)) -> Found {
     Found { loaded, judged, lost, vitals, left: bpf::left(&held) }
 }
 
-/// Kernels that preempt BPF programs skip some, which says nothing of which; elsewhere both bounds hold.
+/// Kernels that preempt BPF programs skip some, and do not report which; elsewhere both bounds hold.
 fn skipped_or_exact(judged: &Judged, lost: f64, ends: usize, metrics: &metrics::Metrics) {
     if metrics.sum("tracer_events_lost_total", &[("reason", "hook_skipped")]) > 0.0 {
         judged.covered(lost);
@@ -116,7 +116,7 @@ fn an_agent_that_stands_still_loses_events_and_says_so() {
     finish(figures, &found);
 }
 
-/// Gives every thread of a process the policy that runs only where nobody else wants to.
+/// Gives every thread of a process the idle scheduling policy.
 fn make_last(pid: u32) {
     let parameter = libc::sched_param { sched_priority: 0 };
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads").flatten() {
@@ -127,7 +127,7 @@ fn make_last(pid: u32) {
     }
 }
 
-/// Threads that never sleep, three for each core, until `over`.
+/// Threads that never sleep, three per core, until `over`.
 fn hogs(over: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<u64>> {
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     (0..3 * cores)

@@ -1,5 +1,5 @@
-//! uwsgi and SCGI between nginx and uWSGI, over TCP and UNIX sockets: paths, statuses and durations against nginx's access log
-//! and uWSGI's own.
+//! uwsgi and SCGI between nginx and uWSGI, over TCP and UNIX sockets: compares paths, statuses and durations with
+//! nginx's and uWSGI's access logs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::uwsgi::Uwsgi;
 use tracer_tests::{Numbers, begin, figure, say, scale, scratch, secrets, wait};
 
 const CONNECTIONS: usize = 4;
 const EACH: usize = 150;
 const SECRETS: [&str; 4] = ["planted-query", "planted-body", "planted-answer", "planted-note"];
-/// Where requests go: the protocol, and over what.
+/// Destinations of requests: the protocol, and its transport.
 const PLACES: [(&str, &str); 4] = [("ut", "uwsgi"), ("uu", "uwsgi"), ("st", "scgi"), ("su", "scgi")];
-/// What the application does.
+/// Actions of the application.
 const NAMES: [&str; 9] = ["ok", "post", "big", "slow", "parts", "moved", "fail", "silent", "missing"];
 
 fn nginx(dir: &Path, server: &Uwsgi) -> Nginx {
-    // As nginx's own files of parameters have them.
+    // As in nginx's own parameter files.
     let variables = |kind: &str| {
         [
             ("QUERY_STRING", "$query_string"),
@@ -66,7 +66,7 @@ fn plan(connection: usize) -> Vec<Request> {
         .collect()
 }
 
-/// What tells requests apart in logs.
+/// The key of a request in logs.
 type Kind = (String, String, u16);
 
 fn count(kinds: impl Iterator<Item = Kind>) -> BTreeMap<Kind, u64> {
@@ -75,8 +75,8 @@ fn count(kinds: impl Iterator<Item = Kind>) -> BTreeMap<Kind, u64> {
     counts
 }
 
-/// An application that fails before it said anything is a 500 to uWSGI, which closes, and a 502 to nginx: on the wire it is an
-/// answer that did not come.
+/// An application that fails before sending anything is a 500 to uWSGI, which closes, and a 502 to nginx: on the wire
+/// the reply is missing.
 fn kind(method: &str, path: &str, status: u16) -> Kind {
     let status = if path.ends_with("/silent") { 0 } else { status };
     (method.to_owned(), path.to_owned(), status)
@@ -104,19 +104,19 @@ fn requests_are_counted_as_both_logs_do() {
         (served.len() >= wanted && nginx.logged().len() >= wanted).then_some(served)
     });
 
-    let ours = |unit: &Unit| {
-        let place = unit.path.split('/').nth(1).unwrap_or_default();
-        PLACES.contains(&(place, unit.protocol.as_str()))
+    let ours = |span: &Span| {
+        let place = span.path.split('/').nth(1).unwrap_or_default();
+        PLACES.contains(&(place, span.protocol.as_str()))
     };
     let mut tail = Tail::new(&agent.transactions);
     tail.until(wanted * 2, Duration::from_secs(30), ours);
     let lost = agent.metrics().lost();
-    let all = tail.units.clone();
-    let side = |is_server: bool| all.iter().filter(move |unit| ours(unit) && unit.server == is_server);
+    let all = tail.spans.clone();
+    let side = |is_server: bool| all.iter().filter(move |span| ours(span) && span.server == is_server);
     let counted = |is_server| {
-        count(side(is_server).map(|unit| {
-            assert_eq!(unit.outcome == "aborted", unit.path.ends_with("/silent"), "{unit:?}");
-            kind(&unit.method, &unit.path, unit.status.unwrap_or_default())
+        count(side(is_server).map(|span| {
+            assert_eq!(span.outcome == "aborted", span.path.ends_with("/silent"), "{span:?}");
+            kind(&span.method, &span.path, span.status.unwrap_or_default())
         }))
     };
 
@@ -143,22 +143,22 @@ fn requests_are_counted_as_both_logs_do() {
     assert_eq!(found, truth, "served; lost: {lost:?}");
     assert_eq!(called, asked, "called; lost: {lost:?}");
 
-    // Every request was made by somebody, and that is known for certain or by two observations.
-    let linked = side(true).filter(|unit| {
-        let caller = all.iter().find(|call| unit.parent.as_ref() == Some(&call.id));
-        caller.is_some_and(|call| !call.server && call.protocol == unit.protocol && call.path == unit.path)
+    // Every request has a known cause, graded certain or confirmed.
+    let linked = side(true).filter(|span| {
+        let caller = all.iter().find(|call| span.parent.as_ref() == Some(&call.id));
+        caller.is_some_and(|call| !call.server && call.protocol == span.protocol && call.path == span.path)
     });
     let linked = linked.count();
     say(&format!("{linked} of {wanted} requests are linked to the call that nginx made"));
     assert_eq!(linked, wanted);
-    let _ = units::report_parents("calls of nginx, by path", &units::parents(&all, side(false)));
+    let _ = spans::report_parents("calls of nginx, by path", &spans::parents(&all, side(false)));
 
     for (method, path, status) in truth.keys() {
         let same = |line: &&tracer_tests::uwsgi::Served| {
             kind(&line.method, &line.path, line.status) == (method.clone(), path.clone(), *status)
         };
         let logged = median(served.iter().filter(same).map(|line| line.duration_s).collect());
-        let ours = median(side(true).filter(|unit| unit.path == *path).map(|unit| unit.duration_s).collect());
+        let ours = median(side(true).filter(|span| span.path == *path).map(|span| span.duration_s).collect());
         say(&format!("  {path}: {:.3} ms logged, {:.3} ms found (medians)", logged * 1e3, ours * 1e3));
         assert!(
             scale() < 1.0 || (logged - ours).abs() < 0.001 + 0.02 * logged,

@@ -1,4 +1,4 @@
-//! The harness and the workloads without the agent: what the truth tests rely on.
+//! Tests of the harness and the workloads without the agent: the truth tests rely on them.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn the_burning_server_knows_its_cost() {
     for _ in 0..3 {
         assert_eq!(http::get(server.address, "/medium").expect("reply").status, 200);
     }
-    // The books are written after the reply.
+    // The server records its CPU figures after the reply.
     wait("the server's books", Duration::from_secs(10), || {
         let truth: serde_json::Value =
             serde_json::from_slice(&http::get(server.address, "/truth").expect("truth").body).expect("JSON");

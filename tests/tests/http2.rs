@@ -1,4 +1,4 @@
-//! HTTP/2 and gRPC: what is found against what servers and clients say themselves.
+//! HTTP/2 and gRPC: compares the agent's spans with the servers' and clients' own figures.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,30 +11,30 @@ use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::http2::{Nghttpd, Nghttpx, h2load};
 use tracer_tests::metrics::Metrics;
 use tracer_tests::nginx::Nginx;
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, figure, find, peers, say, scale, scratch, wait};
 
-/// How often what happened.
+/// Counts of outcomes.
 type Counts = BTreeMap<String, u64>;
 
 fn add(counts: &mut Counts, what: String) {
     *counts.entry(what).or_default() += 1;
 }
 
-/// An agent for the connections of this port, before others on a CPU: what the ring could not hold because load took
-/// every CPU would be counted, and is not what is looked at here; nor is what it gives up to stay below a ceiling.
+/// An agent for this port's connections, at a higher CPU priority than others: losses from a full ring under saturating
+/// load would be counted, and are not tested here; neither is load shedding below a CPU limit.
 fn start(dir: &Path, port: u16) -> Agent {
     Agent::start(dir, &["--port", &port.to_string(), "--nice=-10", "--max-cpu", "400%"])
 }
 
-/// Waits until `count` units of each side of `port` were written, and gives all of them.
-fn units(agent: &Agent, port: u16, count: usize) -> Vec<Unit> {
+/// Waits until `count` spans per side of `port` are written, and returns all of them.
+fn spans(agent: &Agent, port: u16, count: usize) -> Vec<Span> {
     let mut tail = Tail::new(&agent.transactions);
     for server in [true, false] {
-        tail.until(count, Duration::from_secs(20), |unit| unit.server == server && unit.port == port);
+        tail.until(count, Duration::from_secs(20), |span| span.server == server && span.port == port);
     }
-    tail.units.into_iter().filter(|unit| unit.port == port).collect()
+    tail.spans.into_iter().filter(|span| span.port == port).collect()
 }
 
 /// Files of www: one that fits into a frame, one of several frames, one of many operations.
@@ -79,9 +79,9 @@ fn h2load_counts_what_is_found() {
     let port = server.address.port();
     let agent = start(dir.path(), port);
     let requests = (4_000.0 * scale()) as u64;
-    // Many streams at once, one at a time, and bodies that are longer than what is captured.
+    // Many streams at once, one at a time, and bodies longer than what is captured.
     let mut loaded = [0; 4];
-    // At rates: unhindered, the bodies come as gigabytes a second, and what is lost then is the benchmark's matter.
+    // Rate-limited: unlimited, the bodies come at gigabytes per second, and losses then are the benchmark's subject.
     for (requests, connections, streams, rate, paths) in [
         (requests, 4, 10, 1000, &["/small", "/none"][..]),
         (requests, 4, 1, 1000, &["/small"]),
@@ -93,25 +93,25 @@ fn h2load_counts_what_is_found() {
             *sum += part;
         }
     }
-    let all = units(&agent, port, loaded[0] as usize);
+    let all = spans(&agent, port, loaded[0] as usize);
     let lost = agent.metrics().lost();
     for side in [true, false] {
-        let units = || all.iter().filter(|unit| unit.server == side);
-        let with = |status| units().filter(|unit| unit.status == Some(status)).count() as u64;
-        // A length that is not known makes the sum wrong, which is what it is.
-        let body = units().fold(0, |sum: u64, unit| sum.saturating_add(unit.body));
-        let complete = units().filter(|unit| unit.outcome == "complete").count() as u64;
-        let found = [units().count() as u64, with(200), with(404), body];
+        let spans = || all.iter().filter(|span| span.server == side);
+        let with = |status| spans().filter(|span| span.status == Some(status)).count() as u64;
+        // An unknown length makes the sum wrong, as it should.
+        let body = spans().fold(0, |sum: u64, span| sum.saturating_add(span.body));
+        let complete = spans().filter(|span| span.outcome == "complete").count() as u64;
+        let found = [spans().count() as u64, with(200), with(404), body];
         say(&format!(
             "h2load: {loaded:?} (requests, 200, 404, bytes), server {side}: {found:?}, complete {complete}; lost {lost:?}"
         ));
         assert_eq!(found, loaded, "server: {side}; lost: {lost:?}");
         assert_eq!(complete, loaded[0], "server: {side}; lost: {lost:?}");
     }
-    // Every request has two ends, and they are each other's.
+    // Every request has two ends, linked to each other.
     let callees: std::collections::HashSet<&str> =
-        all.iter().filter(|unit| unit.server).filter_map(|unit| unit.parent.as_deref()).collect();
-    let joined = all.iter().filter(|unit| !unit.server && callees.contains(unit.id.as_str())).count() as u64;
+        all.iter().filter(|span| span.server).filter_map(|span| span.parent.as_deref()).collect();
+    let joined = all.iter().filter(|span| !span.server && callees.contains(span.id.as_str())).count() as u64;
     assert_eq!(joined, loaded[0], "ends that were joined");
     figure("HTTP/2 requests", &format!("{} of {} at both ends", joined, loaded[0]));
     agent.stop();
@@ -157,17 +157,17 @@ fn nginx_logs_what_is_found() {
         let logged = nginx.logged();
         (logged.len() as u64 >= sent).then_some(logged)
     });
-    let all = units(&agent, port, logged.len());
+    let all = spans(&agent, port, logged.len());
     let metrics = agent.metrics();
     let mut expected = Counts::new();
     let mut found = Counts::new();
     for line in &logged {
         add(&mut expected, format!("{} {} {} {}", line.method, line.path(), line.status, line.body));
     }
-    let served = || all.iter().filter(|unit| unit.server);
-    for unit in served() {
-        add(&mut found, format!("{} {} {} {}", unit.method, unit.path, unit.status.unwrap_or(0), unit.body));
-        assert_eq!(unit.outcome, "complete", "{unit:?}");
+    let served = || all.iter().filter(|span| span.server);
+    for span in served() {
+        add(&mut found, format!("{} {} {} {}", span.method, span.path, span.status.unwrap_or(0), span.body));
+        assert_eq!(span.outcome, "complete", "{span:?}");
     }
     check("nginx's access log", &expected, &found, &metrics);
 
@@ -179,7 +179,7 @@ fn nginx_logs_what_is_found() {
     for path in ["/up/", "/slow/", "/p/"] {
         let lines = logged.iter().filter(|line| line.path().starts_with(path));
         let theirs = median(lines.map(|line| line.duration_s).collect());
-        let ours = median(served().filter(|unit| unit.path.starts_with(path)).map(|unit| unit.duration_s).collect());
+        let ours = median(served().filter(|span| span.path.starts_with(path)).map(|span| span.duration_s).collect());
         say(&format!("median duration of {path}: nginx {:.1} ms, found {:.1} ms", theirs * 1e3, ours * 1e3));
         assert!((ours - theirs).abs() <= 0.001 + 0.02 * theirs, "{path}: {ours} {theirs}");
     }
@@ -212,13 +212,13 @@ fn node_in_both_roles() {
     for line in served {
         add(&mut expected, line);
     }
-    let all = units(&agent, port, wanted);
+    let all = spans(&agent, port, wanted);
     let metrics = agent.metrics();
     for side in [true, false] {
         let mut found = Counts::new();
-        for unit in all.iter().filter(|unit| unit.server == side) {
-            let Unit { method, path, body, outcome, .. } = unit;
-            add(&mut found, format!("{method} {path} {} {body} {outcome}", unit.status.unwrap_or(0)));
+        for span in all.iter().filter(|span| span.server == side) {
+            let Span { method, path, body, outcome, .. } = span;
+            add(&mut found, format!("{method} {path} {} {body} {outcome}", span.status.unwrap_or(0)));
         }
         check(if side { "node's server" } else { "node's client" }, &expected, &found, &metrics);
     }
@@ -247,7 +247,8 @@ fn grpc_calls_and_what_came_of_them() {
     let mut expected = Counts::new();
     for line in done.out.lines().filter_map(|line| line.strip_prefix("CALLED ")) {
         let (what, times) = line.rsplit_once(' ').expect("a count");
-        // The deadline passes in the client, which breaks the call off without naming a status; or the server is first.
+        // The deadline passes in the client, which cancels the call without naming a status; or the server notices it
+        // first.
         let (method, code) = what.split_once(' ').expect("a code");
         let code = if code == "DEADLINE_EXCEEDED" { "" } else { code };
         expected.insert(format!("{method} {code}"), times.parse().expect("a number"));
@@ -255,7 +256,7 @@ fn grpc_calls_and_what_came_of_them() {
     let wanted = expected.values().sum::<u64>();
     let broken_off = expected.remove("shop.v1.Cart/Slow ");
     assert_eq!(broken_off, Some(1), "{expected:?}");
-    let all = units(&agent, port, wanted as usize);
+    let all = spans(&agent, port, wanted as usize);
     for (family, service, side) in [
         ("rpc_server_call_duration_seconds_count", "cart", true),
         ("rpc_client_call_duration_seconds_count", "shopper", false),
@@ -279,14 +280,14 @@ fn grpc_calls_and_what_came_of_them() {
         assert_eq!(late.iter().sum::<u64>(), 1, "{found:?}");
         check(if side { "grpcio's server" } else { "grpcio's client" }, &expected, &found, &metrics);
     }
-    let classes = all.iter().filter(|unit| unit.class == "shop.v1.Cart/List").count();
+    let classes = all.iter().filter(|span| span.class == "shop.v1.Cart/List").count();
     assert_eq!(classes as u64, 2 * expected["shop.v1.Cart/List OK"]);
     figure("gRPC calls", &format!("{wanted} of {wanted} at both ends"));
     no_secret(agent);
 }
 
-/// Calls of long messages, one at a time and several at once, are whole at both ends, whatever frames they come in; no name and no
-/// outcome is wrong, and what is missing is counted.
+/// Calls of long messages, one at a time and several at once, are whole at both ends, however they are framed; no name
+/// and no outcome is wrong, and missing calls are counted.
 #[test]
 fn grpc_messages_longer_than_what_is_captured() {
     let Some(_turn) = begin("grpc large", &["python3"]) else { return };
@@ -314,32 +315,32 @@ fn grpc_messages_longer_than_what_is_captured() {
         let names = ["shop.v1.Cart/Up", "shop.v1.Cart/Down"];
         let title = format!("large gRPC calls by {workers} in frames of at most {frame}");
         if workers == 1 {
-            let all = units(&agent, port, 2 * wanted);
+            let all = spans(&agent, port, 2 * wanted);
             for (server, name) in [true, false].into_iter().flat_map(|server| names.map(|name| (server, name))) {
-                let whole = |unit: &&Unit| {
-                    unit.server == server && unit.class == name && unit.outcome == "complete" && unit.error.is_empty()
+                let whole = |span: &&Span| {
+                    span.server == server && span.class == name && span.outcome == "complete" && span.error.is_empty()
                 };
                 let whole = all.iter().filter(whole).count();
                 assert_eq!(whole, wanted, "{title}: {name}, server {server}, lost {:?}", agent.metrics().lost());
             }
             figure(&title, &format!("{} of {} whole at both ends", all.len() / 2, 2 * wanted));
         } else {
-            // Whatever is not whole was counted as missing.
+            // Every incomplete call was counted as missing.
             let mut tail = Tail::new(&agent.transactions);
-            tail.until(1, Duration::from_secs(20), |unit| unit.server);
+            tail.until(1, Duration::from_secs(20), |span| span.server);
             peers::settled(&agent);
             tail.read();
-            let known = |unit: &Unit| names.contains(&unit.class.as_str());
-            for unit in tail.units.iter().filter(|unit| unit.class != "_UNNAMED") {
-                let path = unit.class.strip_prefix("POST /").unwrap_or(&unit.class);
-                assert!(names.contains(&path), "{title}: {unit:?}");
-                let fails = unit.outcome == "complete" && known(unit) && !unit.error.is_empty();
-                assert!(!fails, "{title}: {unit:?}");
+            let known = |span: &Span| names.contains(&span.class.as_str());
+            for span in tail.spans.iter().filter(|span| span.class != "_UNNAMED") {
+                let path = span.class.strip_prefix("POST /").unwrap_or(&span.class);
+                assert!(names.contains(&path), "{title}: {span:?}");
+                let fails = span.outcome == "complete" && known(span) && !span.error.is_empty();
+                assert!(!fails, "{title}: {span:?}");
             }
-            let whole = tail.units.iter().filter(|unit| known(unit) && unit.outcome == "complete").count();
-            let missed = agent.metrics().sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
+            let whole = tail.spans.iter().filter(|span| known(span) && span.outcome == "complete").count();
+            let missed = agent.metrics().sum("tracer_attribution_gaps_total", &[("reason", "parser_gap_bytes")]);
             assert!(whole == 4 * wanted || missed > 0.0, "{title}: {whole} of {}", 4 * wanted);
-            // Where the kernel side lost the thread, that is seen above; it is an exception.
+            // The assertion above covers cases where the kernel side lost track; they must be exceptions.
             assert!(whole * 100 >= 4 * wanted * 95, "{title}: {whole} of {}", 4 * wanted);
             figure(&title, &format!("{whole} of {} ends whole, {missed} bytes not read", 4 * wanted));
         }
@@ -347,13 +348,13 @@ fn grpc_messages_longer_than_what_is_captured() {
     }
 }
 
-/// Looks for what was planted in heads, bodies and reasons in all that the agent says.
+/// Searches all of the agent's output for secrets planted in heads, bodies and reasons.
 fn no_secret(agent: Agent) {
     let targets = ["/", "/metrics", "/service?name=cart", "/api/v1/classes", "/api/v1/transactions?limit=1000"];
     let mut said: Vec<(String, String)> = targets.iter().map(|target| ((*target).into(), agent.text(target))).collect();
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     said.push(("output".into(), agent.stop().said));
-    said.push(("units".into(), std::fs::read_to_string(units).expect("the file of units")));
+    said.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
     for (place, text) in said {
         assert!(text.contains("shop.v1.Cart/Get") || place == "output" || place == "/", "calls show in {place}");
         assert!(!text.to_lowercase().contains("planted"), "something planted shows in {place}");
@@ -385,27 +386,27 @@ fn upgrades_and_proxies() {
     let url = |port: u16, path: &str| format!("http://127.0.0.1:{port}{path}");
     let front = front.address.port();
     for n in 0..20 {
-        // Two requests: the second one is HTTP/2's from its beginning.
+        // Two requests: the second is HTTP/2 from its beginning.
         let (first, second) = (url(front, &format!("/small?{n}")), url(front, "/none"));
         assert_eq!(curl(&["--http2", &first, "-o", "/dev/null", &second]), "2 2002 404");
         assert_eq!(curl(&["--haproxy-protocol", &url(introduced, "/a")]), "1.1 201");
     }
-    let all = units(&agent, introduced, 20);
+    let all = spans(&agent, introduced, 20);
     let found = |port: u16, path: &str, status: u16, body: u64| {
         let fits =
-            |unit: &&Unit| unit.port == port && unit.path == path && unit.status == Some(status) && unit.body == body;
-        let fitting: Vec<&Unit> = all.iter().filter(fits).collect();
-        assert!(fitting.iter().all(|unit| unit.outcome == "complete"), "{fitting:?}");
-        [true, false].map(|side| fitting.iter().filter(|unit| unit.server == side).count())
+            |span: &&Span| span.port == port && span.path == path && span.status == Some(status) && span.body == body;
+        let fitting: Vec<&Span> = all.iter().filter(fits).collect();
+        assert!(fitting.iter().all(|span| span.outcome == "complete"), "{fitting:?}");
+        [true, false].map(|side| fitting.iter().filter(|span| span.server == side).count())
     };
     assert_eq!(found(introduced, "/a", 201, 5), [20, 20], "introduced by PROXY");
     let mut tail = Tail::new(&agent.transactions);
-    tail.until(80, Duration::from_secs(20), |unit| unit.port == front);
-    let all: Vec<Unit> = tail.units;
+    tail.until(80, Duration::from_secs(20), |span| span.port == front);
+    let all: Vec<Span> = tail.spans;
     let found = |path: &str, status: u16| {
-        let fits = |unit: &&Unit| unit.port == front && unit.path == path && unit.status == Some(status);
+        let fits = |span: &&Span| span.port == front && span.path == path && span.status == Some(status);
         [true, false].map(|side| {
-            all.iter().filter(fits).filter(|unit| unit.server == side && unit.outcome == "complete").count()
+            all.iter().filter(fits).filter(|span| span.server == side && span.outcome == "complete").count()
         })
     };
     assert_eq!(found("/small", 200), [20, 20], "upgraded: {:?}", agent.metrics().lost());
@@ -431,35 +432,35 @@ fn joined_in_the_middle() {
         let line = answers.next().expect("an answer").expect("text");
         assert_eq!(line, format!("DONE {path}"));
     };
-    // What these have in their heads is in both ends' tables when the agent comes.
+    // Both ends' header tables hold these heads before the agent starts.
     (0..20).for_each(|n| one(&format!("/other/{n}")));
     let agent = start(dir.path(), port);
     let count = 200;
     (0..count).for_each(|n| one(&format!("/{}/{n}", ["other", "echo", "trailers"][n % 3])));
-    let all = units(&agent, port, count);
+    let all = spans(&agent, port, count);
     let metrics = agent.metrics();
     drop(ask);
     client.wait().expect("the client's end");
     for side in [true, false] {
-        let units: Vec<&Unit> = all.iter().filter(|unit| unit.server == side).collect();
-        let named = units.iter().filter(|unit| unit.class != "_UNNAMED").count();
+        let spans: Vec<&Span> = all.iter().filter(|span| span.server == side).collect();
+        let named = spans.iter().filter(|span| span.class != "_UNNAMED").count();
         let mut wrong = Vec::new();
-        for unit in &units {
-            let kind = unit.path.split('/').nth(1).unwrap_or_default();
+        for span in &spans {
+            let kind = span.path.split('/').nth(1).unwrap_or_default();
             let known =
-                unit.class == "_UNNAMED" && unit.path.is_empty() || ["other", "echo", "trailers"].contains(&kind);
-            let status = match (kind, unit.status) {
+                span.class == "_UNNAMED" && span.path.is_empty() || ["other", "echo", "trailers"].contains(&kind);
+            let status = match (kind, span.status) {
                 ("other", Some(404)) | ("echo", Some(201)) | ("trailers", Some(200)) | (_, None) => true,
-                _ => unit.path.is_empty(),
+                _ => span.path.is_empty(),
             };
             if !known || !status {
-                wrong.push(unit);
+                wrong.push(span);
             }
         }
-        say(&format!("joined: {count} requests, {} found by their {side} side, {named} named", units.len()));
+        say(&format!("joined: {count} requests, {} found by their {side} side, {named} named", spans.len()));
         assert!(wrong.is_empty(), "{wrong:?}");
-        assert_eq!(units.len(), count, "lost: {:?}", metrics.lost());
-        let unnamed = metrics.sum("tracer_events_lost_total", &[("reason", "requests_unnamed")]) as usize;
+        assert_eq!(spans.len(), count, "lost: {:?}", metrics.lost());
+        let unnamed = metrics.sum("tracer_attribution_gaps_total", &[("reason", "requests_unnamed")]) as usize;
         assert!(named + unnamed >= count, "{named} named, {unnamed} counted as unnamed");
     }
     agent.stop();

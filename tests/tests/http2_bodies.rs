@@ -1,5 +1,5 @@
-//! HTTP/2 requests with bodies, short and longer than what is captured, one at a time and many at once: what is found against
-//! h2load's report and nginx's access log.
+//! HTTP/2 requests with bodies, short and longer than what is captured, one at a time and many at once: compares the
+//! spans with h2load's report and nginx's access log.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::http2::{Loaded, Nghttpd, h2load_by};
 use tracer_tests::nginx::Nginx;
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, free_port, peers, say, scale, scratch};
 
-/// Bytes of a body, connections, streams at once, requests a second on each (0: as many as can be), requests in all.
+/// Bytes of a body, connections, concurrent streams, requests per second on each (0: unlimited), total requests.
 const CASES: [(usize, u32, u32, u32, u64); 4] =
     [(200, 2, 10, 400, 2_000), (1_000, 2, 10, 0, 1_000), (100_000, 2, 1, 50, 100), (100_000, 2, 10, 0, 200)];
 
-/// Whether one operation can hold frames of several bodies, some of which begin beyond what is captured of it (8 KiB).
+/// Whether one operation can hold frames of several bodies, some of which begin beyond the captured part (8 KiB).
 fn beyond(size: usize, streams: u32) -> bool {
     streams > 1 && size * streams as usize > 7_500
 }
@@ -45,36 +45,36 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count.max(1) as f64
 }
 
-/// What an agent found of `loaded` at both ends of `port`. Where frames began beyond the fronts of operations, the kernel side may
-/// have lost them as an exception: what is missing must have been counted, and what is there must be right. Elsewhere all must be
-/// there.
-fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: bool) -> Vec<Unit> {
+/// Compares the spans of `loaded` at both ends of `port`. Where frames began beyond the fronts of operations, the
+/// kernel side may exceptionally have lost some: missing spans must have been counted, and present ones must be right.
+/// Elsewhere all must be present.
+fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: bool) -> Vec<Span> {
     let mut tail = Tail::new(&agent.transactions);
     if all_there {
         for server in [true, false] {
             let count = loaded.done as usize;
-            tail.until(count, Duration::from_secs(20), |unit| unit.server == server && unit.port == port);
+            tail.until(count, Duration::from_secs(20), |span| span.server == server && span.port == port);
         }
     }
     let metrics = peers::settled(&agent);
     tail.read();
-    let missed = metrics.sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
+    let missed = metrics.sum("tracer_attribution_gaps_total", &[("reason", "parser_gap_bytes")]);
     let lost = metrics.lost();
     agent.stop();
-    let units: Vec<Unit> = tail.units.into_iter().filter(|unit| unit.port == port).collect();
+    let spans: Vec<Span> = tail.spans.into_iter().filter(|span| span.port == port).collect();
     for side in [true, false] {
-        let of = || units.iter().filter(|unit| unit.server == side);
-        let named = || of().filter(|unit| unit.method == "POST" && unit.outcome == "complete");
-        let body = named().fold(0, |sum: u64, unit| sum.saturating_add(unit.body));
+        let of = || spans.iter().filter(|span| span.server == side);
+        let named = || of().filter(|span| span.method == "POST" && span.outcome == "complete");
+        let body = named().fold(0, |sum: u64, span| sum.saturating_add(span.body));
         let found = Loaded {
             done: named().count() as u64,
-            ok: named().filter(|unit| unit.status.is_some_and(|status| status / 100 == 2)).count() as u64,
-            refused: named().filter(|unit| unit.status.is_some_and(|status| status / 100 == 4)).count() as u64,
+            ok: named().filter(|span| span.status.is_some_and(|status| status / 100 == 2)).count() as u64,
+            refused: named().filter(|span| span.status.is_some_and(|status| status / 100 == 4)).count() as u64,
             data: body,
-            mean_s: mean(named().map(|unit| unit.duration_s)),
+            mean_s: mean(named().map(|span| span.duration_s)),
         };
         say(&format!(
-            "{title}, server {side}: {} units, whole and named {} of {}, {:.3} ms on average, h2load {:.3} ms; \
+            "{title}, server {side}: {} spans, whole and named {} of {}, {:.3} ms on average, h2load {:.3} ms; \
              {missed} bytes not read, lost {lost:?}",
             of().count(),
             found.done,
@@ -86,7 +86,7 @@ fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: boo
         if all_there {
             assert_eq!(of().count() as u64, loaded.done, "{title}, server {side}; lost {lost:?}");
             assert_eq!(Loaded { mean_s: 0.0, ..found }, Loaded { mean_s: 0.0, ..*loaded }, "{title}, server {side}");
-            // Of the client's end: the time h2load means.
+            // At the client's end: h2load's measured time.
             let bound = 1e-3 + 0.02 * loaded.mean_s;
             let close = side || scale() < 1.0 || (found.mean_s - loaded.mean_s).abs() <= bound;
             assert!(close, "{title}: {} and {} seconds", found.mean_s, loaded.mean_s);
@@ -94,11 +94,11 @@ fn compare(title: &str, agent: Agent, port: u16, loaded: &Loaded, all_there: boo
             assert!(of().count() as u64 <= loaded.done, "{title}, server {side}: more than there were");
             assert!(found.done == loaded.done || missed > 0.0, "{title}, server {side}: {found:?} of {loaded:?}");
             assert!(found.done * 100 >= loaded.done * 95, "{title}, server {side}: {found:?} of {loaded:?}");
-            let wrong = named().find(|unit| unit.status.is_none_or(|status| status / 100 != 2));
+            let wrong = named().find(|span| span.status.is_none_or(|status| status / 100 != 2));
             assert!(wrong.is_none(), "{title}, server {side}: {wrong:?}");
         }
     }
-    units
+    spans
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn nghttpd_is_sent_what_h2load_reports() {
         let loaded = load(dir.path(), server.address, "/small", case);
         assert_eq!((loaded.ok, loaded.data), (loaded.done, loaded.done * 200));
         let title = format!("POST of {size} bytes to nghttpd, {streams} at once, rate {rate}");
-        let units = compare(&title, agent, port, &loaded, !beyond(size, streams));
-        assert!(units.iter().all(|unit| ["", "/small"].contains(&unit.path.as_str())), "{title}");
+        let spans = compare(&title, agent, port, &loaded, !beyond(size, streams));
+        assert!(spans.iter().all(|span| ["", "/small"].contains(&span.path.as_str())), "{title}");
     }
 }
 
@@ -142,7 +142,7 @@ fn nginx_logs_the_bodies_it_was_sent() {
         let loaded = load(dir.path(), SocketAddr::from(([127, 0, 0, 1], port)), &path, case);
         let title = format!("POST of {size} bytes to nginx, {streams} at once, rate {rate}");
         let whole = !beyond(size, streams);
-        let units = compare(&title, agent, port, &loaded, whole);
+        let spans = compare(&title, agent, port, &loaded, whole);
         let logged = tracer_tests::wait("the access log to be complete", Duration::from_secs(20), || {
             let logged = nginx.logged();
             (logged.len() as u64 >= before + loaded.done).then_some(logged)
@@ -154,17 +154,17 @@ fn nginx_logs_the_bodies_it_was_sent() {
             *expected.entry(format!("{} {} {} {}", line.method, line.path(), line.status, line.body)).or_insert(0) += 1;
         }
         let mut found = BTreeMap::new();
-        let served = || units.iter().filter(|unit| unit.server && unit.outcome == "complete" && !unit.path.is_empty());
-        for unit in served() {
-            let line = format!("{} {} {} {}", unit.method, unit.path, unit.status.unwrap_or(0), unit.body);
+        let served = || spans.iter().filter(|span| span.server && span.outcome == "complete" && !span.path.is_empty());
+        for span in served() {
+            let line = format!("{} {} {} {}", span.method, span.path, span.status.unwrap_or(0), span.body);
             *found.entry(line).or_insert(0) += 1;
         }
         if whole {
             assert_eq!(found, expected, "{title}");
             let (ours, theirs) =
-                (mean(served().map(|unit| unit.duration_s)), mean(logged.iter().map(|line| line.duration_s)));
+                (mean(served().map(|span| span.duration_s)), mean(logged.iter().map(|line| line.duration_s)));
             say(&format!("  {:.3} ms on average, nginx logged {:.3} ms", ours * 1e3, theirs * 1e3));
-            // The log has steps of a millisecond.
+            // The log has a resolution of a millisecond.
             assert!(scale() < 1.0 || (ours - theirs).abs() <= 1e-3 + 0.02 * theirs, "{title}: {ours} and {theirs}");
         } else {
             assert!(found.keys().all(|line| expected.contains_key(line)), "{title}: {found:?} and {expected:?}");

@@ -1,5 +1,5 @@
-//! Contexts in band: requests of a chain of hosts whose agents do not speak to each other, linked by what travels in TCP
-//! options alone; the bytes on the wire; and that nothing is the worse for it.
+//! In-band contexts: requests of a chain of hosts whose agents do not communicate, linked by TCP options alone; the
+//! bytes on the wire; and that traffic is not impaired.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -10,18 +10,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::{self, Agent, binary};
-use tracer_tests::chain::{Chain, EDGES, PROGRAMS, connected, edges, load, units_of};
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, connected, edges, load, spans_of};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::http::Connection;
 use tracer_tests::process::Process;
-use tracer_tests::units::Unit;
+use tracer_tests::spans::Span;
 use tracer_tests::wire::{Capture, Passed};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
 const OPTION: &str = "--inband-tcp-option";
-/// Requests by `MSG_ZEROCOPY`.
+/// Requests with `MSG_ZEROCOPY`.
 const COUNT: u64 = 40;
 /// Loss of packets that makes both ends use all the room there is for options.
 const LOSS: u8 = 3;
@@ -31,7 +31,7 @@ fn sizes() -> (u64, u64) {
     if truth::full() { (64, 50_000) } else { (8, 1600) }
 }
 
-/// An agent that speaks to no other.
+/// An agent without a relay.
 fn alone(hosts: &Hosts, host: u8, name: &str, dir: &Path) -> Agent {
     let file = dir.join(format!("{name}.ndjson"));
     let recording = dir.join(format!("{name}.recording")).display().to_string();
@@ -45,7 +45,7 @@ fn everywhere(hosts: &Hosts, dir: &Path) -> Vec<Agent> {
     (1..).zip(names).map(|(host, name)| alone(hosts, host, name, dir)).collect()
 }
 
-/// What became of contexts, over all agents.
+/// Outcomes of contexts, over all agents.
 fn outcome(hosts: &Hosts, agents: &[Agent], name: &str) -> u64 {
     let of =
         |host, agent: &Agent| hosts.inside(host, || agent.metrics().sum("tracer_inband_total", &[("outcome", name)]));
@@ -59,10 +59,10 @@ fn said(hosts: &Hosts, agents: &[Agent]) -> String {
     format!("{}; lost {lost:?}", all.join(", "))
 }
 
-/// Compares what passed with the calls whose requests it was.
-fn compare(passed: &Passed, units: &[Unit], sent: u64) {
-    let calls: HashMap<(&str, &str), &Unit> =
-        units.iter().filter(|unit| !unit.server).map(|unit| ((unit.id.as_str(), unit.path.as_str()), unit)).collect();
+/// Compares the captured options with the calls that sent the requests.
+fn compare(passed: &Passed, spans: &[Span], sent: u64) {
+    let calls: HashMap<(&str, &str), &Span> =
+        spans.iter().filter(|span| !span.server).map(|span| ((span.id.as_str(), span.path.as_str()), span)).collect();
     let (mut right, mut same, mut seen) = (0u64, 0u64, HashSet::new());
     for marked in &passed.marked {
         let text = String::from_utf8_lossy(&marked.payload);
@@ -94,20 +94,20 @@ fn options_alone_link_hosts() {
     let dir = scratch();
     let hosts = Hosts::new(4, PLAIN);
     let agents = everywhere(&hosts, dir.path());
-    // Connections that were open before carry nothing: those of the chain come after.
+    // Connections opened before the agents carry nothing: the chain's come later.
     let chain = Chain::start(&hosts, dir.path());
     let capture = Capture::start(&hosts, 4);
     let (connections, requests) = sizes();
     let sent = load(&hosts, chain.front, "truth", connections, requests);
-    let units = units_of(&agents, "truth", sent);
+    let spans = spans_of(&agents, "truth", sent);
     let passed = capture.stop();
-    let edges = edges(&units, "truth");
+    let edges = edges(&spans, "truth");
     say(&format!("{sent} requests, {edges:?}, {}", said(&hosts, &agents)));
     let detail = format!("{} of {} edges, {} wrong, {} whole", edges.matched, EDGES * sent, edges.wrong, edges.whole);
     figure("inband_edges", &detail);
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{edges:?}");
     assert!(edges.matched as f64 >= 0.999 * (EDGES * sent) as f64, "{edges:?} of {}", EDGES * sent);
-    compare(&passed, &units, sent);
+    compare(&passed, &spans, sent);
     assert_eq!(outcome(&hosts, &agents, "contradicted"), 0);
     let origin = &agents[3].transactions;
     let lines = std::fs::read_to_string(origin).unwrap_or_else(|error| panic!("{}: {error}", origin.display()));
@@ -121,7 +121,7 @@ fn options_alone_link_hosts() {
     replayed(&middle);
 }
 
-/// What was recorded gives the same units again, with the ids that were on the wire.
+/// The recording gives the same spans again, with the ids that were on the wire.
 fn replayed(live: &Path) {
     let (recording, again) = (live.with_extension("recording"), live.with_extension("again"));
     let (from, to) = (recording.display().to_string(), again.display().to_string());
@@ -135,7 +135,7 @@ fn replayed(live: &Path) {
         lines
     };
     let (live, again) = (lines(live), lines(&again));
-    assert!(!live.is_empty() && live == again, "{} units live, {} again, or others", live.len(), again.len());
+    assert!(!live.is_empty() && live == again, "{} spans live, {} again, or others", live.len(), again.len());
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn options_and_the_relay_say_the_same() {
     let chain = Chain::start(&hosts, dir.path());
     let (connections, requests) = sizes();
     let sent = load(&hosts, chain.front, "truth", connections, requests);
-    let units = units_of(&agents, "truth", sent);
-    let edges = edges(&units, "truth");
+    let spans = spans_of(&agents, "truth", sent);
+    let edges = edges(&spans, "truth");
     say(&format!("{sent} requests, {edges:?}, {}", said(&hosts, &agents)));
     figure("inband_and_relay", &format!("{} of {} edges, {} wrong", edges.matched, EDGES * sent, edges.wrong));
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{edges:?}");
@@ -164,7 +164,7 @@ fn options_and_the_relay_say_the_same() {
     }
 }
 
-/// A server on host 2 whose reply to a request of `/NUMBER` is that many bytes behind the request's own body.
+/// A server on host 2 whose reply to `/NUMBER` is that many bytes behind the request's own body.
 fn echo(hosts: &Hosts) -> SocketAddr {
     let address = SocketAddr::from((hosts.own(2), 18_490));
     let listener = hosts.inside(2, || TcpListener::bind(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
@@ -176,7 +176,7 @@ fn echo(hosts: &Hosts) -> SocketAddr {
     address
 }
 
-/// Serves until the connection ends, by whatever cause: its other end sees what is missing.
+/// Serves until the connection ends, for any reason: the other end detects missing bytes.
 fn serve(mut stream: TcpStream) -> Option<()> {
     let mut kept = Vec::new();
     let mut more = vec![0u8; 65_536];
@@ -203,7 +203,7 @@ fn serve(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// One request; its reply is read to the end and must hold what was sent.
+/// One request; reads its reply to the end, which must hold the sent bytes.
 fn exchange(connection: &mut Connection, body: &[u8], wanted: usize) {
     let head = format!("POST /{wanted} HTTP/1.1\r\nHost: tests\r\nContent-Length: {}\r\n\r\n", body.len());
     connection.send(&[head.as_bytes(), body].concat()).unwrap_or_else(|error| panic!("a request: {error}"));
@@ -218,12 +218,13 @@ fn ip(hosts: &Hosts, host: u8, arguments: &[&str]) {
     assert!(status.success(), "ip {arguments:?}: {status}");
 }
 
-/// Requests that the kernel holds back until more comes: their segments go out after the call that wrote them. How many.
+/// Requests that the kernel holds back until more bytes come: their segments go out after the call that wrote them.
+/// Returns how many.
 fn held_back(hosts: &Hosts, address: SocketAddr) -> u64 {
     let mut stream =
         hosts.inside(1, || TcpStream::connect(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
     let cork = |stream: &TcpStream, on: i32| {
-        // SAFETY: as many bytes as are said to be there.
+        // SAFETY: the pointer and length describe the option value.
         let done = unsafe {
             let len = size_of::<i32>() as libc::socklen_t;
             libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CORK, (&raw const on).cast(), len)
@@ -248,7 +249,7 @@ fn no_room_breaks_nothing() {
     let hosts = Hosts::new(2, PLAIN);
     let agents = vec![alone(&hosts, 1, "client", dir.path()), alone(&hosts, 2, "server", dir.path())];
     let address = echo(&hosts);
-    // Segments as they are on a wire, none of them joined: one that is too long would be dropped.
+    // Segments as on a real wire, none merged: a segment that is too long would be dropped.
     for host in 1..=2 {
         ip(&hosts, host, &["link", "set", "eth0", "gso_max_segs", "1"]);
     }
@@ -256,7 +257,7 @@ fn no_room_breaks_nothing() {
     let open = || hosts.inside(1, || Connection::open(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
     let mut connection = open().keeping(1 << 20);
     let body: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
-    // Every length around that of a segment, with and without the room the option takes.
+    // Every length around a segment's, with and without the room the option takes.
     for length in (1_200..1_500).chain([2_800, 2_900, 65_536, 300_000]) {
         exchange(&mut connection, &body[..length], 10);
     }
@@ -265,7 +266,7 @@ fn no_room_breaks_nothing() {
     for _ in 0..8 {
         exchange(&mut connection, &body, 200_000);
     }
-    // Asks again while the reply before still comes, with gaps: its segments say what came behind them.
+    // Sends the next request while the previous reply still arrives with gaps: its segments carry SACK blocks.
     for _ in 0..8 {
         let head = b"GET /150000 HTTP/1.1\r\nHost: tests\r\n\r\n";
         for _ in 0..4 {
@@ -278,7 +279,7 @@ fn no_room_breaks_nothing() {
     let passed = capture.stop();
     let lost = |reason| {
         let of = |host, agent: &Agent| {
-            hosts.inside(host, || agent.metrics().sum("tracer_events_lost_total", &[("reason", reason)]))
+            hosts.inside(host, || agent.metrics().sum("tracer_attribution_gaps_total", &[("reason", reason)]))
         };
         (1..).zip(&agents).map(|(host, agent)| of(host, agent)).sum::<f64>()
     };
@@ -295,7 +296,7 @@ fn no_room_breaks_nothing() {
     assert!(passed.longest <= 1500, "a packet of {} bytes", passed.longest);
     assert!(passed.selective > 0, "nothing was lost, so nothing was tried");
     assert_eq!(lost("tcp_option_late") as u64, corked, "requests that were held back");
-    // Those without loss all carry one, whatever their length.
+    // All requests on the lossless wire carry one, whatever their length.
     assert!(passed.marked.len() >= 304, "{} contexts", passed.marked.len());
     assert!(
         passed
@@ -308,7 +309,7 @@ fn no_room_breaks_nothing() {
     }
 }
 
-/// Every send is done with once, by its own number; and every request carries a context.
+/// Every send completes once, with its own number; and every request carries a context.
 #[test]
 fn senders_that_lend_their_memory() {
     let Some(_turn) = begin("senders_that_lend_their_memory", &PROGRAMS) else { return };
@@ -360,7 +361,7 @@ fn nothing_stays_attached_and_traffic_goes_on() {
         for held in &held {
             assert_eq!(bpf::left(held), 0, "left: {:?}", bpf::remaining(held));
         }
-        // The same connection, which the kernel was told to ask a program about that is gone.
+        // The same connection: the kernel still has it marked to call a program that is gone.
         for _ in 0..50 {
             exchange(&mut connection, b"abcdef", 100_000);
         }

@@ -1,8 +1,8 @@
-//! Contexts in band by header: what programs send with and without it, byte for byte, as an origin of the test's own records
-//! it; the edges that come of it; and connections whose agent goes.
+//! In-band contexts by header: compares, byte for byte, what programs send with and without it, as recorded by the
+//! test's own origin; checks the resulting edges; and connections whose agent ends.
 //!
-//! The truth is the same program's bytes to another port, which is no destination. Kernels whose self-test finds FIONREAD
-//! disturbed give a header to the first request of each connection only, which is then what is expected.
+//! The truth is the same program's bytes to another port, which is not a destination. On kernels whose self-test finds
+//! FIONREAD disturbed, only the first request of each connection gets a header, and the test expects that.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -17,23 +17,23 @@ use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
 use tracer_tests::recorder::Recorder;
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, go, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
-/// Port of the destination, and of the same origin that is none.
+/// Port of the destination, and the same origin's port that is not one.
 const CHOSEN: u16 = 18_600;
 const OTHER: u16 = 18_601;
-/// What nginx has more on its own ports, by which it proxies to those.
+/// Offset of nginx's own ports from the ports it proxies to.
 const BY_NGINX: u16 = 10;
 /// Servers of TLS and WebSocket.
 const SECRET: u16 = 18_602;
 const UPGRADED: u16 = 18_603;
-/// Bytes of the line.
+/// Bytes of the inserted line.
 const LINE: usize = 70;
 
-/// An origin on host 2 that answers every request and keeps every byte.
+/// An origin on host 2 that answers every request and records every byte.
 fn origin(hosts: &Hosts, recorder: &Recorder) {
     for port in [CHOSEN, OTHER] {
         let address = SocketAddr::from((hosts.own(2), port));
@@ -43,7 +43,7 @@ fn origin(hosts: &Hosts, recorder: &Recorder) {
     }
 }
 
-/// Answers what has the head of a request, and takes anything else as it comes.
+/// Answers each request head, and accepts any other bytes as they come.
 fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
     let (mut at, mut part) = (0, vec![0u8; 1 << 16]);
     loop {
@@ -59,7 +59,7 @@ fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
     }
 }
 
-/// Bytes of the head of a request, and of its body.
+/// Bytes of a request's head, and of its body.
 fn head(bytes: &[u8]) -> Option<(usize, usize)> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -67,7 +67,7 @@ fn head(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((end, length.unwrap_or(0)))
 }
 
-/// What came on a connection without the lines that were put in, and of each request its path and the context it got.
+/// A connection's bytes without the inserted lines, and per request its path and its inserted context.
 fn without(bytes: &[u8]) -> (Vec<u8>, Vec<(String, Option<String>)>) {
     let (mut plain, mut requests, mut at) = (Vec::new(), Vec::new(), 0);
     while let Some((end, length)) = head(&bytes[at..]) {
@@ -101,7 +101,7 @@ fn agent(hosts: &Hosts, host: u8, name: &str, dir: &Path, more: &[&str]) -> Agen
     hosts.inside(host, || agent.ready())
 }
 
-/// A client that writes headers, and what it says of itself.
+/// A client host's agent that writes headers, and whether it does so only for first requests.
 fn caller(hosts: &Hosts, dir: &Path) -> (Agent, bool) {
     let destination = format!("{}:{CHOSEN}", hosts.own(2));
     let agent = agent(hosts, 1, "caller", dir, &["--inband-header", &destination]);
@@ -113,7 +113,7 @@ fn outcome(hosts: &Hosts, agent: &Agent, name: &str) -> u64 {
     hosts.inside(1, || agent.metrics().sum("tracer_inband_header_total", &[("outcome", name)])) as u64
 }
 
-/// Name, program, what stands before the address and port.
+/// Name, program, and arguments before the address and port.
 fn clients(dir: &Path) -> Vec<(&'static str, PathBuf, Vec<String>)> {
     let text = |path: &Path| path.display().to_string();
     let mut all = vec![("python", find("python3").expect("python3"), vec![text(&source("header_client.py"))])];
@@ -191,7 +191,7 @@ fn programs_get_headers_and_nothing_else_changes() {
         let (plain, changed) = (of(OTHER), of(CHOSEN));
         assert!(!plain.is_empty() && plain.len() == changed.len(), "{name}: {} connections", changed.len());
         for (plain, changed) in plain.iter().zip(&changed) {
-            // A client names the port in each request; all else is the same.
+            // A client names the port in each request; everything else is equal.
             let (rest, requests) = without(changed);
             let renamed = |bytes: &[u8]| {
                 let from = format!(":{OTHER}\r\n").into_bytes();
@@ -239,7 +239,7 @@ fn programs_get_headers_and_nothing_else_changes() {
     compare("nginx", &|port| {
         let mut plan: Vec<_> = (0..20).map(|i| Request::get(format!("/nginx-{i}"))).collect();
         plan.insert(10, post.clone());
-        // From the other host: who calls by a connection of this host names the transaction later.
+        // From the other host: a caller on this host names the transaction later.
         let front = SocketAddr::from((hosts.own(1), port + BY_NGINX));
         let loaded = hosts.inside(2, || load::run(front, vec![plan]));
         assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
@@ -259,26 +259,27 @@ fn programs_get_headers_and_nothing_else_changes() {
     }
 }
 
-/// Every header names the call it was put into, and the request at the other end has that call as its parent.
+/// Every header names the call it was inserted into, and the request at the other end has that call as its parent.
 fn edges(hosts: &Hosts, agents: [&Agent; 2], requests: &[(String, Option<String>)]) {
     let put: HashMap<&str, &str> =
         requests.iter().filter_map(|(path, put)| Some((path.as_str(), put.as_deref()?))).collect();
     let of = |agent: &Agent, server: bool| {
         // nginx has clients of its own, with the same paths.
-        let wanted = |unit: &Unit| unit.server == server && unit.port == CHOSEN && put.contains_key(unit.path.as_str());
-        wait("units of all requests", Duration::from_secs(30), || {
-            let all: Vec<Unit> = units::read(&agent.transactions).into_iter().filter(|unit| wanted(unit)).collect();
-            (put.keys().all(|path| all.iter().any(|unit| unit.path == **path))).then_some(all)
+        let wanted = |span: &Span| span.server == server && span.port == CHOSEN && put.contains_key(span.path.as_str());
+        wait("spans of all requests", Duration::from_secs(30), || {
+            let all: Vec<Span> = spans::read(&agent.transactions).into_iter().filter(|span| wanted(span)).collect();
+            (put.keys().all(|path| all.iter().any(|span| span.path == **path))).then_some(all)
         })
     };
     let [caller, callee] = agents;
     let (calls, served) = (of(caller, false), of(callee, true));
     let mut matched = 0;
     for (path, put) in &put {
-        let (trace, span) = (&put[3..35], &put[36..52]);
-        let named = calls.iter().filter(|call| call.id == span).collect::<Vec<_>>();
+        let (trace, call_id) = (&put[3..35], &put[36..52]);
+        let named = calls.iter().filter(|call| call.id == call_id).collect::<Vec<_>>();
         assert!(named.len() == 1 && named[0].path == *path && named[0].trace == trace, "{path} {put}: {named:?}");
-        let parents = served.iter().filter(|unit| unit.path == *path && unit.parent.as_deref() == Some(span)).count();
+        let parents =
+            served.iter().filter(|span| span.path == *path && span.parent.as_deref() == Some(call_id)).count();
         assert_eq!(parents, 1, "{path}: the request at the other end");
         matched += 1;
     }
@@ -338,7 +339,7 @@ fn kept_connections_and_an_agent_that_goes() {
     assert_eq!(requests.len() as u64, count);
     assert_eq!(injected as u64, if once { 1 } else { count });
 
-    // Four that ask while the agent ends, in order or not: not one request fails, and nothing stays behind.
+    // Four clients send requests while the agent ends, orderly or not: no request fails, and nothing stays behind.
     let mut caller = Some(caller);
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let mut agent = caller.take().unwrap_or_else(|| self::caller(&hosts, dir.path()).0);
@@ -388,7 +389,7 @@ fn tls_and_upgraded_connections_of_programs_are_left_alone() {
     server.line("READY", Duration::from_secs(30));
     let mut arguments = vec![script.display().to_string(), "ask".into(), destination];
     arguments.extend(ports);
-    // It checks every byte, and TLS its own.
+    // The client checks every byte, and TLS verifies its own.
     run(&hosts, dir.path(), "secret", &python, &arguments);
     let counted = |name: &str| outcome(&hosts, &caller, name);
     wait("the connections to be counted", Duration::from_secs(10), || {

@@ -1,9 +1,9 @@
-//! Headers on connections that are kept, and on those whose owner lends the kernel memory, on whatever kernel this runs: in
-//! guests, too, which have neither `ip` nor `nft`.
+//! Headers on kept connections, and on those whose owner sends with `MSG_ZEROCOPY`, on any kernel: also in guests,
+//! which have neither `ip` nor `nft`.
 //!
-//! The truth is the same program's bytes to another port, which is no destination. Client, server and agent are in a network
-//! namespace of the test's own, by its loopback. Kernels whose self-test finds FIONREAD disturbed give a header to the first
-//! request of each connection only, which is then what is expected.
+//! The truth is the same program's bytes to another port, which is not a destination. Client, server and agent use the
+//! loopback of the test's own network namespace. On kernels whose self-test finds FIONREAD disturbed, only the first
+//! request of each connection gets a header, and the test expects that.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,26 +18,26 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
 use tracer_tests::recorder::Recorder;
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, bpf, figure, find, scratch, truth, wait};
 
-/// Port of the destination, and of the same origin that is none.
+/// Port of the destination, and the same origin's port that is not one.
 const CHOSEN: u16 = 18_610;
 const OTHER: u16 = 18_611;
 const CONNECTIONS: usize = 4;
-/// Bytes of the line.
+/// Bytes of the inserted line.
 const LINE: usize = 70;
-/// What the client gives some requests itself.
+/// The client's own header on some requests.
 const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// This thread, and what it starts, is in a network namespace of its own with a loopback.
+/// Puts this thread and its children into a network namespace of their own with a loopback.
 struct Apart(File);
 
 impl Apart {
     fn new() -> Self {
         let home = File::open("/proc/thread-self/ns/net").expect("a namespace");
-        // SAFETY: plain system calls; the request's name and flags are as long as they are said to be.
+        // SAFETY: plain system calls; the request's name and flags have the given length.
         unsafe {
             assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0, "unshare: {}", std::io::Error::last_os_error());
             let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
@@ -55,12 +55,12 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // SAFETY: a descriptor of a namespace.
+        // SAFETY: a namespace's descriptor.
         unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
     }
 }
 
-/// An origin that answers every request and keeps every byte.
+/// An origin that answers every request and records every byte.
 fn origin(recorder: &Recorder) {
     for port in [CHOSEN, OTHER] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap_or_else(|error| panic!("{port}: {error}"));
@@ -68,7 +68,7 @@ fn origin(recorder: &Recorder) {
     }
 }
 
-/// Answers each request once it is whole.
+/// Answers each request once it is complete.
 fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
     let (mut at, mut part) = (0, vec![0u8; 1 << 16]);
     loop {
@@ -82,7 +82,7 @@ fn serve(mut stream: TcpStream, bytes: &Mutex<Vec<u8>>) -> Option<()> {
     }
 }
 
-/// Bytes of the request that `bytes` begin with, if all of it is there.
+/// Bytes of the first request in `bytes`, if it is complete.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let find = |from: usize, what: &[u8]| bytes.get(from..)?.windows(what.len()).position(|at| at == what);
     let head = find(0, b"\r\n\r\n")? + 4;
@@ -104,7 +104,7 @@ fn whole(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= end).then_some(end)
 }
 
-/// Requests of a connection: path, the request without a line that was put in, and the context of that.
+/// Requests of a connection: path, the request without an inserted line, and that line's context.
 fn requests(mut bytes: &[u8]) -> Vec<(String, Vec<u8>, Option<String>)> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -121,7 +121,7 @@ fn requests(mut bytes: &[u8]) -> Vec<(String, Vec<u8>, Option<String>)> {
     all
 }
 
-/// An agent that writes headers, and whether it does so for the first request of a connection only.
+/// An agent that writes headers, and whether it does so only for a connection's first request.
 fn traced(dir: &Path) -> (Agent, bool) {
     let destination = format!("127.0.0.1:{CHOSEN}");
     let agent = Agent::start(dir, &["--own-netns", "--hertz", "0", "--inband-header", &destination]);
@@ -129,7 +129,7 @@ fn traced(dir: &Path) -> (Agent, bool) {
     (agent, once)
 }
 
-/// Runs a script to its end; it checks every answer.
+/// Runs a script to its end; it checks every reply.
 fn run(dir: &Path, script: &str, port: u16, words: &[&str]) {
     let mut command = Command::new(find("python3").expect("python3"));
     command.arg(source(script)).args(["127.0.0.1", &port.to_string()]).args(words);
@@ -147,7 +147,7 @@ fn every_request_on_kept_connections_gets_one() {
     let Some(_turn) = begin("every_request_on_kept_connections_gets_one", &["python3"]) else { return };
     let dir = scratch();
     let _apart = Apart::new();
-    // So little that the kernel takes long bodies in parts only.
+    // So small that the kernel takes long bodies only in parts.
     std::fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 1048576").expect("tcp_wmem");
     let recorder = Recorder::default();
     origin(&recorder);
@@ -191,7 +191,7 @@ fn every_request_on_kept_connections_gets_one() {
     assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
 }
 
-/// The counters add up to what came.
+/// The counters match the received requests.
 fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
     let count = |name: &str| count(agent, name);
     wait("all connections to be left", Duration::from_secs(20), || {
@@ -221,15 +221,16 @@ fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
     }
 }
 
-/// Every header names the call it was put into and its transaction, and the request that came has that call as its parent.
+/// Every header names the call it was inserted into and its transaction, and the received request has that call as its
+/// parent.
 fn named(agent: &Agent, put: &HashMap<String, String>) {
-    let of = |server: bool| -> HashMap<String, Unit> {
-        let wanted = |unit: &Unit| unit.server == server && unit.port == CHOSEN && put.contains_key(&unit.path);
+    let of = |server: bool| -> HashMap<String, Span> {
+        let wanted = |span: &Span| span.server == server && span.port == CHOSEN && put.contains_key(&span.path);
         let mut tail = Tail::new(&agent.transactions);
         tail.until(put.len(), Duration::from_secs(60), wanted);
-        let all: Vec<Unit> = tail.units.into_iter().filter(wanted).collect();
-        assert_eq!(all.len(), put.len(), "units");
-        all.into_iter().map(|unit| (unit.path.clone(), unit)).collect()
+        let all: Vec<Span> = tail.spans.into_iter().filter(wanted).collect();
+        assert_eq!(all.len(), put.len(), "spans");
+        all.into_iter().map(|span| (span.path.clone(), span)).collect()
     };
     let (calls, served) = (of(false), of(true));
     for (path, context) in put {
@@ -255,7 +256,7 @@ fn senders_that_lend_their_memory_are_left_alone() {
     let (mut left, mut joined) = (0, 0);
     for (when, length) in [("before", 200_000), ("before", 4_000_000), ("later", 4_000), ("after", 200_000)] {
         let of = |port: u16| {
-            // It checks that each of its sends is said to be done with once.
+            // The client checks that each of its sends completes exactly once.
             run(dir.path(), "header_lent.py", port, &[when, &length.to_string(), "8"]);
             recorder.taken(port)
         };
@@ -263,7 +264,7 @@ fn senders_that_lend_their_memory_are_left_alone() {
         let (plain, chosen) = (requests(&plain[0]), requests(&chosen[0]));
         assert!(plain.iter().map(|meant| &meant.1).eq(chosen.iter().map(|came| &came.1)), "{when}: other bytes");
         let put: Vec<&str> = chosen.iter().filter(|came| came.2.is_some()).map(|came| came.0.as_str()).collect();
-        // With the first request of `later` nothing is lent yet.
+        // With `later`, the first request is sent before zero-copy is used.
         let plain = if when == "later" { &["/plain"][..] } else { &[] };
         assert_eq!(put, plain, "{when}");
         left += usize::from(when != "later" || !once);

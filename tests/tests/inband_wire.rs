@@ -1,5 +1,5 @@
-//! TCP options as others see them: what tshark reads of segments of both versions of IP, against the layout of OpenTelemetry's
-//! eBPF instrumentation; and segments made as that writes them, which our end must read, and pass on.
+//! TCP options from an outside view: compares what tshark reads of IPv4 and IPv6 segments with the layout of
+//! OpenTelemetry's eBPF instrumentation; and sends segments in that layout, which our end must read and propagate.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,16 +11,17 @@ use tracer_tests::agent::{Agent, binary};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, say, scratch, truth, wait};
 
 const PLAIN: Nat = Nat { destination: false, source: false };
 const PROGRAMS: [&str; 6] = ["ip", "nft", "nsenter", "nginx", "tshark", "python3"];
 const PORT: u16 = 18_580;
-/// Nobody listens there: what is sent to the first says that tshark looks, to the second that it has seen all before.
+/// Closed ports: a segment to the first shows that tshark is capturing, one to the second that it has seen everything
+/// before.
 const MARKS: [u16; 2] = [18_581, 18_582];
-/// First port of connections whose segments are made by hand.
+/// First port of connections with hand-made segments.
 const MADE: u16 = 41_000;
 
 fn alone(hosts: &Hosts, host: u8, name: &str, dir: &Path) -> Agent {
@@ -30,7 +31,7 @@ fn alone(hosts: &Hosts, host: u8, name: &str, dir: &Path) -> Agent {
     hosts.inside(host, || agent.ready())
 }
 
-/// nginx on a host, by both versions of IP.
+/// nginx on a host, over IPv4 and IPv6.
 fn nginx(hosts: &Hosts, host: u8, dir: &Path, locations: &str) -> Process {
     let name = format!("nginx-{host}");
     let base = dir.join(&name);
@@ -61,18 +62,18 @@ http {{ access_log off; keepalive_requests 1000000;
     process
 }
 
-/// A segment, as tshark tells of it.
+/// A segment as printed by tshark.
 #[derive(Debug)]
 struct Segment {
-    /// Whether it is of IP version 6.
+    /// Whether it is IPv6.
     six: bool,
     /// Kinds of its options, in order.
     kinds: Vec<u8>,
-    /// The bytes of that of kind 25, from its kind on.
+    /// The bytes of the option of kind 25, from its kind on.
     option: Option<Vec<u8>>,
-    /// What it carries.
+    /// Its data.
     payload: Vec<u8>,
-    /// Bytes of its header.
+    /// Bytes of its TCP header.
     header: usize,
 }
 
@@ -91,7 +92,7 @@ impl Shark {
             command.args(["-e", field]);
         }
         command.args(["-e", "tcp.payload"]);
-        // What it writes down meanwhile goes with the test.
+        // Its capture file is removed with the test.
         command.env("TMPDIR", dir);
         let process = Process::start("tshark", &mut command, &dir.join(format!("tshark-{host}.log")));
         let shark = Self { process, address: SocketAddr::from((hosts.own(host), 0)) };
@@ -99,25 +100,25 @@ impl Shark {
         shark
     }
 
-    /// Sends something to a port until tshark has seen it.
+    /// Sends a segment to a port until tshark has seen it.
     fn mark(&self, hosts: &Hosts, port: u16) {
         let to = SocketAddr::new(self.address.ip(), port);
         let seen = format!("|{port}|");
         wait("tshark to see a segment", Duration::from_secs(60), || {
-            // Refused, which is the answer.
+            // The port refuses, as expected.
             hosts.inside(1, || TcpStream::connect(to).is_ok());
             self.process.said().contains(&seen).then_some(())
         });
     }
 
-    /// All segments to or from `PORT` that hold data; those of handshakes are without.
+    /// All segments to or from `PORT` with data; handshakes have none.
     fn stop(self, hosts: &Hosts) -> Vec<Segment> {
         self.mark(hosts, MARKS[1]);
         self.process.said().lines().filter_map(segment).collect()
     }
 }
 
-/// A line of tshark's; `None` for what is no segment with data or options of kind 25.
+/// Parses a line of tshark's output; `None` for a segment without data or options of kind 25.
 fn segment(line: &str) -> Option<Segment> {
     let fields: Vec<&str> = line.split('|').collect();
     let [_, six, _, header, kinds, options, payload] = fields.as_slice() else { return None };
@@ -137,7 +138,7 @@ fn segment(line: &str) -> Option<Segment> {
     })
 }
 
-/// The option of kind 25 among options.
+/// Finds the option of kind 25 among options.
 fn of_kind_25(mut options: &[u8]) -> Option<Vec<u8>> {
     loop {
         let len = match *options.first()? {
@@ -155,8 +156,8 @@ fn of_kind_25(mut options: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What OpenTelemetry's eBPF instrumentation writes for a context (`bpf/tpinjector/tp_options.h`): kind, length, trace id, span
-/// id; and trace flags where it is not sampled, without which it is. What it reads is of these two lengths, and nothing else.
+/// What OpenTelemetry's eBPF instrumentation writes for a context (`bpf/tpinjector/tp_options.h`): kind, length, trace
+/// id, span id; and trace flags unless it is sampled. It reads these two lengths and no other.
 fn theirs(trace: &str, span: &str, flags: u8) -> Vec<u8> {
     let number = |digits: &str| u128::from_str_radix(digits, 16).unwrap_or_else(|error| panic!("{digits}: {error}"));
     let mut option = vec![25, 26];
@@ -169,7 +170,7 @@ fn theirs(trace: &str, span: &str, flags: u8) -> Vec<u8> {
     option
 }
 
-/// Path of the request that a payload begins with.
+/// Path of the request at the payload's start.
 fn path(payload: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(payload.strip_prefix(b"GET ")?).into_owned();
     Some(text.split(' ').next()?.to_owned())
@@ -195,13 +196,13 @@ fn tshark_reads_what_was_meant() {
     let segments = shark.stop(&hosts);
     let of = |agent: &Agent, prefix: &str| {
         let mut tail = Tail::new(&agent.transactions);
-        tail.until(count as usize, Duration::from_secs(60), |unit| unit.path.starts_with(prefix));
-        tail.units.into_iter().filter(|unit| unit.path.starts_with(prefix)).collect::<Vec<Unit>>()
+        tail.until(count as usize, Duration::from_secs(60), |span| span.path.starts_with(prefix));
+        tail.spans.into_iter().filter(|span| span.path.starts_with(prefix)).collect::<Vec<Span>>()
     };
     for (name, _) in own {
         let prefix = format!("/{name}-");
         let (calls, served) = (of(&agents[0], &prefix), of(&agents[1], &prefix));
-        let by_path = units::by_path(calls.iter());
+        let by_path = spans::by_path(calls.iter());
         let ours = segments.iter().filter(|segment| segment.six == (name == "six"));
         let (mut right, mut longest) = (0u64, 0);
         for segment in ours {
@@ -217,11 +218,11 @@ fn tshark_reads_what_was_meant() {
             longest = longest.max(segment.header);
             right += 1;
         }
-        let ids: HashMap<&str, &Unit> = calls.iter().map(|call| (call.id.as_str(), call)).collect();
+        let ids: HashMap<&str, &Span> = calls.iter().map(|call| (call.id.as_str(), call)).collect();
         let (mut matched, mut wrong) = (0u64, 0);
-        for unit in &served {
-            match unit.parent.as_deref().map(|parent| ids.get(parent)) {
-                Some(Some(call)) if call.path == unit.path && call.trace == unit.trace => matched += 1,
+        for span in &served {
+            match span.parent.as_deref().map(|parent| ids.get(parent)) {
+                Some(Some(call)) if call.path == span.path && call.trace == span.trace => matched += 1,
                 Some(_) => wrong += 1,
                 None => {}
             }
@@ -242,15 +243,15 @@ fn tshark_reads_what_was_meant() {
     }
 }
 
-/// Requests with options made by hand, by path.
+/// Requests with hand-made options, by path.
 struct Made {
-    /// Trace id, span id and flags it should be taken for; `None`: for none.
+    /// Expected trace id, span id and flags; `None`: not accepted.
     meant: HashMap<String, Option<(String, String, u8)>>,
-    /// What the program that makes them is told.
+    /// Arguments of the program that makes them.
     told: String,
 }
 
-/// `net`: the upstream's version of IP is in the path.
+/// `net`: the path names the upstream's IP version.
 fn made(net: &str) -> Made {
     let mut all = Made { meant: HashMap::new(), told: String::new() };
     let mut serial = 0u32;
@@ -271,7 +272,7 @@ fn made(net: &str) -> Made {
             let mut meant = Some((trace, span, *flags));
             match *how {
                 "as it writes" => {}
-                // It never writes that, and reads it.
+                // It never writes this form, but reads it.
                 "flags and sampled" => {
                     option.push(*flags);
                     option[1] = 27;
@@ -324,7 +325,7 @@ fn what_others_write_is_read_and_passed_on() {
         nginx(&hosts, 3, dir.path(), "location / { return 200 \"here\"; }"),
         nginx(&hosts, 2, dir.path(), &format!("{} {}", proxy("four"), proxy("six"))),
     ];
-    // Of connections nobody here opened the kernel knows nothing.
+    // The kernel knows nothing about connections that no local process opened.
     let rules = dir.path().join("rules");
     let text = format!(
         "table inet made {{\nchain o {{\ntype filter hook output priority 0;\ntcp sport {MADE}-{} tcp flags & rst == rst drop\n}}\n}}\n",
@@ -352,27 +353,27 @@ fn what_others_write_is_read_and_passed_on() {
         meant.extend(made.meant);
     }
     let segments = shark.stop(&hosts);
-    let ours = |unit: &Unit| meant.contains_key(&unit.path);
+    let ours = |span: &Span| meant.contains_key(&span.path);
     let of = |agent: &Agent, each: usize| {
         let mut tail = Tail::new(&agent.transactions);
         tail.until(each * meant.len(), Duration::from_secs(60), ours);
-        tail.units.retain(ours);
-        tail.units
+        tail.spans.retain(ours);
+        tail.spans
     };
     let (middle, origin) = (of(&agents[0], 2), of(&agents[1], 1));
     let lines = std::fs::read_to_string(&agents[0].transactions).unwrap_or_else(|error| panic!("{error}"));
     let mut read = 0;
     for (path, meant) in &meant {
-        let one = |units: &[Unit], server: bool| {
-            let found: Vec<Unit> =
-                units.iter().filter(|unit| unit.path == *path && unit.server == server).cloned().collect();
-            let [unit] = <[Unit; 1]>::try_from(found).unwrap_or_else(|found| panic!("{path}: {found:?}"));
-            unit
+        let one = |spans: &[Span], server: bool| {
+            let found: Vec<Span> =
+                spans.iter().filter(|span| span.path == *path && span.server == server).cloned().collect();
+            let [span] = <[Span; 1]>::try_from(found).unwrap_or_else(|found| panic!("{path}: {found:?}"));
+            span
         };
         let (served, call, last) = (one(&middle, true), one(&middle, false), one(&origin, true));
         let flags = if let Some((trace, span, flags)) = meant {
             assert_eq!((&served.trace, served.parent.as_ref()), (trace, Some(span)), "{path}: {served:?}");
-            let line = lines.lines().find(|line| line.contains(&format!("\"unit_id\":\"{}\"", served.id)));
+            let line = lines.lines().find(|line| line.contains(&format!("\"span_id\":\"{}\"", served.id)));
             let line = line.unwrap_or_else(|| panic!("{path}: no line"));
             assert!(line.contains("\"parent_from\":\"tcp_option\""), "{line}");
             read += 1;
@@ -381,7 +382,7 @@ fn what_others_write_is_read_and_passed_on() {
             assert_eq!(served.parent, None, "{path}: {served:?}");
             1
         };
-        // The call that follows from it goes on with its name, and with its flags.
+        // The resulting call continues with its trace id and flags.
         assert_eq!((&call.trace, call.parent.as_ref()), (&served.trace, Some(&served.id)), "{path}: {call:?}");
         assert_eq!((&last.trace, last.parent.as_ref()), (&served.trace, Some(&call.id)), "{path}: {last:?}");
         let sent = segments.iter().find(|segment| self::path(&segment.payload).as_deref() == Some(path));
@@ -394,7 +395,7 @@ fn what_others_write_is_read_and_passed_on() {
         "inband_theirs",
         &format!("{read} contexts as it writes them read and passed on, {} others left", meant.len() - read),
     );
-    // On each network and by each kind of handshake one without a trace id, one without a span id.
+    // On each network and for each kind of handshake one without a trace id, and one without a span id.
     assert_eq!(refused as u64, 8);
     for agent in agents {
         agent.stop();

@@ -1,5 +1,6 @@
-//! Kafka: requests and errors against what a scripted broker was asked by kafka-python and by flexible versions, durations
-//! against both's own clocks, links of batches against the headers their records were given, and no secret anywhere.
+//! Kafka: compares requests and errors with what a scripted broker got from kafka-python and in flexible versions,
+//! durations with both sides' own clocks, links of batches with their records' headers, and checks that no secret
+//! shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,13 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tracer_tests::agent::Agent;
 use tracer_tests::peers::{self, Classes, Peer};
-use tracer_tests::{begin, say, scratch, secrets, units};
+use tracer_tests::{begin, say, scratch, secrets, spans};
 
 const SECRETS: [&str; 6] =
     ["planted-user", "planted-password", "planted-value", "planted-key", "planted-header", "planted-message"];
 
-/// kafka-python: topics made and refused, what is produced one by one, in batches and without replies, long records, and a
-/// consumer; then flexible versions, which it does not speak, with several requests in one send.
+/// kafka-python: creates topics with and without success, produces one by one, in batches and without replies, with
+/// long records, and runs a consumer; then flexible versions, which it does not support, with several requests in one
+/// send.
 const PYTHON: &str = r#"
 import json, socket, struct, sys, time
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -142,19 +144,19 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
         let counted = metrics.sum("messaging_client_operation_duration_seconds_count", &labels);
         assert!((counted - 20.0).abs() < 0.5, "{counted} of {labels:?}");
     }
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce orders");
-    peers::compare("kafka", &units, &truth, &peers::classes(&told), &lost);
+    peers::compare("kafka", &spans, &truth, &peers::classes(&told), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
     let called =
-        |name: &str| units::read(&units).iter().filter(|unit| !unit.server && unit.class.starts_with(name)).count();
+        |name: &str| spans::read(&spans).iter().filter(|span| !span.server && span.class.starts_with(name)).count();
     assert_eq!(called("Metadata behind"), 0, "what was not captured is not made up");
     assert_eq!(called("Metadata last"), 5, "an operation's last bytes are captured");
     assert_eq!(failed.len(), 3, "{failed:?}");
 }
 
-/// A producer and consumers by kafka-python: what is sent, and what was got, by topic and by the span that the record's
-/// header names. Records that go together fill no more than what is captured, but those of `long`.
+/// A producer and consumers with kafka-python: what was sent and received, by topic and by the span in the record's
+/// header. Records of one batch fit into the captured part, except for those of `long`.
 const LINKS: &str = r#"
 import json, sys
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -212,24 +214,24 @@ for topic in ["pair-a", "pair-b", "many", "squeezed", "long"]:
 print(json.dumps({"Produce": sent, "Fetch": got}))
 "#;
 
-/// What units of a class at one end came to: the spans they link to, links beyond their limit, messages that were not read.
+/// Result of a class's spans at one end: linked spans, links beyond the limit, messages that were not read.
 type Linked = (BTreeSet<String>, u64, u64);
 
-/// By the end, the operation and the topic.
+/// Grouped by end, operation and topic.
 fn linked(agent: &Agent) -> BTreeMap<(bool, String), Linked> {
     let mut all: BTreeMap<(bool, String), Linked> = BTreeMap::new();
-    let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("units: {error}"));
+    let text = std::fs::read_to_string(&agent.transactions).unwrap_or_else(|error| panic!("spans: {error}"));
     for line in text.lines().filter(|line| line.contains("\"kafka\"")) {
-        let unit: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        // Either of the two is the first.
-        let name = unit["request_class"].as_str().unwrap_or_default().replace("pair-b, …", "pair-a, …");
-        let (spans, dropped, unread) = all.entry((unit["side"] == "server", name)).or_default();
-        for link in unit["links"].as_array().into_iter().flatten() {
+        let span: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        // Either of the two may come first.
+        let name = span["request_class"].as_str().unwrap_or_default().replace("pair-b, …", "pair-a, …");
+        let (spans, dropped, unread) = all.entry((span["side"] == "server", name)).or_default();
+        for link in span["links"].as_array().into_iter().flatten() {
             assert_eq!(link["trace_id"], format!("{:032x}", 1), "{line}");
             spans.insert(link["span_id"].as_str().unwrap_or_default().to_owned());
         }
-        *dropped += unit["links_dropped"].as_u64().unwrap_or_default();
-        *unread += unit["messages_unread"].as_u64().unwrap_or_default();
+        *dropped += span["links_dropped"].as_u64().unwrap_or_default();
+        *unread += span["messages_unread"].as_u64().unwrap_or_default();
     }
     all
 }
@@ -255,7 +257,7 @@ fn batches_are_linked_to_who_produced_their_records() {
             expect(&format!("{operation} linked"), (of(operation, "linked"), 0, 0));
             expect(&format!("{operation} squeezed"), (BTreeSet::new(), 0, 20));
         }
-        // All are of one batch: the first are kept.
+        // All belong to one batch: the first links are kept.
         expect("Produce many", (of("Produce", "many").into_iter().take(32).collect(), 8, 0));
         let pair = of("Produce", "pair-a").union(&of("Produce", "pair-b")).cloned().collect();
         expect("Produce pair-a, …", (pair, 0, 0));
@@ -263,7 +265,7 @@ fn batches_are_linked_to_who_produced_their_records() {
         expect("Fetch pair-a", (of("Fetch", "pair-a"), 0, 0));
         expect("Fetch pair-b", (of("Fetch", "pair-b"), 0, 0));
     }
-    // Units are written a little later than the connections end.
+    // Spans are written a little after the connections end.
     let end = Instant::now() + Duration::from_secs(10);
     let found = loop {
         let found = linked(&agent);
@@ -286,13 +288,14 @@ fn batches_are_linked_to_who_produced_their_records() {
     for (name, linked) in &expected {
         assert_eq!(found.get(name), Some(linked), "{name:?}");
     }
-    // Of a connection's first replies less is captured, until the kernel is told: what is not linked is counted.
+    // Less is captured of a connection's first replies, until the kernel side has its policy: missing links are
+    // counted.
     for end in [true, false] {
         let (spans, dropped, unread) = &found[&(end, "Fetch many".to_owned())];
         assert!(!spans.is_empty() && spans.is_subset(&of("Fetch", "many")), "{spans:?}");
         assert_eq!(spans.len() as u64 + dropped + unread, 40, "{end}: {spans:?}");
     }
-    // Replies that were under way when the rest was whole are in both a little later.
+    // Replies under way when the rest was complete arrive in both a little later.
     let sums = || {
         let metrics = agent.metrics();
         let counted = |reason| metrics.sum("tracer_messages_unlinked_total", &[("reason", reason)]) as u64;
@@ -308,6 +311,6 @@ fn batches_are_linked_to_who_produced_their_records() {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    assert_eq!(counted, told, "messages counted as unlinked, and those of all units");
+    assert_eq!(counted, told, "messages counted as unlinked, and those of all spans");
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce linked");
 }

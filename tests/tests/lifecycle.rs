@@ -1,4 +1,4 @@
-//! How the agent begins and ends, and what it says when it cannot.
+//! How the agent starts and ends, and its messages when it cannot.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{self, Agent, Outcome};
 use tracer_tests::workload::Server;
-use tracer_tests::{Numbers, Turn, begin, bpf, figure, http, load, say, scale, scratch, units, wait};
+use tracer_tests::{Numbers, Turn, begin, bpf, figure, http, load, say, scale, scratch, spans, wait};
 
 #[test]
 fn signals_detach_within_a_second_and_a_kill_leaves_nothing() {
@@ -16,7 +16,7 @@ fn signals_detach_within_a_second_and_a_kill_leaves_nothing() {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let until = Instant::now() + Duration::from_secs(12);
-    // Under load: what must end is an agent that works.
+    // Under load, so that a busy agent is ended.
     let load = {
         let address = server.address;
         std::thread::spawn(move || load::until(address, 2, &["/a/d200"], until))
@@ -85,7 +85,7 @@ fn what_cannot_run_says_why() {
     let address = taken.local_addr().expect("its address").to_string();
     says(&agent::command(&["run", "--listen", &address]), 1, &["in use", &address, "--listen"]);
 
-    // Nobody, who must be able to reach the binary.
+    // As user nobody, who must be able to reach the binary.
     let dir = scratch();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
     let copy = dir.path().join("tracer");
@@ -97,7 +97,7 @@ fn what_cannot_run_says_why() {
         says(&agent::outcome(&mut command, what), 77, &["root", "CAP_BPF"]);
     }
 
-    // A mount namespace of its own, in which something is not mounted.
+    // A mount namespace in which something is unmounted.
     let within = |unmounted: &str, arguments: &str| {
         let script = format!("{unmounted}; exec {} {arguments}", agent::binary().display());
         agent::outcome(Command::new("unshare").args(["-m", "sh", "-c", &script]), arguments)
@@ -136,7 +136,7 @@ fn recordings_that_are_not_whole_are_refused_or_read_to_where_they_are() {
         }
         std::fs::write(&broken, &bytes).expect("a file");
         let outcome = agent::command(&["replay", name]);
-        // A byte may be one that matters to nobody; what is noticed is named with its place.
+        // The byte may be irrelevant; if the error is noticed, the message names its position.
         assert!(matches!(outcome.code, Some(0 | 1)) && !outcome.err.contains("panicked"), "{outcome:?}");
         assert!(outcome.code == Some(0) || outcome.err.contains("broken"), "{outcome:?}");
         assert!(turn % 2 == 1 || outcome.code == Some(1), "cut at {at}: {outcome:?}");
@@ -156,7 +156,7 @@ fn noise(address: SocketAddr, connections: u64, numbers: &mut Numbers) {
         };
         bytes.extend((0..numbers.below(4000)).map(|_| numbers.below(256) as u8));
         let Ok(mut connection) = http::Connection::open(address) else { continue };
-        // The other side may close at any byte, and should.
+        // The server may close at any byte, and should.
         let _ = connection.send(&bytes);
         let _ = connection.finish();
         let _ = connection.head();
@@ -178,8 +178,8 @@ fn hostile_bytes_disturb_neither_the_agent_nor_the_traced() {
         (0..4).map(|c| (0..50).map(|r| load::Request::get(format!("/after/c{c}r{r}"))).collect()).collect(),
     );
     assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
-    let mut tail = units::Tail::new(&agent.transactions);
-    let seen = tail.until(200, Duration::from_secs(10), |unit| unit.server && unit.path.starts_with("/after/"));
+    let mut tail = spans::Tail::new(&agent.transactions);
+    let seen = tail.until(200, Duration::from_secs(10), |span| span.server && span.path.starts_with("/after/"));
     assert_eq!(seen, 200);
     assert_eq!(http::get(agent.listen, "/readyz").expect("console").status, 200);
     agent.stop();

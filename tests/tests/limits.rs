@@ -1,19 +1,18 @@
-//! The agent's own bounds on the real thing: ceilings, shedding and its order, the watchdog.
+//! The agent's own limits in practice: resource limits, load shedding and its order, the watchdog.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
+use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, bpf, http, say, scale, scratch, wait};
 
 /// Exit code of an agent that detached itself.
 const DETACHED: i32 = 3;
 
-/// Memory of a process, bytes, without pages of files: what the ceiling is for.
+/// Memory of a process, bytes, without file pages: the limit applies to it.
 fn memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kib = |name: &str| {
@@ -29,8 +28,7 @@ fn config(dir: &Path, text: &str) -> String {
     path.to_str().expect("a path").to_owned()
 }
 
-/// `connections` that stay open and each ask for `each` paths nobody asked for before, in words the agent cannot take
-/// for numbers.
+/// `connections` that stay open and request `each` new paths each, in words the agent cannot take for numbers.
 fn flood(connections: u64, each: u64, seed: u64) -> Vec<Vec<Request>> {
     let word = |mut n: u64| {
         let mut text = String::new();
@@ -66,10 +64,10 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     let pid = agent.process().pid();
     let idle = memory(pid);
     let before = agent.metrics();
-    let level = |agent: &Agent| agent.metrics().sum("tracer_shed_level", &[]) as u32;
+    let level = |agent: &Agent| agent.metrics().sum("tracer_load_shedding_level", &[]) as u32;
     assert_eq!(level(&agent), 0, "{} MB when idle", idle >> 20);
 
-    // Requests by the thousand, until everything that can be given up is, or long enough that nothing more comes.
+    // Thousands of requests, until everything sheddable is shed, or until nothing more changes for long enough.
     let (mut levels, mut most, mut sent) = (vec![0], 0, 0u64);
     let stop = Instant::now() + Duration::from_secs(35);
     for round in 0.. {
@@ -96,8 +94,8 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
         most >> 20,
         ceiling >> 20
     ));
-    // How many steps it takes to hold the ceiling depends on how fast the load is, and on what else runs here whose stacks are
-    // named; that it takes some where memory came near it is sure.
+    // The number of shedding steps depends on the load's speed, and on other programs whose stacks are symbolised;
+    // there must be some if memory came near the limit.
     let near = most * 10 >= ceiling * 9;
     if !near {
         say("  memory stayed below nine tenths of the ceiling: nothing had to be given up");
@@ -107,7 +105,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
     assert!(shed["meaning"].as_str().is_some_and(|text| !text.is_empty()), "{shed}");
 
-    // The sums are whole: every request was counted, or the events it needed were counted as lost.
+    // The sums are complete: every request was counted, or its events were counted as lost.
     let counted = |agent: &Agent| {
         let metrics = agent.metrics();
         let of = |m: &tracer_tests::metrics::Metrics, side| {
@@ -129,25 +127,25 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
     let what = ["payload", "sampling", "classes"];
     for name in what.into_iter().take(reached) {
-        assert!(after.sum("tracer_shed_total", &[("what", name)]) >= 1.0, "{name}");
+        assert!(after.sum("tracer_load_shedding_total", &[("what", name)]) >= 1.0, "{name}");
     }
-    // Nothing is fuller than it can be.
-    for fill in after.of("tracer_fill_entries", &[]) {
+    // No table exceeds its limit.
+    for fill in after.of("tracer_table_entries", &[]) {
         let what = fill.labels["what"].as_str();
-        let limit = after.sum("tracer_fill_limit_entries", &[("what", what)]);
+        let limit = after.sum("tracer_table_limit_entries", &[("what", what)]);
         assert!(fill.value <= limit, "{what}: {} of {limit}", fill.value);
-        assert_eq!(after.of("tracer_fill_reached_total", &[("what", what)]).count(), 1, "{what}");
+        assert_eq!(after.of("tracer_table_evictions_total", &[("what", what)]).count(), 1, "{what}");
     }
 
-    // With nothing to do, everything comes back, one step at a time; not while memory is still short: naming what others
-    // on this machine do takes some, and a step may be taken again for it.
+    // When idle, every level is restored, one step at a time; not while memory is still short: symbolising other
+    // programs on this machine takes some memory, and can cause another step.
     let short = |freed: u64| freed * 4 >= ceiling * 3;
     let mut levels = vec![level(&agent)];
     let mut freed = memory(pid);
     let end = Instant::now() + Duration::from_secs(45);
     while levels.last() != Some(&0) {
         if Instant::now() > end {
-            // What the flood took was given back all the same.
+            // The flood's memory was returned all the same.
             assert!(!short(freed), "memory was not given back: {levels:?}, {} MB at least", freed >> 20);
             break;
         }
@@ -161,7 +159,7 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     say(&format!("  back by {levels:?}, {} MB at least, {} MB now", freed >> 20, memory(pid) >> 20));
     let slow = levels.windows(2).all(|pair| pair[0] <= pair[1] + 1);
     assert!(slow, "one step at a time: {levels:?}");
-    // The agent's own words, in their order.
+    // The agent's own log messages, in order.
     let said = agent.stop().said;
     let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
     let steps = ["heads of messages", "19 Hz", "new request classes"].into_iter().take(reached);
@@ -172,21 +170,12 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!(!back || said.rfind("load is shed less") > places.last().copied(), "{said}");
 }
 
-/// A file that takes bytes until it is full and is never read: what a disk that stalls looks like.
-fn fifo(path: &Path) -> std::fs::File {
-    let name = std::ffi::CString::new(path.to_str().expect("a path")).expect("a path");
-    // SAFETY: a valid string.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // Both ends, so that opening waits for nobody.
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("the fifo")
-}
-
 /// Stops the first thread of a child, which is the agent's pipeline, wherever it waits in the kernel: it is stuck, and the
 /// others are not. Until it is killed.
 fn hold(pid: u32) {
     let request = |request: libc::c_uint| {
         let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: requests that take no memory.
+        // SAFETY: requests that use no memory.
         let done = unsafe { libc::ptrace(request, pid as libc::pid_t, none, none) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     };
@@ -197,7 +186,7 @@ fn hold(pid: u32) {
         // SAFETY: an int.
         assert_eq!(unsafe { libc::waitpid(pid as libc::pid_t, &raw mut status, libc::__WALL) }, pid as libc::pid_t);
         assert!(libc::WIFSTOPPED(status), "{status:x}");
-        // Elsewhere it may hold what the others need to say that it stands still.
+        // Elsewhere it may hold a lock that the others need to report the stall.
         let at = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("a process");
         let number = at.split(' ').next().and_then(|number| number.parse::<i64>().ok());
         let waits = number.is_some_and(|number| WAITS.contains(&number));
@@ -229,13 +218,13 @@ fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     let stall = 3;
     let config = config(dir.path(), &format!("[watchdog]\nstall = \"{stall}s\"\n"));
     let port = server.address.port().to_string();
-    // Others' requests would fill it.
+    // Other programs' requests would fill it.
     let mut agent = Agent::start(dir.path(), &["--config", &config, "--port", &port]);
     let attached = bpf::programs().len() - before.len();
     let links = bpf::links(agent.process().pid());
     assert!(attached > 5 && links > 5, "{attached} programs, {links} links");
 
-    // A stopped agent is not a stuck one, however long.
+    // A stopped agent does not count as stalled, however long.
     agent.process().signal(libc::SIGSTOP);
     std::thread::sleep(Duration::from_secs(3 * stall));
     agent.process().signal(libc::SIGCONT);
@@ -252,7 +241,7 @@ fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     let detached = wait("the watchdog to detach", Duration::from_secs(stall + 6), || {
         (bpf::links(agent.process().pid()) == 0).then(|| begun.elapsed())
     });
-    // It stays a little to say why.
+    // It stays a little to report the reason.
     let health = http::get(agent.listen, "/healthz").expect("console");
     let metrics = agent.metrics();
     let status = agent.process().wait(Duration::from_secs(10));
@@ -277,7 +266,6 @@ fn a_stuck_agent_ends_when_it_is_asked_to() {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let before = bpf::programs();
-    let reader = fifo(&dir.path().join("agent.ndjson"));
     let config = config(dir.path(), "[watchdog]\nstall = \"2s\"\n");
     let mut agent = Agent::start(dir.path(), &["--config", &config, "--nice", "5"]);
     let pid = agent.process().pid();
@@ -292,16 +280,16 @@ fn a_stuck_agent_ends_when_it_is_asked_to() {
         let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(16)).expect("a field");
         field.parse::<i32>().expect("a number")
     };
-    // Pages and symbols can wait; who watches must not.
+    // HTTP and symbolising may wait; the watchdog must not.
     assert_eq!(["tracer-http", "tracer-symbols", "tracer-watchdog"].map(nice_of), [10, 10, 0]);
     load::until(server.address, 2, &["/a"], Instant::now() + Duration::from_secs(1));
+    hold(pid);
     let ended = agent.end(libc::SIGTERM);
     say(&format!("watchdog: asked to end, stuck: {:?}, {}", ended.took, ended.status));
     assert_eq!(ended.status.code(), Some(DETACHED), "{}", ended.said);
     assert!(ended.said.contains("asked to end"), "{}", ended.said);
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
     wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
-    drop(reader);
 }
 
 #[test]
@@ -310,10 +298,10 @@ fn a_ceiling_that_cannot_be_held_detaches() {
     let dir = scratch();
     let server = Server::c("origin", dir.path());
     let before = bpf::programs();
-    // Gigabytes of units would wait for the disk, and the pipeline with them, until that is what the watchdog ends it for.
-    std::os::unix::fs::symlink("/dev/null", dir.path().join("agent.ndjson")).expect("a link");
+    // Gigabytes of spans would wait for the disk, and the pipeline with them, until that is what the watchdog ends it for.
     // A hundredth of a core: no detail given up makes thousands of requests a second that cheap.
-    let mut agent = Agent::start(dir.path(), &["--max-cpu", "1%"]);
+    let arguments = ["--max-cpu", "1%"];
+    let mut agent = Agent::launch_writing("agent", dir.path(), Path::new("/dev/null"), &arguments, |_| ()).ready();
     let begun = Instant::now();
     let load = std::thread::spawn({
         let address = server.address;
@@ -327,7 +315,80 @@ fn a_ceiling_that_cannot_be_held_detaches() {
     assert_eq!((status.code(), bad), (Some(DETACHED), 0), "{said}");
     assert!(said.contains("its cpu could not be brought below the ceiling"), "{said}");
     assert!(said.contains("no stacks are taken and no transactions kept"), "everything else first: {said}");
-    // A minute of patience, and not more than it took to give everything up.
+    // A minute of patience, plus the time to shed everything.
     assert!((60..85).contains(&took.as_secs()), "{took:?}");
     wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
+}
+
+/// Code made while running, named in a file of 55 MB: any user can make as many of both as there are processes.
+const MADE: &str = r#"
+import ctypes, mmap, os, platform, sys
+allowed = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=allowed)
+page.write(b"\xf3\x90\xeb\xfc" if platform.machine() == "x86_64" else b"\x00\x00\x00\x14")
+at = ctypes.addressof(ctypes.c_char.from_buffer(page))
+path = f"/tmp/perf-{os.getpid()}.map"
+with open(path, "w") as names:
+    names.write(f"{at:x} 10 made_here\n")
+    names.writelines(f"{n:x} 1 {'x' * 96}{n}\n" for n in range(500_000))
+print("ready", flush=True)
+ctypes.CFUNCTYPE(None)(at)()
+"#;
+
+/// Removes the file of names with the process.
+struct Names {
+    _process: Process,
+    path: std::path::PathBuf,
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[test]
+fn names_that_processes_write_stay_within_the_ceiling_and_stacks_come_back() {
+    let Some(_turn) = begin("limits_names", &["python3"]) else { return };
+    let dir = scratch();
+    let text = "[limits]\nrestore_after = \"1s\"\n";
+    let ceiling: u64 = 64 << 20;
+    let mut agent = Agent::start(dir.path(), &["--config", &config(dir.path(), text), "--max-memory", "64M"]);
+    let pid = agent.process().pid();
+    let idle = memory(pid);
+    let made: Vec<Names> = (0..6)
+        .map(|n| {
+            let mut command = std::process::Command::new("python3");
+            command.args(["-c", MADE]);
+            let mut process =
+                Process::start(&format!("made{n}"), &mut command, &dir.path().join(format!("made{n}.log")));
+            process.line("ready", Duration::from_secs(60));
+            let path = format!("/tmp/perf-{}.map", process.pid()).into();
+            Names { _process: process, path }
+        })
+        .collect();
+    let fill = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("what", "perf_map_bytes")]);
+    let (mut most, mut read, mut folded) = (0, 0.0f64, false);
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end && !(folded && most > 0 && end - Instant::now() < Duration::from_secs(10)) {
+        most = most.max(memory(pid));
+        read = read.max(fill(&agent));
+        folded = folded || agent.text("/profile.folded").contains("made_here");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let limit = agent.metrics().sum("tracer_table_limit_entries", &[("what", "perf_map_bytes")]);
+    drop(made);
+    say(&format!(
+        "limits: names of six processes: {} MB idle, at most {} MB of {} MB; {read:.0} of {limit:.0} bytes of names",
+        idle >> 20,
+        most >> 20,
+        ceiling >> 20
+    ));
+    assert!(folded, "code made while running has its name");
+    assert!(read > 0.0 && read <= limit, "{read} of {limit}");
+    assert!(most <= ceiling, "{} MB of {} MB", most >> 20, ceiling >> 20);
+    wait("stacks to be taken as before", Duration::from_secs(60), || {
+        (agent.metrics().sum("tracer_sampling_hertz", &[]) > 98.0).then_some(())
+    });
+    agent.stop();
 }

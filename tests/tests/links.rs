@@ -1,4 +1,4 @@
-//! Calls of an event-loop proxy and of a threaded application, against an id in the path.
+//! Calls of an event-loop proxy and of a threaded application, verified by an id in the path.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
-use tracer_tests::units::{self, Tail};
+use tracer_tests::spans::{self, Tail};
 use tracer_tests::workload::{Server, source, wait_for_listener};
 use tracer_tests::{Numbers, begin, explained, figure, find, free_port, say, scale, scratch};
 
 const CONNECTIONS: u64 = 64;
 
-/// Requests of each connection.
+/// Requests per connection.
 fn each() -> u64 {
     (160.0 * scale()).ceil() as u64
 }
@@ -23,7 +23,7 @@ fn plans(prefix: &str) -> Vec<Vec<Request>> {
     (0..CONNECTIONS)
         .map(|c| {
             let mut one = |r| Request {
-                // Some 3000 a second: neither machine nor agent is to be busy without a break, or it is losses that are tested.
+                // Some 3000 per second: a saturated machine or agent would turn this into a test of losses.
                 pause: Duration::from_micros(numbers.below(40_000)).div_f64(scale()),
                 ..Request::get(format!("{prefix}/c{c}r{r}/d{}", numbers.below(8_000)))
             };
@@ -50,23 +50,23 @@ fn nginx_links_its_calls_to_the_requests_that_caused_them() {
         assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     }
     let sent = (2 * CONNECTIONS * each()) as usize;
-    // Load, nginx's request, nginx's call, the origin's request.
+    // The load's call, nginx's request, nginx's call, the origin's request.
     let mut tail = Tail::new(&agent.transactions);
     tail.until(4 * sent, Duration::from_secs(20), |_| true);
     let lost = agent.metrics().lost();
     let explained = explained(&lost) as u64;
     let file = agent.transactions.clone();
     agent.stop();
-    let all = units::read(&file);
+    let all = spans::read(&file);
     for prefix in ["/pooled/", "/new/"] {
         let calls = || all.iter().filter(|u| u.service == "nginx" && !u.server && u.path.starts_with(prefix));
-        let tallies = units::parents(&all, calls());
-        let (total, right, wrong, sure) = units::report_parents(&format!("nginx {prefix} (lost {lost:?})"), &tallies);
+        let tallies = spans::parents(&all, calls());
+        let (total, right, wrong, sure) = spans::report_parents(&format!("nginx {prefix} (lost {lost:?})"), &tallies);
         let expected = CONNECTIONS * each();
         assert!(total <= expected && total + explained >= expected, "{total} of {expected} calls of {prefix}");
         assert!((right + explained) * 1000 >= total * 999, "{right} of {total} right");
         assert_eq!(sure, 0, "{wrong} wrong, {sure} of them certain or confirmed");
-        // One transaction holds all four units.
+        // One transaction holds all four spans.
         let mut traces = std::collections::HashMap::<&str, Vec<&str>>::new();
         all.iter().filter(|u| u.path.starts_with(prefix)).for_each(|u| {
             traces.entry(u.trace.as_str()).or_default().push(u.path.as_str());
@@ -104,9 +104,9 @@ fn threads_that_hold_one_request_are_certain() {
     tail.until(4 * 960, Duration::from_secs(20), |_| true);
     let file = agent.transactions.clone();
     agent.stop();
-    let all = units::read(&file);
-    let tallies = units::parents(&all, all.iter().filter(|u| u.service == "calls" && !u.server));
-    let (total, right, _, sure) = units::report_parents("gunicorn, 8 threads", &tallies);
+    let all = spans::read(&file);
+    let tallies = spans::parents(&all, all.iter().filter(|u| u.service == "calls" && !u.server));
+    let (total, right, _, sure) = spans::report_parents("gunicorn, 8 threads", &tallies);
     assert_eq!((total, sure), (960, 0));
     assert!(right * 1000 >= total * 999, "{right} of {total} right");
 }

@@ -1,5 +1,5 @@
-//! MariaDB: statements against the server's general log, errors against what its clients were told, durations against
-//! its slow query log, CPU against the scheduler's, and no secret anywhere.
+//! MariaDB: compares statements with the server's general log, errors with what its clients received, durations with
+//! its slow query log, CPU with the scheduler's, and checks that no secret shows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::mariadb::MariaDb;
 use tracer_tests::metrics::Metrics;
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
 
 const SERVICE: &str = "mariadbd";
-/// What must not show anywhere.
+/// Secrets that must not show anywhere.
 const SECRETS: [&str; 7] = [
     "planted-password",
     "planted_user",
@@ -24,10 +24,10 @@ const SECRETS: [&str; 7] = [
     "plantedstatement",
 ];
 
-/// Queries carry the class they must get in a comment: `/*=CLASS=*/`.
+/// Queries carry their expected class in a comment: `/*=CLASS=*/`.
 const MARK: [&str; 2] = ["/*=", "=*/"];
 
-/// What the client sends, each as one query; the kinds of their errors are [`CLIENT_ERRORS`].
+/// The client's input, one query each; [`CLIENT_ERRORS`] has the kinds of their errors.
 const CLIENT: &[&str] = &[
     "/*=CREATE TABLE accounts=*/ CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(200), balance INT)",
     "/*=CREATE TABLE audit=*/ CREATE TABLE audit (id INT AUTO_INCREMENT PRIMARY KEY, what LONGTEXT)",
@@ -145,24 +145,24 @@ fn load(server: &MariaDb, dir: &Path) -> f64 {
     perl.args(["-e", PERL, &server.address.port().to_string(), &scale().to_string()]);
     let done = outcome(&mut perl, "DBD::MariaDB");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-    // What is compressed is not read.
+    // Compressed sessions are not read.
     let done =
         outcome(server.client().args(["--compress", "-e", "/*=SELECT unseen=*/ SELECT * FROM unseen"]), "mariadb");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     burnt
 }
 
-/// The class a query's text says it must have.
+/// The class a query's text expects.
 fn marked(sql: &str) -> Option<&str> {
     Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
 }
 
-/// Waits until no more units come.
+/// Waits until no more spans come.
 fn settled(agent: &Agent) -> Metrics {
     let mut last = 0.0;
     wait("the last statements", Duration::from_secs(60), || {
         let metrics = agent.metrics();
-        let now = metrics.sum("tracer_work_total", &[("protocol", "mariadb")])
+        let now = metrics.sum("tracer_requests_total", &[("protocol", "mariadb")])
             + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", "mariadb")]);
         let still = now > 0.0 && (now - last).abs() < 0.5;
         last = now;
@@ -189,8 +189,8 @@ fn statements_errors_and_durations_are_what_the_server_says() {
     }
     let path = agent.transactions.clone();
     no_secret("its output", &agent.stop().said);
-    no_secret("the file of units", &std::fs::read_to_string(&path).expect("units"));
-    let units = units::read(&path);
+    no_secret("the file of spans", &std::fs::read_to_string(&path).expect("spans"));
+    let spans = spans::read(&path);
 
     let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for class in server.sent().iter().filter_map(|sql| marked(sql)) {
@@ -199,8 +199,8 @@ fn statements_errors_and_durations_are_what_the_server_says() {
     assert_eq!(expected.remove("SELECT unseen"), Some(1));
     let sides = [true, false].map(|side| {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for unit in units.iter().filter(|unit| unit.server == side && (!side || unit.service == SERVICE)) {
-            *counts.entry(unit.class.clone()).or_default() += 1;
+        for span in spans.iter().filter(|span| span.server == side && (!side || span.service == SERVICE)) {
+            *counts.entry(span.class.clone()).or_default() += 1;
         }
         counts
     });
@@ -233,19 +233,19 @@ fn statements_errors_and_durations_are_what_the_server_says() {
     say(&format!("errors: {found:?}"));
     assert_eq!(found, errors, "lost: {lost:?}");
 
-    durations(&server.times(), &units);
-    let cpu: f64 = units.iter().filter(|unit| unit.server && unit.class == "SELECT burnt").map(|unit| unit.cpu_s).sum();
+    durations(&server.times(), &spans);
+    let cpu: f64 = spans.iter().filter(|span| span.server && span.class == "SELECT burnt").map(|span| span.cpu_s).sum();
     say(&format!("CPU of a session: {burnt:.4} s used, {cpu:.4} s found for the class that burnt it"));
     if scale() >= 1.0 {
         assert!((cpu - burnt).abs() < burnt * 0.02, "{cpu} of {burnt}");
     }
 }
 
-/// Medians of each class against the server's own.
-fn durations(times: &[(String, f64)], units: &[Unit]) {
+/// Compares medians of each class with the server's own.
+fn durations(times: &[(String, f64)], spans: &[Span]) {
     let mut truth: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (sql, seconds) in times {
-        // Of several in one query each is logged by itself.
+        // The server logs each of several statements in one query by itself.
         if let Some(class) = marked(sql).filter(|class| !class.contains(';') && !class.contains("BATCH")) {
             truth.entry(class).or_default().push(*seconds);
         }
@@ -257,7 +257,7 @@ fn durations(times: &[(String, f64)], units: &[Unit]) {
     let mut compared = 0;
     for (class, values) in truth.iter_mut().filter(|(_, values)| values.len() >= 10) {
         let mut own: Vec<f64> =
-            units.iter().filter(|unit| unit.server && unit.class == *class).map(|unit| unit.duration_s).collect();
+            spans.iter().filter(|span| span.server && span.class == *class).map(|span| span.duration_s).collect();
         if own.len() != values.len() {
             continue;
         }

@@ -1,16 +1,16 @@
-//! MariaDB: statements, errors and times against its performance_schema, which knows statements by their digests.
+//! MariaDB: compares statements, errors and times with its performance_schema, which identifies statements by digest.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::mariadb::MariaDb;
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, peers, say, scale, scratch, secrets};
 
 const SECRETS: [&str; 5] = ["planted-password", "planted_user", "planted_db", "planted-literal", "planted-parameter"];
 
-/// Tables of which each is named by the statements of one class only, and that class.
+/// Tables that only the statements of one class name, and that class.
 const CLASSES: [(&str, &str); 9] = [
     ("t_read", "SELECT t_read"),
     ("t_long", "SELECT t_long"),
@@ -86,10 +86,10 @@ my $write = $c->prepare("UPDATE t_prepared SET n = ? WHERE id = ?");
 $write->execute($_, 1) for 1 .. 200 * $scale + 5;
 "#;
 
-/// What the server counted: how often, and errors.
+/// The server's counts: executions, and errors.
 type Counted = (u64, u64);
 
-/// What it answers, by lines and columns.
+/// The server's answer, by rows and columns.
 fn rows(server: &MariaDb, sql: &str) -> Vec<Vec<String>> {
     let done = outcome(server.client().args(["-N", "-B", "-e", sql]), "mariadb");
     assert_eq!(done.code, Some(0), "{}", done.err);
@@ -131,10 +131,11 @@ fn digests_say_the_same() {
     }
     let lost = peers::settled(&agent).lost();
     let file = agent.transactions.clone();
-    // Before anything asks the server about itself.
+    // Before any query to the server about itself.
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT t_read");
     let schema = "performance_schema";
-    // Each statement's own time: it ends behind the reply, much later where others want the CPU by then, so means say little.
+    // Each statement's own time: it ends behind the reply, much later if other threads want the CPU by then, so means
+    // prove little.
     let times = rows(
         &server,
         &format!(
@@ -157,15 +158,15 @@ fn digests_say_the_same() {
         ),
     );
     let commands: BTreeMap<_, _> = commands.iter().map(|row| counted(row)).collect();
-    let all = units::read(&file);
+    let all = spans::read(&file);
     let of_table =
         |table: &str| digests.iter().filter(|(text, _)| text.contains(table)).map(|(_, all)| *all).collect::<Vec<_>>();
-    // What of the columns of `times` tells the class's statements.
+    // Which column of `times` identifies the class's statements.
     let check = |class: &str, (count, errors): Counted, (column, word): (usize, &str)| {
-        let served: Vec<&Unit> = all.iter().filter(|unit| unit.server && unit.class == class).collect();
-        let called = all.iter().filter(|unit| !unit.server && unit.class == class).count() as u64;
-        let failed = served.iter().filter(|unit| !unit.error.is_empty()).count() as u64;
-        let ours = median(served.iter().map(|unit| unit.duration_s).collect());
+        let served: Vec<&Span> = all.iter().filter(|span| span.server && span.class == class).collect();
+        let called = all.iter().filter(|span| !span.server && span.class == class).count() as u64;
+        let failed = served.iter().filter(|span| !span.error.is_empty()).count() as u64;
+        let ours = median(served.iter().map(|span| span.duration_s).collect());
         let theirs: Vec<f64> = times
             .iter()
             .filter(|row| row[column].contains(word) && !row[1].contains("CREATE"))
@@ -198,15 +199,15 @@ fn digests_say_the_same() {
     let of = of_table("t_first");
     assert!(of.len() == 2 && of[0].0.abs_diff(of[1].0) <= uncounted(of[0].0), "digests of two statements: {digests:?}");
     compared += check("INSERT t_first; SELECT t_second", (of[0].0.min(of[1].0), of[0].1 + of[1].1), (1, "t_first"));
-    // What is prepared is counted by commands.
+    // The server counts prepared statements by command.
     let executed = commands.get("statement/com/Execute").copied().unwrap_or_else(|| panic!("{commands:?}"));
     compared += check("UPDATE t_prepared", executed, (0, "statement/com/Execute"));
     figure("mariadb digests", &format!("{compared} statements at both ends, {} kinds", CLASSES.len() + 2));
 }
 
-/// How many statements may be missing in a digest of `counted`. The server adds to one without a lock: of two sessions that
-/// end a statement at once one can go uncounted, 2 of 60 where statements sleep and wake together. Its history, to which the
-/// count is held as well, has them all.
+/// How many statements may be missing in a digest of `counted`. The server increments it without a lock: if two
+/// sessions end a statement at once, one can go uncounted, 2 of 60 where statements sleep and wake together. The count
+/// is also compared with its history, which has them all.
 fn uncounted(counted: u64) -> u64 {
     3 + counted / 20
 }

@@ -1,4 +1,5 @@
-//! Every pair of socket operations, on TCP over IPv4 and IPv6 and on UNIX sockets: each exchange exactly once at each end.
+//! Every pair of socket operations, on TCP over IPv4 and IPv6 and on UNIX sockets: each exchange appears exactly once
+//! at each end.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,11 +8,11 @@ use std::time::Duration;
 
 use tracer_tests::agent::Agent;
 use tracer_tests::process::Process;
-use tracer_tests::units::Tail;
+use tracer_tests::spans::Tail;
 use tracer_tests::workload::compile;
 use tracer_tests::{begin, figure, say, scratch};
 
-/// Runs every pair of operations once; what the program said.
+/// Runs every pair of operations once; returns the program's output.
 fn exchange(name: &str, dir: &Path, program: &Path) -> String {
     let mut command = Command::new(program);
     command.arg(name).arg(dir.join("socket"));
@@ -38,7 +39,7 @@ fn family(name: &str, least: usize) {
     let Some(_turn) = begin(&format!("matrix_{name}"), &["cc"]) else { return };
     let dir = scratch();
     let program = compile(dir.path(), "matrix");
-    // Otherwise the first pair with splice would only bring its hook in.
+    // Otherwise the first pair with splice would only attach its hook.
     let config = dir.path().join("all.toml");
     std::fs::write(&config, "[agent]\nall_hooks = true\n").expect("a configuration");
     let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &config.display().to_string()]);
@@ -56,15 +57,15 @@ fn family(name: &str, least: usize) {
 
     let ours = |path: &str| path.starts_with(&format!("/{name}/"));
     let mut tail = Tail::new(&agent.transactions);
-    tail.until(2 * exchanges.len(), Duration::from_secs(10), |unit| ours(&unit.path));
+    tail.until(2 * exchanges.len(), Duration::from_secs(10), |span| ours(&span.path));
     let lost = agent.metrics().lost();
     let file = agent.transactions.clone();
     agent.stop();
-    let units = tracer_tests::units::read(&file);
+    let spans = tracer_tests::spans::read(&file);
     let mut seen: HashMap<(&str, bool), Vec<u64>> = HashMap::new();
-    for unit in units.iter().filter(|unit| ours(&unit.path)) {
-        let whole = unit.method == "POST" && unit.status == Some(200) && unit.outcome == "complete";
-        seen.entry((unit.path.as_str(), unit.server)).or_default().push(if whole { unit.body } else { u64::MAX });
+    for span in spans.iter().filter(|span| ours(&span.path)) {
+        let whole = span.method == "POST" && span.status == Some(200) && span.outcome == "complete";
+        seen.entry((span.path.as_str(), span.server)).or_default().push(if whole { span.body } else { u64::MAX });
     }
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
     for (path, body) in &exchanges {
@@ -74,11 +75,11 @@ fn family(name: &str, least: usize) {
                 missing.push(format!("server {server} {path}: missing"));
             } else if have != [*body] {
                 let end = if server { "server" } else { "client" };
-                wrong.push(format!("{end} {path}: {body} bytes expected, units with {have:?}"));
+                wrong.push(format!("{end} {path}: {body} bytes expected, spans with {have:?}"));
             }
         }
     }
-    wrong.extend(seen.iter().map(|(key, have)| format!("{key:?}: never exchanged, units with {have:?}")));
+    wrong.extend(seen.iter().map(|(key, have)| format!("{key:?}: never exchanged, spans with {have:?}")));
     figure(
         &format!("ends {name}"),
         &format!("{} wrong, {} missing of {}", wrong.len(), missing.len(), 2 * exchanges.len()),
@@ -93,8 +94,8 @@ fn family(name: &str, least: usize) {
         say(&format!("  {line}"));
     }
     assert!(wrong.is_empty(), "{} of {} ends are wrong", wrong.len(), 2 * exchanges.len());
-    // The kernel may refuse memory for a new socket: counted, and the end of one exchange is then not seen. It explains
-    // nothing else: not a wrong length, not a second unit.
+    // The kernel may refuse memory for a new socket: counted, and one exchange's end is then unseen. It does not
+    // explain a wrong length or a second span.
     let refused: f64 = lost.iter().filter(|(reason, _)| reason == "socket_storage_refused").map(|(_, n)| n).sum();
     assert!(missing.len() as f64 <= refused, "{} ends are missing, {refused} are explained", missing.len());
 }

@@ -1,4 +1,5 @@
-//! Memcached in all its three forms: commands and errors against the server's own statistics, and no secret anywhere.
+//! Memcached in all three protocol forms: compares commands and errors with the server's own statistics, and checks
+//! that no secret shows.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,8 +16,8 @@ use tracer_tests::{begin, figure, find, free_port, say, scratch, secrets, wait};
 
 const SECRETS: [&str; 4] = ["planted-key", "planted-value", "planted-password", "plantedcommand"];
 
-/// A session of pymemcache, with replies and without. What follows a long value without a reply, in one read of the
-/// server, would lie beyond what is captured.
+/// A session of pymemcache, with replies and without. A command after a long value without a reply, in the same read of
+/// the server, would lie beyond what is captured.
 const PYTHON: &str = r#"
 import sys
 from pymemcache.client.base import Client
@@ -64,7 +65,7 @@ impl Server {
     }
 }
 
-/// A connection that sends exactly what it is told.
+/// A connection that sends exactly the given bytes.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -78,7 +79,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// Sends lines and expects these, one after the other.
+    /// Sends lines and expects these replies, one after the other.
     fn ask(&mut self, lines: &str, expected: &[&str]) {
         self.send(lines.as_bytes());
         for expected in expected {
@@ -86,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Sends packets of the binary protocol and reads as many replies; their opcodes, opaques and statuses.
+    /// Sends packets of the binary protocol and reads `replies` replies; returns their opcodes, opaques and statuses.
     fn packets(&mut self, asked: &[Vec<u8>], replies: usize) -> Vec<(u8, u32, u16)> {
         self.send(&asked.concat());
         let one = |_| {
@@ -126,7 +127,7 @@ fn packet(opcode: u8, opaque: u32, extra: &[u8], key: &str, value: &str) -> Vec<
     [&bytes, extra, key.as_bytes(), value.as_bytes()].concat()
 }
 
-/// Everything the protocol has, by a client that knows what it does; commands by class, those that were sent.
+/// Everything in the protocol, by a client that counts the commands it sent, by class.
 fn by_hand(server: &Server, sent: &mut BTreeMap<&'static str, u64>) {
     let mut client = server.client();
     let mut add = |name: &'static str, count: u64| *sent.entry(name).or_default() += count;
@@ -163,7 +164,7 @@ fn by_hand(server: &Server, sent: &mut BTreeMap<&'static str, u64>) {
     }
     add("set", 2);
     add("get", 5);
-    // Pipelines, and what needs no reply.
+    // Pipelines, and commands without a reply.
     for _ in 0..20 {
         client.ask(
             "set planted-key-c 0 0 1 noreply\r\nx\r\nget none\r\nmg none v\r\nms planted-key-d 2\r\nok\r\nmg planted-key-d v q\r\nmg none v q\r\nmn\r\n",
@@ -205,7 +206,7 @@ fn by_hand(server: &Server, sent: &mut BTreeMap<&'static str, u64>) {
     }
 }
 
-/// Units of memcached by class: served, and called.
+/// Memcached spans by class: server side, and client side.
 fn classes(metrics: &Metrics, port: u16) -> [BTreeMap<String, u64>; 2] {
     let port = port.to_string();
     let count = |name: &str, labels: &[(&str, &str)], class: &str| {
@@ -217,7 +218,7 @@ fn classes(metrics: &Metrics, port: u16) -> [BTreeMap<String, u64>; 2] {
     };
     let client = [("db_system_name", "memcached"), ("server_port", port.as_str())];
     [
-        count("tracer_work_total", &[("protocol", "memcached")], "request_class"),
+        count("tracer_requests_total", &[("protocol", "memcached")], "request_class"),
         count("db_client_operation_duration_seconds_count", &client, "db_operation_name"),
     ]
 }
@@ -254,7 +255,7 @@ fn commands_and_errors_are_what_the_server_says() {
         *sent.entry(name).or_default() += count;
     }
 
-    // What the server counted, in terms of what was sent: keys of one `get`, and commands it counts together.
+    // The server's counts, in terms of what was sent: keys of one `get`, and commands it counts together.
     let stat = |names: &[&str]| -> u64 { names.iter().filter_map(|name| stats.get(*name)).sum() };
     let of = |names: &[&str]| -> u64 { names.iter().filter_map(|name| sent.get(name)).sum() };
     let more_keys = 1 + 5;

@@ -1,5 +1,5 @@
-//! MongoDB: commands and errors against what a scripted server was asked by PyMongo, durations against both's own clocks,
-//! and no secret anywhere.
+//! MongoDB: compares commands and errors with what a scripted server got from PyMongo, durations with both sides' own
+//! clocks, and checks that no secret shows.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ const SECRETS: [&str; 7] = [
     "planted-message",
     "planted_db",
     "plantedcommand",
-    // What PyMongo says of itself when it connects.
+    // PyMongo's description of itself at connect.
     "pymongo",
 ];
 
-/// Sessions of PyMongo: in threads, with cursors, long documents both ways, errors, commands that want no reply, and
-/// compressed; then a cursor whose batches follow unasked, which this PyMongo does not do.
+/// Sessions of PyMongo: in threads, with cursors, long documents both ways, errors, commands without a reply, and
+/// compressed; then a cursor with unsolicited batches, which this PyMongo does not support.
 const PYTHON: &str = r#"
 import json, socket, struct, sys, threading, bson, pymongo
 from pymongo import MongoClient, monitoring
@@ -104,18 +104,18 @@ fn commands_errors_and_durations_are_what_the_server_says() {
     peers::rename(&mut truth, "plantedcommand planted-value", "_OTHER");
     peers::rename(&mut truth, "aggregate logs-20260101", "aggregate logs-?");
     for class in truth.values_mut() {
-        // A number that is a place in the server's source.
+        // A number for a place in the server's source.
         let unknown = class.errors.remove("5107200");
         class.errors.extend(unknown.map(|count| ("_OTHER".to_owned(), count)));
     }
     let told = serde_json::from_str(&told).expect("what the library says");
-    // What takes long to decode counts as the command's for the library.
+    // The library counts decoding time as part of the command.
     let mut called = peers::classes(&told);
     called.retain(|name, _| !name.contains("long") && truth.contains_key(name));
     let lost = peers::settled(&agent).lost();
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     let failed: BTreeMap<_, _> = truth.iter().filter(|(_, class)| !class.errors.is_empty()).collect();
     assert_eq!(failed.len(), 3, "{failed:?}");
     secrets::none_shows(agent, dir.path(), &SECRETS, "find orders");
-    peers::compare("mongodb", &units, &truth, &called, &lost);
+    peers::compare("mongodb", &spans, &truth, &called, &lost);
 }

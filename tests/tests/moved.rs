@@ -1,5 +1,5 @@
-//! CPU per class where a pool's threads do the work, against the clocks of the threads that did it, and the sum against the
-//! process's own.
+//! CPU per class where pool threads do the work: compares it with the clocks of the threads that did it, and the sum
+//! with the process's own.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, figure, find, http, load, say, scratch, wait};
 
-/// Seconds of load for each number of connections.
+/// Seconds of load per number of connections.
 const LOAD: u64 = 6;
-/// What the server does, and the least and most of what its threads used for that which must be its class's, of one. Where a
-/// job makes no call, the thread that does it may take it from the queue without having been woken, and before who gave
-/// it is asleep: then nothing says whose it was, and it is overhead.
+/// The server's work, and the least and greatest fraction of its threads' CPU for it that must be charged to its class.
+/// If a job makes no call, its thread may take it from the queue without a wake-up, and before the submitting thread
+/// sleeps: then nothing shows which request it was for, and it counts as overhead.
 const KINDS: [(&str, f64, f64); 4] =
     [("own", 0.95, 1.05), ("before", 0.95, 1.05), ("after", 0.95, 1.05), ("bare", 0.7, 1.05)];
 const SERVICE: &str = "moved";
@@ -34,7 +34,7 @@ fn what_a_pool_burns_is_its_requests() {
     command.arg("-u").arg(source("moved.py")).env("OTEL_SERVICE_NAME", SERVICE);
     let server = Server::start("moved", dir.path(), command.env("UPSTREAM_PORT", upstream.address.port().to_string()));
 
-    // A process shows what its pools are like before it is believed.
+    // The agent must see how a process's pools behave before it trusts them.
     let targets = KINDS.map(|(kind, ..)| format!("/{kind}"));
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     let stop = |seconds| Instant::now() + Duration::from_secs(seconds);
@@ -66,7 +66,7 @@ fn what_a_pool_burns_is_its_requests() {
             let value = |books: &Value| books[kind][field].as_f64().expect("a number");
             value(&last) - value(&first)
         };
-        let traced = difference(&|metrics| metrics.sum("tracer_work_cpu_seconds_total", &labels(&class(kind))));
+        let traced = difference(&|metrics| metrics.sum("tracer_request_cpu_seconds_total", &labels(&class(kind))));
         classes += traced;
         let share = traced / of("seconds");
         say(&format!(
@@ -106,5 +106,5 @@ fn labels(class: &str) -> [(&str, &str); 2] {
 }
 
 fn requests(metrics: &Metrics, kind: &str) -> f64 {
-    metrics.sum("tracer_work_total", &labels(&class(kind)))
+    metrics.sum("tracer_requests_total", &labels(&class(kind)))
 }

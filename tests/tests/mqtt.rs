@@ -1,5 +1,5 @@
-//! MQTT: messages of every quality at their producer, the broker and their consumer against what the three of them counted,
-//! what links them, and no secret anywhere.
+//! MQTT: compares messages of every quality of service at their producer, the broker and their consumer with the counts
+//! of all three, checks their links, and that no secret shows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
                 .map(|(name, count)| (name.as_str(), *count)),
         )
     };
-    // Of the consumer, the producer, and a stranger who is refused.
+    // The consumer's, the producer's, and a stranger's that is refused.
     let others = counts(&[
         ("connect", 3),
         ("subscribe sensors/+/temperature", 1),
@@ -65,7 +65,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
     let (sent, delivered) = (of("publish"), of("deliver"));
     let expected = [together(&[&sent, &others]), delivered.clone(), together(&[&sent, &delivered, &others])];
     let metrics = compare(&agent, "mqtt", &expected);
-    // What the broker logged, by topic; those that differ in a number are one class.
+    // The broker's log, by topic; topics that differ in a number are one class.
     for what in ["Received", "Sending"] {
         let mut counted = BTreeMap::new();
         for (topic, count) in server.counted(what) {

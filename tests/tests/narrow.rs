@@ -1,15 +1,15 @@
-//! What is traced when only some is asked for.
+//! Tracing narrowed to some services, processes or ports.
 
 use std::path::Path;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
 use tracer_tests::http;
-use tracer_tests::units::{self, Tail};
+use tracer_tests::spans::{self, Tail};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, say, scratch};
 
-/// Paths each of two servers was seen to serve, by an agent with `arguments`.
+/// Paths that an agent with `arguments` saw each of two servers serve.
 fn served(dir: &Path, arguments: &[&str], servers: [&Server; 2]) -> Vec<String> {
     let agent = Agent::start_named(arguments[0].trim_start_matches('-'), dir, arguments);
     for (n, server) in servers.iter().enumerate() {
@@ -18,11 +18,11 @@ fn served(dir: &Path, arguments: &[&str], servers: [&Server; 2]) -> Vec<String> 
         }
     }
     let mut tail = Tail::new(&agent.transactions);
-    tail.until(5, Duration::from_secs(10), |unit| unit.server);
+    tail.until(5, Duration::from_secs(10), |span| span.server);
     let file = agent.transactions.clone();
     agent.stop();
     let mut paths: Vec<String> =
-        units::read(&file).into_iter().filter(|unit| unit.server).map(|unit| unit.path).collect();
+        spans::read(&file).into_iter().filter(|span| span.server).map(|span| span.path).collect();
     paths.sort();
     paths
 }
@@ -35,7 +35,7 @@ fn only_what_was_asked_for_is_traced() {
     for sub in [&one, &two] {
         std::fs::create_dir(sub).expect("a directory");
     }
-    // Two services of one program; the name is the environment's.
+    // Two services of one program; the environment sets the name.
     let program = tracer_tests::workload::compile(dir.path(), "origin");
     let start = |name: &str, dir: &Path| Server::start(name, dir, &mut std::process::Command::new(&program));
     let (first, second) = (start("first", &one), start("second", &two));
@@ -46,13 +46,13 @@ fn only_what_was_asked_for_is_traced() {
         say(&format!("narrow {arguments:?}: {seen:?}"));
         assert_eq!(seen, wanted, "{arguments:?}");
     }
-    // A service that begins later is found, too.
+    // The agent also finds a service that starts later.
     let agent = Agent::start_named("later", dir.path(), &["--service", "late"]);
     let late = start("late", &two);
     let mut tail = Tail::new(&agent.transactions);
     tracer_tests::wait("the new service to be traced", Duration::from_secs(20), || {
         http::get(late.address, "/late").expect("reply");
-        tail.read().iter().any(|unit| unit.server && unit.path == "/late").then_some(())
+        tail.read().iter().any(|span| span.server && span.path == "/late").then_some(())
     });
     agent.stop();
 }

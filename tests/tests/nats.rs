@@ -1,5 +1,5 @@
-//! NATS: messages at their producer, the broker and their consumer against what the three of them counted, what links
-//! them, and no secret anywhere.
+//! NATS: compares messages at their producer, the broker and their consumer with the counts of all three, checks their
+//! links, and that no secret shows.
 
 use std::process::Command;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
         ("request work.resize.{id}", ROUNDS),
         ("request work.store", ROUNDS),
         ("request nobody.there", refused),
-        // Of the producer twice, the first time in vain, and of the consumer.
+        // The producer's two, the first of which fails, and the consumer's.
         ("connect", 3),
     ];
     let delivered = [
@@ -59,8 +59,8 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
     ];
     let expected = [counts(&sent), counts(&delivered), counts(&[&sent[..], &delivered].concat())];
     let metrics = compare(&agent, "nats", &expected);
-    // What the broker counted: what was published, and the answers, which are no units of their own. That there are no
-    // responders it says without counting it.
+    // The broker's counts: published messages, and the replies, which are not spans of their own. It reports missing
+    // responders without counting that.
     let of =
         |list: &[(&str, u64)]| list.iter().filter(|(name, _)| *name != "connect").map(|(_, count)| count).sum::<u64>();
     let answers = of(&delivered) - ROUNDS * 10;
@@ -69,7 +69,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
 
     assert_eq!(failures(&metrics, "AUTHORIZATION_VIOLATION"), [1, 0, 1]);
     assert_eq!(failures(&metrics, "NO_RESPONDERS"), [refused, 0, refused]);
-    // How long requests took: what the client saw holds what was seen of it.
+    // Durations of requests: the client's measurement contains the agent's.
     let spent: f64 = produced.out.trim().parse().expect("seconds");
     let ours: f64 = ["sync", "work.resize.{id}", "work.store"]
         .iter()
@@ -77,7 +77,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
         .sum();
     say(&format!("requests took {ours:.4} s, {spent:.4} s by the client's own clock"));
     assert!(ours > 0.0 && ours < spent, "{ours} of {spent}");
-    // A tenth of the events say who produced them.
+    // A tenth of the events name their producer.
     linked(&agent, "consumer", "0af7651916cd43dd8448eb211c80319c", ROUNDS);
     secrets::none_shows(agent, dir.path(), &SECRETS, "AUTHORIZATION_VIOLATION");
 }

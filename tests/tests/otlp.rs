@@ -1,4 +1,4 @@
-//! Spans as a real collector reads them, compared with the units the agent wrote to its file.
+//! Compares spans as a real collector reads them with the spans the agent wrote to its file.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::{begin, find, free_port, say, scratch, wait};
 
-/// Requests made.
+/// Requests sent.
 const REQUESTS: usize = 300;
 
-/// A span as the collector prints it: its fields and attributes as text.
+/// A span as printed by the collector: its fields and attributes as text.
 type Fields = BTreeMap<String, String>;
 
-/// Reads what the collector printed.
+/// Parses the collector's output.
 fn spans(text: &str) -> Vec<Fields> {
     let mut all: Vec<Fields> = Vec::new();
     let (mut resource, mut inside) = (Fields::new(), false);
@@ -39,26 +39,26 @@ fn spans(text: &str) -> Vec<Fields> {
     all
 }
 
-/// The same by the agent's file, as far as it is compared.
-fn expected(units: &str) -> BTreeMap<String, Fields> {
-    let units = units.lines().map(|line| serde_json::from_str::<Value>(line).expect("a unit"));
-    units
-        .map(|unit| {
-            let text = |key: &str| unit[key].as_str().unwrap_or_default().to_owned();
-            let start = unit["start_ns"].as_i64().expect("a time");
+/// The same from the agent's file, as far as it is compared.
+fn expected(spans: &str) -> BTreeMap<String, Fields> {
+    let spans = spans.lines().map(|line| serde_json::from_str::<Value>(line).expect("a span"));
+    spans
+        .map(|span| {
+            let text = |key: &str| span[key].as_str().unwrap_or_default().to_owned();
+            let start = span["start_ns"].as_i64().expect("a time");
             let fields = [
                 ("Trace ID", text("trace_id")),
-                ("Parent ID", text("parent_id")),
-                ("ID", text("unit_id")),
+                ("Parent ID", text("parent_span_id")),
+                ("ID", text("span_id")),
                 ("Name", text("request_class")),
                 ("Kind", format!("SPAN_KIND_{}", text("side").to_uppercase())),
                 ("Start time", start.to_string()),
                 ("service.name", text("service_name")),
-                ("url.path", unit["attributes"]["url.path"].as_str().unwrap_or_default().to_owned()),
+                ("url.path", span["attributes"]["url.path"].as_str().unwrap_or_default().to_owned()),
                 ("tracer.grade", text("grade")),
             ];
             let fields = fields.map(|(key, value)| (key.to_owned(), value));
-            (text("unit_id"), Fields::from(fields))
+            (text("span_id"), Fields::from(fields))
         })
         .collect()
 }
@@ -103,11 +103,15 @@ fn exported(name: &str, protocol: &str, compression: &str) {
         let found = spans(&collector.said());
         (found.len() >= expected.len()).then_some(found)
     });
-    say(&format!("{protocol}, {compression}: {} units, {} spans, {lost} lost", expected.len(), found.len()));
+    say(&format!(
+        "{protocol}, {compression}: {} spans in the file, {} spans received, {lost} lost",
+        expected.len(),
+        found.len()
+    ));
     assert_eq!((found.len(), lost), (expected.len(), 0.0));
     for span in &found {
-        let unit = expected.get(&span["ID"]).unwrap_or_else(|| panic!("nobody's: {span:?}"));
-        for (key, value) in unit {
+        let written = expected.get(&span["ID"]).unwrap_or_else(|| panic!("not in the file: {span:?}"));
+        for (key, value) in written {
             assert_eq!(span.get(key).map(String::as_str).unwrap_or_default(), value, "{key} of {span:?}");
         }
         assert_eq!(span["deployment.environment.name"], "test");

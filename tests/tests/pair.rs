@@ -1,8 +1,8 @@
-//! Two hosts, each with its agent: a program on the one calls a program on the other, and every request there must know the
-//! call that caused it.
+//! Two hosts, each with its agent: a program on one calls a program on the other, and every request there must be
+//! linked to the call that caused it.
 //!
-//! `cargo xtask vm --pair` runs each half in a guest of its own, under kernels that differ, joined by a wire: then
-//! `TRACER_PAIR` says which half this is. Without it both run here, in namespaces.
+//! `cargo xtask vm --pair` runs each half in its own guest, under different kernels, joined by a wire: then
+//! `TRACER_PAIR` selects the half. Without it both run here, in namespaces.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,25 +14,25 @@ use tracer_tests::agent::Agent;
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::load::{self, Request};
 use tracer_tests::process::Process;
-use tracer_tests::units::{Tail, Unit, unit};
+use tracer_tests::spans::{Span, Tail, span};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, http, say, scale, scratch, wait};
 
-/// What it takes where both halves run.
+/// Programs needed if both halves run here.
 const PROGRAMS: [&str; 4] = ["ip", "nft", "nsenter", "python3"];
-/// Which half this is, its address and the other's.
+/// Selects the half, its address and the other's.
 const HALF: &str = "TRACER_PAIR";
-/// Where the programs answer.
+/// Port of the programs.
 const PORT: u16 = 18480;
-/// Where the agents speak to each other.
+/// Relay port of the agents.
 const RELAY: u16 = 19465;
-/// Where the host that is called shows its units.
+/// Port where the called host publishes its spans.
 const UNITS: u16 = 18481;
-/// Requests that cross.
+/// Requests between the hosts.
 const REQUESTS: u64 = 100;
-/// An emulated host takes minutes to begin.
+/// Limit for the start: an emulated host takes minutes.
 const BEGIN: Duration = Duration::from_secs(400);
-/// For everything else.
+/// Limit for everything else.
 const SOON: Duration = Duration::from_secs(120);
 
 /// One of the two hosts: its agent and its program.
@@ -42,7 +42,7 @@ struct Host {
     dir: tempfile::TempDir,
 }
 
-/// Starts an agent, and a program that asks `upstream` first.
+/// Starts an agent, and a program that calls `upstream` first.
 fn host(name: &str, own: Ipv4Addr, upstream: Option<Ipv4Addr>) -> Host {
     let dir = scratch();
     let config = dir.path().join("relay.toml");
@@ -65,28 +65,28 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path that is text")
 }
 
-/// The host that is called: shows its units until it is told that they were seen.
+/// The called host: publishes its spans until the caller has seen them.
 fn callee(own: Ipv4Addr) {
     let host = host("callee", own, None);
     let mut command = Command::new(find("python3").expect("python3"));
     command.args(["-m", "http.server", &UNITS.to_string(), "--directory", text(host.dir.path())]);
-    let _shown = Process::start("units", &mut command, &host.dir.path().join("units.log"));
+    let _shown = Process::start("spans", &mut command, &host.dir.path().join("spans.log"));
     let mut tail = Tail::new(&host.agent.transactions);
-    let told = tail.until(1, BEGIN, |unit| unit.path == "/hop/seen");
-    assert_eq!(told, 1, "the other host did not say that it saw the units");
+    let told = tail.until(1, BEGIN, |span| span.path == "/hop/seen");
+    assert_eq!(told, 1, "the other host did not say that it saw the spans");
     say(&format!("lost: {:?}", host.agent.metrics().lost()));
     host.agent.stop();
 }
 
-/// Units of the other host so far.
-fn shown(address: SocketAddr) -> Vec<Unit> {
+/// The other host's spans so far.
+fn shown(address: SocketAddr) -> Vec<Span> {
     let Ok(reply) = http::get(address, "/callee.ndjson") else { return Vec::new() };
     let text = reply.text();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(unit).collect()
+    whole.lines().map(span).collect()
 }
 
-/// The host that calls, and judges.
+/// The calling host, which also judges.
 fn caller(own: Ipv4Addr, other: Ipv4Addr) {
     let host = host("caller", own, Some(other));
     let at = |port: u16| SocketAddr::from((other, port));
@@ -106,41 +106,41 @@ fn caller(own: Ipv4Addr, other: Ipv4Addr) {
         peers["peers"].as_array()?.iter().any(|p| p["direction"] == "out" && p["state"] == "up").then_some(())
     });
     ask("pair", 4, REQUESTS / 4);
-    let ours = |unit: &Unit| unit.path.starts_with("/hop/pair-");
-    let served = wait("the other host's units", SOON, || {
+    let ours = |span: &Span| span.path.starts_with("/hop/pair-");
+    let served = wait("the other host's spans", SOON, || {
         std::thread::sleep(Duration::from_millis(500));
-        let served: Vec<Unit> = shown(at(UNITS)).into_iter().filter(|unit| unit.server && ours(unit)).collect();
+        let served: Vec<Span> = shown(at(UNITS)).into_iter().filter(|span| span.server && ours(span)).collect();
         (served.len() as u64 >= REQUESTS).then_some(served)
     });
     let mut tail = Tail::new(&host.agent.transactions);
-    let calls = tail.until(REQUESTS as usize, SOON, |unit| !unit.server && ours(unit) && unit.service == "caller");
+    let calls = tail.until(REQUESTS as usize, SOON, |span| !span.server && ours(span) && span.service == "caller");
     assert!(calls as u64 >= REQUESTS, "{calls} calls");
     say(&format!("{}", host.agent.json("/api/v1/peers")["outcomes"]));
     http::get(at(PORT), "/hop/seen").expect("the other host to be told");
-    judge(&tail.units, &served);
+    judge(&tail.spans, &served);
     host.agent.stop();
 }
 
-/// Every request that was served there against the call here, by the id in its path.
-fn judge(calls: &[Unit], served: &[Unit]) {
-    let calls: HashMap<&str, &Unit> = calls.iter().map(|unit| (unit.id.as_str(), unit)).collect();
+/// Compares every request served there with the call here, by the id in its path.
+fn judge(calls: &[Span], served: &[Span]) {
+    let calls: HashMap<&str, &Span> = calls.iter().map(|span| (span.id.as_str(), span)).collect();
     let (mut matched, mut wrong, mut whole) = (0, 0, 0);
-    for unit in served {
-        let Some(parent) = &unit.parent else { continue };
+    for span in served {
+        let Some(parent) = &span.parent else { continue };
         match calls.get(parent.as_str()) {
-            Some(call) if call.path == unit.path && !call.server && call.service == "caller" => {
+            Some(call) if call.path == span.path && !call.server && call.service == "caller" => {
                 matched += 1;
-                whole += u64::from(call.trace == unit.trace);
+                whole += u64::from(call.trace == span.trace);
             }
             call => {
                 wrong += 1;
-                say(&format!("wrong: {unit:?} has parent {call:?}"));
+                say(&format!("wrong: {span:?} has parent {call:?}"));
             }
         }
     }
     figure("edges between two hosts", &format!("{matched} of {REQUESTS}, {wrong} wrong, {whole} of one transaction"));
     assert_eq!((matched, wrong), (REQUESTS, 0), "of {} requests served", served.len());
-    // An emulated host can be later with a transaction's name than a unit waits for it.
+    // On an emulated host the transaction's name can arrive too late for a span.
     assert!(whole == REQUESTS || scale() < 1.0, "{whole} of one transaction");
 }
 

@@ -1,5 +1,5 @@
-//! How long a request waits for a thread of a pool, against the clocks of the request's thread and of the job: reported where
-//! it is certain, and right there.
+//! Compares how long a request waits for a pool thread with the clocks of the request's thread and of the job: reported
+//! where it is certain, and right there.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
-use tracer_tests::units::{self, Tail};
+use tracer_tests::spans::{self, Tail};
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, find, say, scratch};
 
 const CLIENTS: u64 = 8;
 const EACH: u64 = 60;
 
-/// Of a request that waited for a job: seconds from giving it, and from having given it, until it began.
+/// For a request that waited for a job: seconds until the job began, from before and from after its submission.
 type Waited = (f64, f64);
 
 fn truth(line: &str) -> Option<(String, Waited)> {
@@ -25,7 +25,7 @@ fn truth(line: &str) -> Option<(String, Waited)> {
     Some((path, ((began - before?) / 1e9, ((began - after?) / 1e9).max(0.0))))
 }
 
-/// Runs the server and holds what is reported against what it printed; at least this share must be known.
+/// Runs the server and compares the reported waits with its output; at least this share must be known.
 fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, least: f64) {
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
@@ -34,31 +34,31 @@ fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, 
     command.env("UPSTREAM_PORT", upstream.address.port().to_string());
     let server = Server::start(name, dir.path(), &mut command);
     let plan = |prefix: &str, client| (0..EACH).map(|r| Request::get(format!("/w/{prefix}c{client}r{r}"))).collect();
-    // What a pool needs to be followed is attached when it is first seen.
+    // The agent attaches a pool's probes when it first sees the pool.
     assert!(load::run(server.address, vec![plan("warm", 0)]).broken().is_empty(), "{}", server.process.said());
     let loaded = load::run(server.address, (0..CLIENTS).map(|client| plan("", client)).collect());
     assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     let own = |path: &str| path.starts_with("/w/c");
     let all = (CLIENTS * EACH) as usize;
-    Tail::new(&agent.transactions).until(all, Duration::from_secs(20), |unit| unit.server && own(&unit.path));
+    Tail::new(&agent.transactions).until(all, Duration::from_secs(20), |span| span.server && own(&span.path));
     let file = agent.transactions.clone();
     let metrics = agent.metrics();
     agent.stop();
     let truths: HashMap<String, Waited> = server.process.said().lines().filter_map(truth).collect();
-    let units = units::read(&file);
+    let spans = spans::read(&file);
     let (mut known, mut told, mut most, mut least_sum, mut all_told) = (0, 0.0, 0.0, 0.0, 0.0);
     let mut wrong = Vec::new();
-    for unit in units.iter().filter(|unit| unit.server && unit.service == name) {
-        let Some(waited) = unit.pool_queue_s else { continue };
+    for span in spans.iter().filter(|span| span.server && span.service == name) {
+        let Some(waited) = span.pool_queue_s else { continue };
         all_told += waited;
-        let Some((from_before, from_after)) = truths.get(&unit.path).filter(|_| own(&unit.path)) else { continue };
+        let Some((from_before, from_after)) = truths.get(&span.path).filter(|_| own(&span.path)) else { continue };
         known += 1;
         told += waited;
         most += from_before;
         least_sum += from_after;
-        // Its thread slept only after it had begun to give the job, and the job began before it looked at the clock.
+        // The thread slept only after it had begun to submit the job, and the job began before it read the clock.
         if waited > from_before + 1e-6 {
-            wrong.push(format!("{}: {waited} of at most {from_before}", unit.path));
+            wrong.push(format!("{}: {waited} of at most {from_before}", span.path));
         }
     }
     let share = f64::from(known) / all as f64;
@@ -68,9 +68,10 @@ fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, 
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(share >= least, "known of {share}, at least {least} expected");
-    // Beyond that, what was told is only less by what a thread takes to fall asleep, and a job to look at the clock.
+    // Beyond that, reported waits are shorter only by the time a thread takes to fall asleep, and a job to read the
+    // clock.
     assert!(told > 0.9 * least_sum, "{told} s told, {least_sum} by the clocks");
-    let counted = metrics.sum("tracer_work_pool_queue_seconds_total", &[("service_name", name)]);
+    let counted = metrics.sum("tracer_request_pool_queue_seconds_total", &[("service_name", name)]);
     assert!((counted - all_told).abs() < 0.001 + 0.01 * all_told, "{counted} counted, {all_told} told");
 }
 
@@ -86,7 +87,7 @@ fn java() {
         command.args(["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(dir).arg("Pool");
         command
     };
-    // When its own locks have looked like jobs nobody waits for, nothing of it is certain for a while.
+    // Once its own locks have looked like jobs without a waiter, nothing is certain for a while.
     judge("javapool", command, 0.05);
 }
 

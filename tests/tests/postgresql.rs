@@ -1,5 +1,5 @@
-//! PostgreSQL: statements, errors and durations against the server's own log, CPU against the scheduler's, and no secret
-//! anywhere.
+//! PostgreSQL: compares statements, errors and durations with the server's own log, CPU with the scheduler's, and
+//! checks that no secret shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::metrics::Metrics;
 use tracer_tests::postgresql::{Logged, Postgres, programs};
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
 
 const SERVICE: &str = "postgres";
-/// What must not show anywhere.
+/// Secrets that must not show anywhere.
 const SECRETS: [&str; 8] = [
     "planted-password",
     "planted_user",
@@ -25,7 +25,7 @@ const SECRETS: [&str; 8] = [
     "plantedstatement",
 ];
 
-/// Queries carry the class they must get in a comment: `/*=CLASS=*/`.
+/// Queries carry their expected class in a comment: `/*=CLASS=*/`.
 const MARK: [&str; 2] = ["/*=", "=*/"];
 
 const SETUP: &str = "
@@ -35,7 +35,7 @@ CREATE TABLE bulk (what text);
 INSERT INTO accounts SELECT i, 'planted-literal', 0 FROM generate_series(1, 2000) i;
 ";
 
-/// What psql sends: simple queries, several in one, COPY both ways, errors of many kinds.
+/// psql's input: simple queries, several in one, COPY both ways, errors of many kinds.
 const PSQL: &[&str] = &[
     "/*=SELECT accounts=*/ SELECT owner FROM accounts WHERE id = 5 AND owner <> 'planted-literal'",
     "/*=BEGIN; UPDATE accounts; INSERT audit; COMMIT=*/ BEGIN; UPDATE accounts SET balance = 1 WHERE id = 1; \
@@ -126,7 +126,7 @@ lo.close()
 c.commit()
 "#;
 
-/// What burns CPU in one session, and how much that was by the scheduler's books.
+/// Burns CPU in one session, and prints the scheduler's figure for it.
 const BURN: &str = r#"
 import psycopg
 c = psycopg.connect(autocommit=True)
@@ -188,12 +188,12 @@ fn load(server: &Postgres, dir: &Path) {
     }
 }
 
-/// The class a query's text says it must have.
+/// The class a query's text expects.
 fn marked(sql: &str) -> Option<&str> {
     Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
 }
 
-/// What the server was asked for and ran to its end or to an error, by class; and errors by SQLSTATE.
+/// Requests the server ran to their end or to an error, by class; and errors by SQLSTATE.
 fn truth(log: &[Logged]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     let (mut classes, mut errors) = (BTreeMap::new(), BTreeMap::new());
     for one in log {
@@ -211,21 +211,21 @@ fn truth(log: &[Logged]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     (classes, errors)
 }
 
-/// Units by class, those of one side: of what the server said, without what only begins or ends something.
-fn counted<'a>(units: impl Iterator<Item = &'a Unit>) -> BTreeMap<String, u64> {
+/// Spans of one side by class, as far as the server logs them: without those that only begin or end something.
+fn counted<'a>(spans: impl Iterator<Item = &'a Span>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for unit in units {
-        *counts.entry(unit.class.clone()).or_default() += 1;
+    for span in spans {
+        *counts.entry(span.class.clone()).or_default() += 1;
     }
     counts
 }
 
-/// Waits until no more units come.
+/// Waits until no more spans come.
 fn settled(agent: &Agent) -> Metrics {
     let mut last = 0.0;
     wait("the last statements", Duration::from_secs(60), || {
         let metrics = agent.metrics();
-        let now = metrics.sum("tracer_work_total", &[("protocol", "postgresql")])
+        let now = metrics.sum("tracer_requests_total", &[("protocol", "postgresql")])
             + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", "postgresql")]);
         let still = now > 0.0 && (now - last).abs() < 0.5;
         last = now;
@@ -257,25 +257,25 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     let log = server.log().split_off(before);
     let lost = metrics.lost();
     said_nowhere(&agent, &metrics);
-    let units = units::read(&stopped(agent, dir.path()));
+    let spans = spans::read(&stopped(agent, dir.path()));
 
     let (mut expected, mut errors) = truth(&log);
-    // Passed over by the server after the pipeline's second statement failed: it logs nothing of them.
+    // The server skipped these after the pipeline's second statement failed, and does not log them.
     *expected.entry("DELETE accounts".into()).or_default() += 2;
-    // Connections that were refused are no statements of the log's, but units.
+    // Refused connections are not statements in the log, but spans.
     *expected.entry("CONNECT".into()).or_default() += errors.get("28P01").copied().unwrap_or(0);
-    // The rest has no mark: what client libraries send of their own.
+    // Statements without a mark: client libraries send them on their own.
     let marks: BTreeSet<String> = expected.keys().cloned().collect();
     let ours = |class: &str| class != "INSERT bulk" && marks.contains(class);
-    let served = counted(units.iter().filter(|unit| unit.server));
-    let called = counted(units.iter().filter(|unit| !unit.server));
+    let served = counted(spans.iter().filter(|span| span.server));
+    let called = counted(spans.iter().filter(|span| !span.server));
     for (class, count) in &expected {
         let of = |counts: &BTreeMap<String, u64>| counts.get(class).copied().unwrap_or(0);
         say(&format!("  {class:<50} {count:>7} {:>7} {:>7}", of(&served), of(&called)));
     }
-    // A process that ends before the agent has read who it is has no name: a session that was short, at times.
-    let unnamed = units.iter().filter(|unit| unit.server && unit.service != SERVICE).count();
-    let all = units.iter().filter(|unit| unit.server).count();
+    // A process that ends before the agent has identified it has no name: sometimes a short session.
+    let unnamed = spans.iter().filter(|span| span.server && span.service != SERVICE).count();
+    let all = spans.iter().filter(|span| span.server).count();
     say(&format!("{unnamed} of {all} served by processes that were gone before they were asked for their name"));
     assert!(unnamed * 100 < all, "{unnamed} of {all} without the name of their service");
     let rest: Vec<_> = served.iter().filter(|(class, _)| !ours(class)).collect();
@@ -313,34 +313,35 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     say(&format!("errors: {found:?}"));
     assert_eq!(found, errors, "lost: {lost:?}");
 
-    durations(&log, &units);
-    cpu(&burnt, &units);
+    durations(&log, &spans);
+    cpu(&burnt, &spans);
 }
 
-/// Durations of each statement against the server's own, of simple queries and executions that did something.
-fn durations(log: &[Logged], units: &[Unit]) {
+/// Compares durations of each statement with the server's own, for simple queries and executions that did something.
+fn durations(log: &[Logged], spans: &[Span]) {
     let mut differences = Vec::new();
     let mut by_class: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    let mut ends: BTreeMap<(u32, &str), Vec<&Unit>> = BTreeMap::new();
-    for unit in units.iter().filter(|unit| unit.server && unit.outcome == "complete") {
-        ends.entry((unit.pid, unit.class.as_str())).or_default().push(unit);
+    let mut ends: BTreeMap<(u32, &str), Vec<&Span>> = BTreeMap::new();
+    for span in spans.iter().filter(|span| span.server && span.outcome == "complete") {
+        ends.entry((span.pid, span.class.as_str())).or_default().push(span);
     }
     let mut lines: BTreeMap<(u32, &str), Vec<&Logged>> = BTreeMap::new();
-    // What is parsed and bound is part of the unit, and a log line of its own: only simple queries are one of both.
+    // A span includes parsing and binding, which the log counts in lines of their own: only simple queries have one
+    // line.
     for one in log.iter().filter(|one| one.step == "statement") {
         if let Some(class) = marked(&one.sql) {
             lines.entry((one.pid, class)).or_default().push(one);
         }
     }
     for (key, lines) in &lines {
-        let units = ends.get(key).map_or(&[][..], Vec::as_slice);
-        if units.len() != lines.len() {
+        let spans = ends.get(key).map_or(&[][..], Vec::as_slice);
+        if spans.len() != lines.len() {
             // Some of them failed, or were of the other kind.
             continue;
         }
-        for (line, unit) in lines.iter().zip(units) {
+        for (line, span) in lines.iter().zip(spans) {
             let truth = line.duration_s.unwrap_or_default();
-            let difference = (unit.duration_s - truth).abs() - truth * 0.02;
+            let difference = (span.duration_s - truth).abs() - truth * 0.02;
             differences.push(difference * 1e3);
             by_class.entry(key.1).or_default().push(difference * 1e3);
         }
@@ -361,12 +362,12 @@ fn durations(log: &[Logged], units: &[Unit]) {
     }
 }
 
-/// CPU of a class against what the scheduler says its process used.
-fn cpu(burnt: &str, units: &[Unit]) {
+/// Compares a class's CPU with the scheduler's figure for its process.
+fn cpu(burnt: &str, spans: &[Span]) {
     let mut words = burnt.split_whitespace().map(|word| word.parse::<u64>().expect("a number"));
     let (pid, ran) = (words.next().expect("a pid") as u32, words.next().expect("CPU") as f64 / 1e9);
     let of = |class: &str| -> f64 {
-        units.iter().filter(|unit| unit.server && unit.pid == pid && unit.class == class).map(|unit| unit.cpu_s).sum()
+        spans.iter().filter(|span| span.server && span.pid == pid && span.class == class).map(|span| span.cpu_s).sum()
     };
     let found = of("SELECT SELECT burnt");
     say(&format!("CPU of a session: {ran:.4} s used, {found:.4} s found for the class that burnt it"));
@@ -375,7 +376,7 @@ fn cpu(burnt: &str, units: &[Unit]) {
     }
 }
 
-/// Looks for what was planted in what the running agent says.
+/// Searches the running agent's output for secrets.
 fn said_nowhere(agent: &Agent, metrics: &Metrics) {
     let targets = [
         "/",
@@ -395,7 +396,7 @@ fn said_nowhere(agent: &Agent, metrics: &Metrics) {
     for target in [format!("/api/v1/transactions/{id}"), format!("/transaction?id={id}")] {
         no_secret(&target, &agent.text(&target));
     }
-    assert!(metrics.sum("tracer_work_total", &[("protocol", "postgresql")]) > 0.0);
+    assert!(metrics.sum("tracer_requests_total", &[("protocol", "postgresql")]) > 0.0);
 }
 
 fn no_secret(place: &str, text: &str) {
@@ -405,9 +406,9 @@ fn no_secret(place: &str, text: &str) {
     }
 }
 
-/// Ends the agent and looks for secrets in its files; gives the one with its units.
+/// Ends the agent and searches its files for secrets; returns the file with its spans.
 fn stopped(agent: Agent, dir: &Path) -> std::path::PathBuf {
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     no_secret("its output", &agent.stop().said);
     for entry in std::fs::read_dir(dir).expect("the directory").filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with("agent") {
@@ -415,7 +416,7 @@ fn stopped(agent: Agent, dir: &Path) -> std::path::PathBuf {
             no_secret(&entry.file_name().to_string_lossy(), &String::from_utf8_lossy(&text));
         }
     }
-    units
+    spans
 }
 
 #[test]
@@ -455,13 +456,13 @@ for i in range(30):
     std::io::Write::write_all(&mut child.stdin.take().expect("input"), b"go\n").expect("go");
     assert!(child.wait().expect("python").success());
     settled(&agent);
-    let units = units::read(&stopped(agent, dir.path()));
+    let spans = spans::read(&stopped(agent, dir.path()));
     for server in [true, false] {
         let of = |class: &str| {
-            let ours = |unit: &&Unit| unit.server == server && unit.class == class && unit.port == 0;
-            units.iter().filter(ours).count()
+            let ours = |span: &&Span| span.server == server && span.class == class && span.port == 0;
+            spans.iter().filter(ours).count()
         };
-        // What was prepared before is counted without a name; the first operation may have none of a request's marks.
+        // Statements prepared earlier count without a name; the first operation may lack any sign of a request.
         say(&format!(
             "server {server}: {} unnamed, {} and {} named",
             of("_UNNAMED"),

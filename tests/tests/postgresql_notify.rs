@@ -1,5 +1,5 @@
-//! PostgreSQL's notifications: what a server sends of its own, to clients that wait for nothing and in the middle of replies,
-//! is no statement, ends none and fails none. Against the server's own log.
+//! PostgreSQL's notifications: unsolicited messages of the server, to idle clients and in the middle of replies, are
+//! not statements, and neither end nor fail one. Compared with the server's own log.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -7,20 +7,20 @@ use std::process::{Command, Stdio};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::postgresql::{Logged, Postgres, programs};
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, peers, say, scale, scratch, secrets};
 
 const SECRETS: [&str; 5] =
     ["planted-password", "planted_user", "planted-channel", "planted-payload", "planted-literal"];
 
-/// Queries carry the class they must get in a comment: `/*=CLASS=*/`.
+/// Queries carry their expected class in a comment: `/*=CLASS=*/`.
 const MARK: [&str; 2] = ["/*=", "=*/"];
 
 const SETUP: &str = "CREATE TABLE asked AS SELECT 1 AS a; CREATE TABLE busy AS SELECT 1 AS a; CREATE TABLE long AS SELECT 1 AS a; \
     CREATE TABLE piped AS SELECT 1 AS a; CREATE TABLE own AS SELECT 1 AS a; CREATE TABLE told AS SELECT 1 AS a;";
 
-/// A session that listens from its beginning, one that has listened since before the agent came, and one that notifies them.
-/// Prints how many notifications either of them got and had to get.
+/// A session that listens from its beginning, one that has listened since before the agent started, and one that
+/// notifies them. Prints how many notifications each got and should have got.
 const PYTHON: &str = r#"
 import json, select, sys, threading, time, psycopg
 scale = float(sys.argv[1])
@@ -138,12 +138,12 @@ for n in range(int(10 * scale) + 2):
 print(json.dumps({"got": [one.got for one in both], "due": [one.due for one in both]}))
 "#;
 
-/// The class a query's text says it must have.
+/// The class a query's text expects.
 fn marked(sql: &str) -> Option<&str> {
     Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
 }
 
-/// Statements the server ran, to their end or to an error, by class and error.
+/// Statements the server ran to their end or to an error, by class and error.
 fn truth(log: &[Logged]) -> BTreeMap<(String, String), u64> {
     let mut all = BTreeMap::new();
     for one in log {
@@ -186,42 +186,42 @@ fn notifications_are_no_statements() {
     let log = server.log().split_off(before);
     let file = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT told");
-    let all = units::read(&file);
+    let all = spans::read(&file);
     let expected = truth(&log);
     for side in [true, false] {
         let mut found: BTreeMap<(String, String), u64> = BTreeMap::new();
         let mut others: BTreeMap<&str, u64> = BTreeMap::new();
-        for unit in all.iter().filter(|unit| unit.server == side) {
-            if expected.keys().any(|(class, _)| *class == unit.class) {
-                // What was not finished has that as its error.
-                *found.entry((unit.class.clone(), unit.error.clone())).or_default() += 1;
+        for span in all.iter().filter(|span| span.server == side) {
+            if expected.keys().any(|(class, _)| *class == span.class) {
+                // An unfinished statement has that as its error.
+                *found.entry((span.class.clone(), span.error.clone())).or_default() += 1;
             } else {
-                *others.entry(&unit.class).or_default() += 1;
+                *others.entry(&span.class).or_default() += 1;
             }
         }
         say(&format!("server {side}: {found:?}, others {others:?}; lost {lost:?}"));
         assert_eq!(found, expected, "server {side}; lost {lost:?}");
-        // What psycopg sends of its own; nothing else, named or not.
+        // Statements psycopg sends on its own; nothing else, named or not.
         let own = ["CONNECT", "BEGIN", "COMMIT", "SYNC"];
         let known = |class: &str| own.contains(&class) || class.starts_with("PREPARE SELECT ");
         assert!(others.keys().all(|class| known(class)), "{others:?}");
     }
-    let unpaired = metrics.sum("tracer_events_lost_total", &[("reason", "reply_without_request")]);
+    let unpaired = metrics.sum("tracer_attribution_gaps_total", &[("reason", "reply_without_request")]);
     assert!(unpaired < 0.5, "{unpaired} replies without requests");
     durations(&log, &all);
     let count: u64 = expected.values().sum();
     figure("postgresql, beside notifications", &format!("{count} of {count} at both ends, {notified} notifications"));
 }
 
-/// Medians of each class of simple queries against the server's own.
-fn durations(log: &[Logged], all: &[Unit]) {
+/// Compares medians of each class of simple queries with the server's own.
+fn durations(log: &[Logged], all: &[Span]) {
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or_default()
     };
     for class in ["SELECT busy", "SELECT asked", "SELECT long", "COPY SELECT long"] {
-        let served = all.iter().filter(|unit| unit.server && unit.class == class && unit.error.is_empty());
-        let ours = median(served.map(|unit| unit.duration_s).collect());
+        let served = all.iter().filter(|span| span.server && span.class == class && span.error.is_empty());
+        let ours = median(served.map(|span| span.duration_s).collect());
         let lines = log.iter().filter(|line| marked(&line.sql) == Some(class));
         let steps = ["statement", "execute"];
         let theirs =

@@ -1,14 +1,14 @@
-//! PostgreSQL's portals with names, run in pieces as drivers with a fetch size do: each run is a unit of the statement's class,
-//! against the server's own log.
+//! PostgreSQL's named portals, executed in parts as drivers with a fetch size do: each execution is a span of the
+//! statement's class, compared with the server's own log.
 
 use std::process::Command;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::postgresql::{Postgres, programs};
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, peers, say, scale, scratch, secrets};
 
-/// psycopg connects; messages are written by hand then, as libpq has no portals.
+/// psycopg connects; the script then writes messages itself, as libpq has no portals.
 const PYTHON: &str = r#"
 import os, struct, sys, psycopg
 rounds = int(20 * float(sys.argv[1])) + 3
@@ -86,13 +86,13 @@ fn pieces_of_portals_are_what_the_server_logs() {
     let log = server.log().split_off(before);
     let logged = log.iter().filter(|one| one.step == "execute" && one.sql.contains("=SELECT pieces=")).count() as u64;
     assert_eq!(logged, 8 * rounds, "what the server logged of {rounds} rounds");
-    let all = units::read(&file);
+    let all = spans::read(&file);
     for side in [true, false] {
-        let of = |class: &str| all.iter().filter(|u| u.server == side && u.class == class).collect::<Vec<&Unit>>();
+        let of = |class: &str| all.iter().filter(|u| u.server == side && u.class == class).collect::<Vec<&Span>>();
         let pieces = of("SELECT pieces");
         say(&format!("server {side}: {logged} pieces logged, {} found; lost {lost:?}", pieces.len()));
         assert_eq!(pieces.len() as u64, logged, "server {side}; lost {lost:?}");
-        let wrong = pieces.iter().find(|unit| unit.outcome != "complete" || !unit.error.is_empty());
+        let wrong = pieces.iter().find(|span| span.outcome != "complete" || !span.error.is_empty());
         assert!(wrong.is_none(), "{wrong:?}");
         assert!(of("_UNNAMED").is_empty(), "{:?}", of("_UNNAMED").first());
     }

@@ -1,4 +1,4 @@
-//! The agent as another user than root, with exactly the capabilities the README names.
+//! The agent as a non-root user, with exactly the capabilities that the README names.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, load, say, scratch, units, wait};
+use tracer_tests::{begin, load, say, scratch, spans, wait};
 
-/// Without these nothing can be traced.
+/// Without these, tracing is impossible.
 const LEAST: &[&str] = &["bpf", "perfmon"];
-/// With these, everything is as with root: names of services from environments, and of code.
+/// With these, everything works as for root: service names from environments, and names of code.
 const FULL: &[&str] = &["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"];
 /// Their numbers (`include/uapi/linux/capability.h`).
 const NUMBERS: [(&str, u32); 6] = [
@@ -22,10 +22,10 @@ const NUMBERS: [(&str, u32); 6] = [
     ("dac_read_search", 2),
     ("syslog", 34),
 ];
-/// Nobody.
+/// The user nobody.
 const USER: u32 = 65534;
 
-/// `program` as nobody with these capabilities and no others.
+/// `program` as user nobody with only these capabilities.
 fn with(capabilities: &[&str], program: &Path) -> Command {
     let list = capabilities.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(",");
     let list = if list.is_empty() { "-all".to_owned() } else { format!("-all,{list}") };
@@ -36,7 +36,7 @@ fn with(capabilities: &[&str], program: &Path) -> Command {
     command
 }
 
-/// A directory nobody can write to and reach, with a copy of the agent.
+/// A directory that user nobody can reach but not write to, with a copy of the agent.
 fn home() -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let copy = dir.path().join("tracer");
@@ -53,10 +53,10 @@ fn status(agent: &mut Agent, field: &str) -> String {
     line.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// Runs the agent with `capabilities` beside root's server and gives the folded stacks of what it saw.
+/// Runs the agent with `capabilities` beside root's server and returns the folded stacks it saw.
 fn traces(capabilities: &[&str], named: bool) {
     let ((own, copy), dir) = (home(), scratch());
-    // Root's, in a directory and with an environment only root can read.
+    // Root's, in a directory and with an environment that only root can read.
     let server = Server::c("burn", dir.path());
     let mut agent = {
         let file = own.path().join("agent.ndjson");
@@ -68,8 +68,8 @@ fn traces(capabilities: &[&str], named: bool) {
     assert_eq!(status(&mut agent, "Uid:"), USER.to_string());
     let (good, bad) = load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(4));
     assert!(good > 0 && bad == 0, "{good} good, {bad} bad");
-    let mut tail = units::Tail::new(&agent.transactions);
-    let seen = tail.until(good as usize, Duration::from_secs(10), |unit| unit.server && unit.path == "/alpha");
+    let mut tail = spans::Tail::new(&agent.transactions);
+    let seen = tail.until(good as usize, Duration::from_secs(10), |span| span.server && span.path == "/alpha");
     assert_eq!(seen, good as usize, "requests");
     if named {
         wait("names of the service and its functions", Duration::from_secs(20), || {

@@ -1,5 +1,5 @@
-//! Where a request waits before it is read: for its connection to be accepted, or in the socket. Against the clocks of a
-//! server that accepts late and reads late, and of its client.
+//! Where a request waits before it is read: for its connection to be accepted, or in the socket. Compared with the
+//! clocks of a server that accepts late and reads late, and of its client.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -9,18 +9,18 @@ use std::time::Duration;
 use serde_json::Value;
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::process::Process;
-use tracer_tests::units::{self, Tail, Unit};
+use tracer_tests::spans::{self, Span, Tail};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, say, scratch};
 
-/// What the client printed of one request, seconds: the least and the most it can have waited.
+/// The client's figures for one request, seconds: the least and the greatest possible wait.
 #[derive(Debug)]
 struct Truth {
     /// Sent before its connection was accepted.
     early: bool,
-    /// Until it was read, all in all.
+    /// Total time until it was read.
     queue: RangeInclusive<f64>,
-    /// For accept.
+    /// Wait for accept.
     accept: RangeInclusive<f64>,
     /// After accept.
     socket: RangeInclusive<f64>,
@@ -32,7 +32,7 @@ fn truth(words: &str) -> (String, Truth) {
     let early = words.next() == Some("1");
     let times: Vec<f64> = words.map(|word| word.parse::<f64>().expect("nanoseconds") / 1e9).collect();
     let [sent, arrived, accepts, accepted, reads, read] = times[..] else { panic!("{times:?}") };
-    // Seconds are rounded where they are printed.
+    // Seconds are rounded when printed.
     let between = |least: f64, most: f64| (least - 1e-6).max(0.0)..=most + 1e-6;
     let queue = between(reads - arrived, read - sent);
     let truth = if early {
@@ -48,7 +48,7 @@ fn truth(words: &str) -> (String, Truth) {
     (path, truth)
 }
 
-/// Whether this kernel shows when connections are accepted, as `tracer doctor` has it.
+/// Whether this kernel shows when connections are accepted, according to `tracer doctor`.
 fn is_divided() -> bool {
     let outcome = agent::command(&["doctor", "--json"]);
     let report: Value = serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
@@ -58,20 +58,20 @@ fn is_divided() -> bool {
     feature["state"] == "full"
 }
 
-fn wrong(unit: &Unit, truth: &Truth, divided: bool) -> Option<String> {
-    let queues = unit.accept_queue_s.zip(unit.socket_queue_s);
+fn wrong(span: &Span, truth: &Truth, divided: bool) -> Option<String> {
+    let queues = span.accept_queue_s.zip(span.socket_queue_s);
     let apart = match queues {
-        // What is not known is said to be unknown, and only then.
+        // Unknown waits must be reported as unknown, and only those.
         None => truth.early && !divided,
         Some((accept, socket)) => {
             (divided || !truth.early)
                 && truth.accept.contains(&accept)
                 && truth.socket.contains(&socket)
-                && (accept + socket - unit.queue_s).abs() < 1e-6
+                && (accept + socket - span.queue_s).abs() < 1e-6
         }
     };
-    let right = apart && truth.queue.contains(&unit.queue_s);
-    (!right).then(|| format!("{}: queue {} of it {queues:?}; {truth:?}", unit.path, unit.queue_s))
+    let right = apart && truth.queue.contains(&span.queue_s);
+    (!right).then(|| format!("{}: queue {} of it {queues:?}; {truth:?}", span.path, span.queue_s))
 }
 
 #[test]
@@ -91,28 +91,28 @@ fn accept_queue_and_socket_queue_are_told_apart_or_said_to_be_one() {
     }
     assert_eq!(truths.len(), 3 * 3 * 4, "{truths:?}");
     Tail::new(&agent.transactions)
-        .until(2 * truths.len(), Duration::from_secs(10), |unit| truths.contains_key(&unit.path));
+        .until(2 * truths.len(), Duration::from_secs(10), |span| truths.contains_key(&span.path));
     let metrics = agent.metrics();
     let file = agent.transactions.clone();
     agent.stop();
 
-    let units = units::read(&file);
-    let served: Vec<&Unit> = units.iter().filter(|unit| unit.server && truths.contains_key(&unit.path)).collect();
+    let spans = spans::read(&file);
+    let served: Vec<&Span> = spans.iter().filter(|span| span.server && truths.contains_key(&span.path)).collect();
     assert_eq!(served.len(), truths.len(), "each request once");
-    let wrong: Vec<String> = served.iter().filter_map(|unit| wrong(unit, &truths[&unit.path], divided)).collect();
+    let wrong: Vec<String> = served.iter().filter_map(|span| wrong(span, &truths[&span.path], divided)).collect();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), served.len(), wrong.join("\n"));
-    let asked = units.iter().filter(|unit| !unit.server && truths.contains_key(&unit.path));
+    let asked = spans.iter().filter(|span| !span.server && truths.contains_key(&span.path));
     assert!(asked.clone().count() > 0, "calls were seen");
-    assert!(asked.clone().all(|unit| unit.accept_queue_s.is_none() && unit.queue_s == 0.0), "a call waits in no queue");
+    assert!(asked.clone().all(|span| span.accept_queue_s.is_none() && span.queue_s == 0.0), "a call waits in no queue");
     for (metric, of_units) in [
-        ("tracer_work_queue_seconds_total", served.iter().map(|unit| unit.queue_s).sum::<f64>()),
-        ("tracer_work_accept_queue_seconds_total", served.iter().filter_map(|unit| unit.accept_queue_s).sum()),
-        ("tracer_work_socket_queue_seconds_total", served.iter().filter_map(|unit| unit.socket_queue_s).sum()),
+        ("tracer_request_queue_seconds_total", served.iter().map(|span| span.queue_s).sum::<f64>()),
+        ("tracer_request_accept_queue_seconds_total", served.iter().filter_map(|span| span.accept_queue_s).sum()),
+        ("tracer_request_socket_queue_seconds_total", served.iter().filter_map(|span| span.socket_queue_s).sum()),
     ] {
         let counted = metrics.sum(metric, &[("service_name", "queues")]);
-        assert!((counted - of_units).abs() < 1e-4, "{metric}: {counted}, of units {of_units}");
+        assert!((counted - of_units).abs() < 1e-4, "{metric}: {counted}, of spans {of_units}");
     }
-    let early = served.iter().filter(|unit| truths[&unit.path].early).count();
+    let early = served.iter().filter(|span| truths[&span.path].early).count();
     figure(
         "accept queue",
         &format!(

@@ -1,4 +1,5 @@
-//! Redis: commands and errors against the server's own statistics, CPU against the scheduler's, and no secret anywhere.
+//! Redis: compares commands and errors with the server's own statistics, CPU with the scheduler's, and checks that no
+//! secret shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,9 +11,9 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::redis::{Client, Redis, Value, command};
 use tracer_tests::{begin, explained, figure, find, say, scale, scratch, wait};
 
-/// What the agent calls it: it writes its title over its environment, so that no name can be given to it there.
+/// The agent's name for it: it overwrites its environment with its title, so the environment cannot set one.
 const SERVICE: &str = "redis-server";
-/// What must not show anywhere.
+/// Secrets that must not show anywhere.
 const SECRETS: [&str; 8] = [
     "planted-password",
     "planted-wrong-password",
@@ -46,24 +47,24 @@ except redis.ResponseError:
     pass
 "#;
 
-/// An agent for the connections of this port, before others on a CPU: what the ring could not hold because load took
-/// every CPU would be counted, and is not what is looked at here.
+/// An agent for this port's connections, at a higher CPU priority than others: losses from a full ring under saturating
+/// load would be counted, and are not tested here.
 fn start(dir: &Path, port: u16) -> Agent {
     Agent::start(dir, &["--port", &port.to_string(), "--nice=-10"])
 }
 
-/// Server-side units of Redis by class.
+/// Server-side spans of Redis by class.
 fn classes(metrics: &Metrics, service: &str) -> BTreeMap<String, u64> {
     let labels = [("service_name", service), ("protocol", "redis")];
     let mut counts = BTreeMap::new();
-    for series in metrics.of("tracer_work_total", &labels).filter(|series| series.value > 0.0) {
+    for series in metrics.of("tracer_requests_total", &labels).filter(|series| series.value > 0.0) {
         let class = series.labels.get("request_class").cloned().unwrap_or_default();
         *counts.entry(class).or_default() += series.value as u64;
     }
     counts
 }
 
-/// The same of the callers' side, all services together, and by label of the operation.
+/// The same for client-side spans, all services together, by label of the operation.
 fn calls(metrics: &Metrics, port: u16) -> BTreeMap<String, u64> {
     let port = port.to_string();
     let labels = [("db_system_name", "redis"), ("server_port", port.as_str())];
@@ -105,8 +106,8 @@ fn python(server: &Redis) {
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
 }
 
-/// Everything the protocol has, by a client that knows what it does. What it changes in the expectation: commands that
-/// were on the wire and did not run, and commands that ran and were not on the wire.
+/// Everything in the protocol, by a client that adjusts the expectation: for commands that were on the wire and did not
+/// run, and commands that ran and were not on the wire.
 fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
     let mut client = server.client();
     let ok = Value::Line("+OK".into());
@@ -133,7 +134,7 @@ fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
     *expected.entry("_OTHER".into()).or_default() += 1;
     refused(modern.ask(&["GET"]), "ERR");
 
-    // Transactions: what is discarded does not run.
+    // Transactions: discarded commands do not run.
     assert_eq!(client.ask(&["MULTI"]), ok);
     client.ask(&["SET", "planted-key:t", "planted-value"]);
     client.ask(&["LPUSH", "planted-key:t", "planted-value"]);
@@ -147,7 +148,7 @@ fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
     refused(client.ask(&["SET"]), "ERR");
     refused(client.ask(&["EXEC"]), "EXECABORT");
 
-    // Scripts: what they call was on no wire.
+    // Scripts: the commands they call were not on the wire.
     for _ in 0..20 {
         client.ask(&["EVAL", "return redis.call('incrby', KEYS[1], 2)", "1", "planted-key:s"]);
     }
@@ -170,7 +171,7 @@ fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
         assert!(matches!(mute.ask(&["MGET", "planted-key:1", "planted-key:2"]), Value::Array(Some(_))));
     }
 
-    // Commands as people type them, on a connection of their own, in pieces, too.
+    // Inline commands, on a connection of their own, also in fragments.
     let mut typed = server.client();
     for line in ["AUTH planted-password\r\n", "set planted-key planted-value\r\n", "GET planted-key\n", "DBSIZE\r\n"] {
         typed.send(line.as_bytes());
@@ -181,7 +182,7 @@ fn by_hand(server: &Redis, expected: &mut BTreeMap<String, i64>) {
     }
     typed.reply();
 
-    // A reply that is waited for, by one and brought about by another.
+    // A blocking command, answered because of another connection's command.
     let mut waiting = server.client();
     waiting.ask(&["AUTH", "planted-password"]);
     waiting.send(&command(&["BLPOP", "planted-key:q", "10"]));
@@ -237,7 +238,7 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
     for (name, count) in control.commandstats() {
         *expected.entry(name).or_default() += count as i64;
     }
-    // The one that was just counted.
+    // The INFO that returned these counts.
     *expected.entry("INFO".into()).or_default() += 1;
     expected.retain(|_, count| *count != 0);
 
@@ -266,8 +267,8 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
         let of = |counts: &BTreeMap<String, i64>, kind| counts.get(kind).copied().unwrap_or(0);
         kinds.into_iter().map(|kind| (of(counts, kind) - of(&expected, kind)).unsigned_abs()).sum::<u64>()
     };
-    // A command that was skipped is missing; one whose name was in what was skipped is counted without it, and then
-    // differs twice.
+    // A skipped command is missing; one whose name was in a skipped operation is counted without it, and then differs
+    // twice.
     let most = 2.0 * explained(&lost);
     assert!(
         found == expected || off(&found) as f64 <= most,
@@ -292,7 +293,7 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
         (found > used * 0.99).then_some((used, found, service_cpu(&agent.metrics()).1))
     });
     say(&format!("CPU of redis-server: {:.4} s used, {:.4} s found, {:.4} s of it for commands", cpu.0, cpu.1, cpu.2));
-    // An emulated server uses milliseconds between its answer and the look at the books.
+    // An emulated server uses milliseconds between its reply and the reading of its CPU.
     let most = if scale() < 1.0 { 1.15 } else { 1.01 };
     assert!(cpu.1 < cpu.0 * most, "{cpu:?}");
     assert!(cpu.2 > cpu.1 * 0.5, "most of it is for commands: {cpu:?}");
@@ -300,7 +301,7 @@ fn commands_errors_and_cpu_are_what_the_server_says() {
     no_secret(agent, dir.path());
 }
 
-/// CPU found for the server, all of it and what was for its commands.
+/// CPU attributed to the server: in total, and to its commands.
 fn service_cpu(metrics: &Metrics) -> (f64, f64) {
     let name = "tracer_service_cpu_seconds_total";
     let labels = [("service_name", SERVICE)];
@@ -308,12 +309,12 @@ fn service_cpu(metrics: &Metrics) -> (f64, f64) {
     (metrics.sum(name, &labels), metrics.sum(name, &requests))
 }
 
-/// Waits until as many commands were counted on both sides, or until no more come.
+/// Waits until both sides counted that many commands, or until no more come.
 fn wait_for(agent: &Agent, wanted: u64) -> Metrics {
     let mut last = (0, 0);
     wait("the last commands", Duration::from_secs(60), || {
         let metrics = agent.metrics();
-        let served = metrics.sum("tracer_work_total", &[("protocol", "redis")]) as u64;
+        let served = metrics.sum("tracer_requests_total", &[("protocol", "redis")]) as u64;
         let called = metrics.sum("db_client_operation_duration_seconds_count", &[]) as u64;
         let now = (served, called);
         let still = now == last;
@@ -326,7 +327,7 @@ fn wait_for(agent: &Agent, wanted: u64) -> Metrics {
     })
 }
 
-/// Looks for what was planted in all that the agent says.
+/// Searches all of the agent's output for secrets.
 fn no_secret(agent: Agent, dir: &Path) {
     let mut said: Vec<(String, String)> = Vec::new();
     for target in [
@@ -346,10 +347,10 @@ fn no_secret(agent: Agent, dir: &Path) {
     for target in [format!("/api/v1/transactions/{id}"), format!("/transaction?id={id}")] {
         said.push((target.clone(), agent.text(&target)));
     }
-    let units = agent.transactions.clone();
+    let spans = agent.transactions.clone();
     let ended = agent.stop();
     said.push(("output".into(), ended.said));
-    said.push(("units".into(), std::fs::read_to_string(units).expect("the file of units")));
+    said.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
     for entry in std::fs::read_dir(dir).expect("the directory").filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with("agent") {
             let bytes = std::fs::read(entry.path()).expect("a file of the agent's");
@@ -365,7 +366,7 @@ fn no_secret(agent: Agent, dir: &Path) {
     }
 }
 
-/// Sends `count` commands by one write and reads the replies.
+/// Sends `count` commands in one write and reads the replies.
 fn pipeline(client: &mut Client, count: u64) {
     client.send(&command(&["INCR", "n"]).repeat(count as usize));
     (0..count).for_each(|_| drop(client.reply()));
@@ -379,14 +380,14 @@ fn long_pipelines_are_counted_to_the_last_command() {
     let port = server.address.port();
     let agent = start(dir.path(), port);
     let mut client = server.client();
-    // Until the kernel carries more of this connection's operations than of others'.
+    // Until the kernel side carries more of this connection's operations than of others'.
     (0..50).for_each(|_| pipeline(&mut client, 50));
     let sum = |metrics: &Metrics| (total(&classes(metrics, SERVICE)), total(&calls(metrics, port)));
     let before = wait_for(&agent, 2500);
     assert_eq!(sum(&before), (2500, 2500), "lost: {:?}", before.lost());
     (0..25).for_each(|_| pipeline(&mut client, 50));
 
-    // One write of these, and one read by the server, is longer than what is carried of it.
+    // One write of these, and one read by the server, exceeds the bytes carried of it.
     let truth = client.commandstats();
     assert_eq!(truth.get("INCR"), Some(&3750));
     (0..20).for_each(|_| pipeline(&mut client, 700));
@@ -399,11 +400,11 @@ fn long_pipelines_are_counted_to_the_last_command() {
     ));
     assert_eq!(sum(&after), (17_751, 17_751), "named, or counted by their replies; lost: {:?}", after.lost());
 
-    // Longer than all that can be carried of requests and replies: what is not counted lies in bytes that are.
+    // Longer than everything that can be carried of requests and replies: uncounted commands lie in bytes not carried.
     (0..5).for_each(|_| pipeline(&mut client, 20_000));
     let end = wait_for(&agent, 117_751);
     let missing = 117_751 - sum(&end).0.min(sum(&end).1);
-    let gaps = end.sum("tracer_events_lost_total", &[("reason", "parser_gap_bytes")]);
+    let gaps = end.sum("tracer_attribution_gaps_total", &[("reason", "parser_gap_bytes")]);
     say(&format!(
         "pipelines of 20000: 100000 sent, served {:?}, called {:?}; {missing} missing, {gaps} bytes not seen",
         classes(&end, SERVICE),

@@ -1,15 +1,15 @@
-//! Transactions across hosts: every edge between them against an id in the path, whatever translates the addresses in
-//! between. The chain is that of [`tracer_tests::chain`].
+//! Transactions across hosts: verifies every edge between them by an id in the path, under any address translation. The
+//! chain is that of [`tracer_tests::chain`].
 
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::Agent;
-use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, units_of};
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, spans_of};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::http::Connection;
-use tracer_tests::units::Unit;
+use tracer_tests::spans::Span;
 use tracer_tests::{begin, figure, say, scratch, truth, wait};
 
 /// Connections and requests of a load.
@@ -22,7 +22,7 @@ fn translated(name: &str, nat: Nat) {
     let dir = scratch();
     let hosts = Hosts::new(4, nat);
     let chain = Chain::start(&hosts, dir.path());
-    // Behind another address nobody can be found: they are named then.
+    // Agents behind translated addresses cannot be discovered: configure their addresses.
     let named = nat.destination;
     let agents = agents(&hosts, dir.path(), named);
     if named {
@@ -40,8 +40,8 @@ fn translated(name: &str, nat: Nat) {
     }
     let (connections, requests) = sizes();
     let sent = load(&hosts, chain.front, "truth", connections, requests);
-    let units = units_of(&agents, "truth", sent);
-    let edges = edges(&units, "truth");
+    let spans = spans_of(&agents, "truth", sent);
+    let edges = edges(&spans, "truth");
     let lost = |host, agent: &Agent| hosts.inside(host, || agent.metrics().lost());
     let lost: Vec<_> = (1..).zip(&agents).map(|(host, agent)| lost(host, agent)).collect();
     say(&format!("{name}: {sent} requests, {edges:?}, {:?}", outcomes(&hosts, &agents)));
@@ -53,14 +53,14 @@ fn translated(name: &str, nat: Nat) {
     if nat.source && nat.destination {
         laden(&hosts, &chain, &agents);
     }
-    network_time(&units);
+    network_time(&spans);
     clocks(&hosts, &agents);
     for agent in agents {
         agent.stop();
     }
 }
 
-/// What a request says beside its parent comes down to where no header does: the application passes none on.
+/// A request's other context also propagates without headers: the application passes none on.
 fn laden(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
     let head = "GET /hop/laden-0-0 HTTP/1.1\r\nHost: a\r\n\
                 traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\r\ntracestate: vendor=1\r\n\
@@ -73,23 +73,23 @@ fn laden(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
     assert_eq!(status, 200);
     // The agents of the application and of the origin.
     for (agent, from) in [(&agents[2], "traceparent"), (&agents[3], "relay")] {
-        let unit = wait("the unit to be reported", Duration::from_secs(20), || {
+        let span = wait("the span to be reported", Duration::from_secs(20), || {
             let text = std::fs::read_to_string(&agent.transactions).unwrap_or_default();
-            let mut units = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            units.find(|unit| unit["side"] == "server" && unit["attributes"]["url.path"] == "/hop/laden-0-0")
+            let mut spans = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            spans.find(|span| span["side"] == "server" && span["attributes"]["url.path"] == "/hop/laden-0-0")
         });
-        assert_eq!(unit["parent_from"], from, "{unit}");
-        assert_eq!(unit["trace_id"], "0af7651916cd43dd8448eb211c80319c", "{unit}");
-        let said = &unit["attributes"];
-        assert_eq!(said["tracer.parent.sampled"], false, "{unit}");
-        assert_eq!((&said["baggage.tenant"], &said["tracer.service_class"]), (&"t1".into(), &"gold".into()), "{unit}");
-        assert!(!unit.to_string().contains("planted-name"), "nobody asked for that member of baggage");
+        assert_eq!(span["parent_from"], from, "{span}");
+        assert_eq!(span["trace_id"], "0af7651916cd43dd8448eb211c80319c", "{span}");
+        let said = &span["attributes"];
+        assert_eq!(said["tracer.parent.sampled"], false, "{span}");
+        assert_eq!((&said["baggage.tenant"], &said["tracer.service_class"]), (&"t1".into(), &"gold".into()), "{span}");
+        assert!(!span.to_string().contains("planted-name"), "nobody asked for that member of baggage");
     }
 }
 
-/// A call knows how long its other end took, and what is left was on the way.
-fn network_time(units: &[Unit]) {
-    let calls = units.iter().filter(|unit| !unit.server && unit.path.starts_with("/hop/truth"));
+/// A call knows the duration at its remote end; the rest was network time.
+fn network_time(spans: &[Span]) {
+    let calls = spans.iter().filter(|span| !span.server && span.path.starts_with("/hop/truth"));
     let (mut told, mut all) = (0u64, 0u64);
     for call in calls {
         all += 1;
@@ -98,11 +98,11 @@ fn network_time(units: &[Unit]) {
         assert!(far <= call.duration_s + 0.002, "the other end took longer than the call: {call:?}");
     }
     say(&format!("{told} of {all} calls were told how long their other end took"));
-    // The agents are all on this machine, and what is late on a full one does not come.
+    // All agents run on this machine, and on a full one late reports do not arrive.
     assert!(told as f64 >= 0.5 * all as f64, "{told} of {all} calls");
 }
 
-/// Every agent that calls another says where that one's clock is; all hosts have the same clock here.
+/// Every calling agent reports the clock offset of the called one; all hosts share one clock here.
 fn clocks(hosts: &Hosts, agents: &[Agent]) {
     for (host, agent) in (1..).zip(agents).take(3) {
         let (offset, error) = wait("a clock to be known", Duration::from_secs(10), || {
@@ -111,7 +111,7 @@ fn clocks(hosts: &Hosts, agents: &[Agent]) {
             peers.iter().find_map(|peer| Some((peer["clock_offset_s"].as_f64()?, peer["clock_error_s"].as_f64()?)))
         });
         say(&format!("clock of the next host: {:+.1} µs ± {:.1} µs", offset * 1e6, error * 1e6));
-        // Times of both ends are taken a moment beside what they are of.
+        // The times of both ends are taken a moment after the events.
         assert!(offset.abs() <= error + 0.001 && error < 0.1, "{offset} ± {error} s");
     }
 }
@@ -136,7 +136,7 @@ fn edges_through_both_translations() {
     translated("edges_through_both_translations", Nat { destination: true, source: true });
 }
 
-/// The namespaces a killed run left behind are no concern of this one's, but whoever looks should find none of ours.
+/// Namespaces left by a killed run do not matter to this one, but this run must leave none of its own.
 #[test]
 fn nothing_stays_behind() {
     let Some(_turn) = begin("nothing_stays_behind", &PROGRAMS) else { return };

@@ -1,5 +1,5 @@
-//! Of which addresses an agent is believed, with real agents on both ends: what `strict`, `addresses` and `translated` let
-//! through, and what a certificate must name.
+//! For which addresses an agent is trusted, with real agents on both ends: what `strict`, `addresses` and `translated`
+//! let through, and what a certificate must name.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,10 +9,10 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, Edges, PROGRAMS, edges, load};
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, figure, say, scratch, truth, wait};
 
-/// How long a condition may take to come.
+/// Limit for a condition to come true.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Requests of a load.
 const REQUESTS: u64 = 80;
@@ -27,7 +27,7 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
 }
 
-/// Options of an agent whose certificate is for `names`, in the files of `name`.
+/// Options of an agent with a certificate for `names`, in the files of `name`.
 fn issue(dir: &Path, name: &str, by: &Authority, names: &[&str]) -> [String; 6] {
     let key = KeyPair::generate().expect("a key");
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -44,7 +44,7 @@ fn started(hosts: &Hosts, host: u8, name: &str, dir: &Path, trust: &[String], re
     hosts.configured(host, name, dir, (&trust, &others), &relay, &["--hertz", "0"])
 }
 
-/// The caller's only session at the moment: its state and error.
+/// The caller's only session now: its state and error.
 fn session(hosts: &Hosts, caller: &Agent) -> Option<(String, String)> {
     let said = hosts.inside(CALLER, || caller.json("/api/v1/peers"));
     let peer = said["peers"].as_array()?.iter().find(|peer| peer["direction"] == "out")?;
@@ -61,24 +61,24 @@ fn outcome(hosts: &Hosts, host: u8, agent: &Agent, name: &str) -> u64 {
     })
 }
 
-/// Sends load; the edges from the caller's host to the callee's, the only ones that there can be.
+/// Sends load; returns the edges from the caller's host to the callee's, the only possible ones.
 fn found(hosts: &Hosts, chain: &Chain, [caller, callee]: [&Agent; 2], prefix: &str) -> (u64, Edges) {
     let mut tails = [caller, callee].map(|agent| Tail::new(&agent.transactions));
     let sent = load(hosts, chain.front, prefix, 4, REQUESTS);
     let wanted = format!("/hop/{prefix}-");
-    let mut units: Vec<Unit> = Vec::new();
+    let mut spans: Vec<Span> = Vec::new();
     for tail in &mut tails {
-        let have = tail.until((sent * 2) as usize, PATIENCE, |unit| unit.path.starts_with(&wanted));
-        assert_eq!(have as u64, sent * 2, "{prefix}: units");
-        units.append(&mut tail.units);
+        let have = tail.until((sent * 2) as usize, PATIENCE, |span| span.path.starts_with(&wanted));
+        assert_eq!(have as u64, sent * 2, "{prefix}: spans");
+        spans.append(&mut tail.spans);
     }
-    // Whoever asks the proxy is on a host without an agent.
-    units.retain(|unit| !(unit.server && unit.service != "application"));
-    (sent, edges(&units, prefix))
+    // The proxy's clients are on a host without an agent.
+    spans.retain(|span| !(span.server && span.service != "application"));
+    (sent, edges(&spans, prefix))
 }
 
-/// Through source translation a connection's far address is the router's, where no agent is, while sessions come from the
-/// agents' own addresses.
+/// With source translation a connection's remote address is the router's, which has no agent, while sessions come from
+/// the agents' own addresses.
 #[test]
 fn bounds_of_addresses() {
     let Some(_turn) = begin("bounds_of_addresses", &PROGRAMS) else { return };
@@ -90,7 +90,7 @@ fn bounds_of_addresses() {
     let key = secret(&dir.path().join("key"), &format!("{KEY:02x}").repeat(32)).display().to_string();
     let key = ["--relay-key".to_owned(), key];
     let ours = authority();
-    // Certificates that name the address of their host, and one that names the router's, too.
+    // Certificates that name their host's address, and one that also names the router's.
     let (at, through) = (own.to_string(), far.to_string());
     let plain = issue(dir.path(), "plain", &ours, &[&at]);
     let both = issue(dir.path(), "both", &ours, &[&at, &through]);
@@ -101,12 +101,12 @@ fn bounds_of_addresses() {
         ("strict", false, &key, &key, "strict = true".to_owned()),
         ("translated", true, &key, &key, format!("strict = true\ntranslated = [\"{far}/32\"]")),
         ("declared", true, &key, &key, format!("strict = true\n{}", declared(own))),
-        // It is another's by what is configured: of it nobody else is believed, strict or not.
+        // The configuration assigns the address to another agent: no other agent is trusted for it, strict or not.
         ("declared-others", false, &key, &key, declared(other)),
         ("certificate", false, &plain, &answers, "strict = true".to_owned()),
         ("certificate-through", true, &both, &answers, "strict = true".to_owned()),
     ] {
-        // What other tests and the next case show as well.
+        // Other tests and the next case cover these as well.
         if ["open", "certificate"].contains(&name) && !truth::full() {
             continue;
         }
@@ -126,7 +126,7 @@ fn bounds_of_addresses() {
             assert_eq!((edges.matched, refused), (sent, 0), "{name}");
         } else {
             assert_eq!((edges.matched, matched), (0, 0), "{name}");
-            // What it said is refused, not the agent: the session stays, and answers nothing.
+            // The agent's context is refused, not the agent: the session stays, without results.
             up(&hosts, &caller);
         }
         caller.stop();
@@ -134,7 +134,7 @@ fn bounds_of_addresses() {
     }
 }
 
-/// Whoever is dialled must have a certificate for the name it is dialled by; when it gets one, it is read while it runs.
+/// A dialled agent needs a certificate for the name it is dialled by; a new one is read at run time.
 #[test]
 fn bounds_of_certificates() {
     let Some(_turn) = begin("bounds_of_certificates", &PROGRAMS) else { return };

@@ -1,6 +1,6 @@
-//! Hosts whose clocks are apart: how far is found by the two ends of calls and shown with its error, and no time of a unit
-//! is changed by it. No clock is set for this: the far host is a server and an agent made here, whose words are of another
-//! clock.
+//! Hosts with different clocks: the two ends of calls determine the offset, the agent reports it with its error, and it
+//! changes no time of a span. No clock is set for this: the remote host is a server and an agent implemented here,
+//! which report times of another clock.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -10,25 +10,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tracer_tests::hosts::{Hosts, KEY, Nat};
 use tracer_tests::load::{self, Request};
-use tracer_tests::units::Tail;
+use tracer_tests::spans::Tail;
 use tracer_tests::{begin, figure, scratch, wait};
-use tracer_user::model::UnitId;
+use tracer_user::model::SpanId;
 use tracer_user::relay::channel::{Channel, End, Secret};
 use tracer_user::relay::message::{Decoder, Encoder, Hello, Message, Summary, VERSION};
 use tracer_user::relay::settings::Trust;
 
 /// Port of the server.
 const PORT: u16 = 18490;
-/// Requests on one connection; all are equally long.
+/// Requests on one connection; all have the same length.
 const REQUESTS: usize = 60;
-/// How long the server takes for each.
+/// The server's time per request.
 const WORK: Duration = Duration::from_millis(5);
 
 fn wall() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
 }
 
-/// When each request arrived and was answered, and how long each is.
+/// When each request arrived and was answered, and its length.
 #[derive(Default)]
 struct Served {
     times: Vec<(i64, i64)>,
@@ -47,7 +47,7 @@ fn serve(listener: &TcpListener, served: &Mutex<Served>) {
         }
         assert!(buffer[..len].ends_with(b"\r\n\r\n"), "a whole request");
         std::thread::sleep(WORK);
-        // Before the client can have it.
+        // Before the client can receive it.
         let left = wall();
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").expect("a client");
         let mut served = served.lock().expect("unpoisoned");
@@ -57,13 +57,14 @@ fn serve(listener: &TcpListener, served: &Mutex<Served>) {
     }
 }
 
-/// The server's agent: answers each context once, `ahead` nanoseconds ahead of the truth. Ends when `over` says so.
+/// The server's agent: answers each context once, `ahead` nanoseconds ahead of the true time. Ends when `over` returns
+/// true.
 async fn answer(listener: TcpListener, served: &Mutex<Served>, ahead: i64, over: impl Fn() -> bool) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
     let trust = Trust::Key(Secret([KEY; 32]));
     let Channel { mut writer, mut reader, .. } = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
-        // Those that came before anybody listened have gone.
+        // Skips connections that ended before we listened.
         if let Ok(channel) = Channel::agree(stream, &trust, End::Accepted).await {
             break channel;
         }
@@ -96,16 +97,16 @@ async fn answer(listener: TcpListener, served: &Mutex<Served>, ahead: i64, over:
             if std::mem::replace(&mut answered[number], true) {
                 continue;
             }
-            let (unit, duration) = (UnitId(number as u64 + 1), (left - arrived) as u64);
+            let (span, duration) = (SpanId(number as u64 + 1), (left - arrived) as u64);
             let (queue, cpu, status, error, start) = (0, 0, 200, false, arrived + ahead);
             encoder
-                .put(&Message::Summary(Summary { key, unit, duration, queue, cpu, start, status, error }), &mut bytes);
+                .put(&Message::Summary(Summary { key, span, duration, queue, cpu, start, status, error }), &mut bytes);
         }
         writer.send(&bytes).await.expect("it listens");
     }
 }
 
-/// Says that it is over, also when the test fails.
+/// Sets the flag when dropped, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -114,7 +115,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A host whose clock is `ahead`, nanoseconds.
+/// A host whose clock is `ahead` by this many nanoseconds.
 fn apart(name: &str, ahead: i64) {
     let Some(_turn) = begin(name, &["ip", "nft", "nsenter"]) else { return };
     let dir = scratch();
@@ -154,19 +155,19 @@ fn apart(name: &str, ahead: i64) {
             &format!("{name}: a clock {truth:+.6} s off is shown as"),
             &format!("{offset:+.6} s ± {:.0} µs, {:.0} µs off", error * 1e6, (offset - truth).abs() * 1e6),
         );
-        // Given as a float, which has some 0.5 µs at an hour.
+        // Reported as a float, which resolves some 0.5 µs at an hour.
         assert!((offset - truth).abs() <= error + 1e-6, "{offset} ± {error} and not {truth}");
         assert!(error < 0.1, "it says little: ± {error} s");
 
         let mut tail = Tail::new(&agent.transactions);
-        let have = tail.until(REQUESTS, Duration::from_secs(30), |unit| unit.path.starts_with("/clock/"));
+        let have = tail.until(REQUESTS, Duration::from_secs(30), |span| span.path.starts_with("/clock/"));
         assert_eq!(have, REQUESTS);
-        let mut calls: Vec<_> = tail.units.iter().filter(|unit| unit.path.starts_with("/clock/")).collect();
+        let mut calls: Vec<_> = tail.spans.iter().filter(|span| span.path.starts_with("/clock/")).collect();
         calls.sort_by_key(|call| call.path.clone());
         let mut last = begun;
         let mut told = 0;
         for call in calls {
-            // Times are of this host's clock, and one call follows the other as they were made.
+            // Times are of this host's clock, and calls follow one another in the order they were made.
             let end = call.start_ns + (call.duration_s * 1e9) as i64;
             assert!(call.start_ns >= last - SLACK && end <= ended + SLACK, "{begun} {last} {ended} {call:?}");
             last = end;
@@ -180,7 +181,7 @@ fn apart(name: &str, ahead: i64) {
     agent.stop();
 }
 
-/// Times of units are the kernel's, brought to the wall clock once: nanoseconds both may be apart.
+/// Span times are the kernel's, converted to the wall clock once: both may differ by this many nanoseconds.
 const SLACK: i64 = 1_000_000;
 
 #[test]

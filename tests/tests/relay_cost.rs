@@ -1,38 +1,38 @@
-//! What the relay costs for each request from another host: bytes between agents, CPU of the agents, and how long a request
-//! does not know its caller.
+//! The relay's cost per request from another host: bytes between agents, CPU of the agents, and how long a request does
+//! not know its caller.
 //!
-//! Three loads. The chain at a pace that leaves CPU: how long a match takes is the relay's doing there. The chain as fast as
-//! it goes: four agents, nginx, two Pythons and the client share this machine's CPUs, and who waits for one waits for others.
-//! And one edge at some thousand requests a second, between agents that do little else: the relay's cost is that of batches,
-//! and how many requests share one is a matter of their rate.
+//! Three loads. The chain at a pace that leaves CPU idle: there the relay alone determines how long a match takes. The
+//! chain at full speed: four agents, nginx, two Pythons and the client compete for this machine's CPUs, and waits add
+//! up. And one edge at some thousand requests per second, between agents that do little else: the relay's cost is per
+//! batch, and the rate determines how many requests share one.
 
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
-use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, paced, units_of};
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, agents, connected, edges, load, outcomes, paced, spans_of};
 use tracer_tests::hosts::{Hosts, Nat};
 use tracer_tests::{begin, figure, say, scratch, truth, wait};
 
-/// Most bytes between agents for a request from another host: a context, what settles it and a summary.
+/// Most bytes between agents per request from another host: a context, its confirmation and a summary.
 const BYTES: f64 = 100.0;
-/// Within this time all but one request in a hundred should know its caller, seconds.
+/// All but one request in a hundred should know their caller within this time, seconds.
 const DELAY: f64 = 0.02;
-/// What is demanded where CPU is left: tests of others run at the same time.
+/// Required share where CPU is left: other tests run at the same time.
 const IN_TIME: f64 = 0.8;
-/// What is demanded of all but one in a hundred of the chain as fast as it goes, seconds.
+/// Limit for all but one in a hundred of the chain at full speed, seconds.
 const DELAY_MOST: f64 = 1.0;
-/// Most CPU of the relay's threads at both ends for a request, with some thousand a second; µs. The README says what it is.
+/// Most CPU of the relay's threads at both ends per request, at some thousand per second; µs. The README states it.
 const CPU: f64 = 30.0;
 
-/// Figures of all agents.
+/// Totals over all agents.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     /// CPU of the relay's threads, and of all; nanoseconds.
     relay: f64,
     all: f64,
-    /// Sent to each other.
+    /// Bytes sent to each other.
     bytes: f64,
-    /// Requests that found their callers in time, and all that did.
+    /// Requests that found their callers in time, and all that found them.
     in_time: f64,
     matched: f64,
 }
@@ -60,7 +60,7 @@ impl Reading {
         sum
     }
 
-    /// What was added since `before`, for each of `requests` from another host.
+    /// The increase since `before`, per request from another host.
     fn each(self, before: Self, requests: u64) -> Self {
         let of = |now: f64, before: f64| (now - before) / requests as f64;
         Self {
@@ -82,11 +82,11 @@ fn cost() {
     let chain = Chain::start(&hosts, dir.path());
     let mut agents = agents(&hosts, dir.path(), true);
     connected(&hosts, &agents);
-    // Names are told, connections are known.
+    // Names are exchanged, connections are known.
     let warm = load(&hosts, chain.front, "warm", connections, connections * 4);
-    units_of(&agents, "warm", warm);
+    spans_of(&agents, "warm", warm);
 
-    // What sessions cost that have nothing to say.
+    // The cost of idle sessions.
     let (before, begun) = (Reading::of(&hosts, &mut agents), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let (after, took) = (Reading::of(&hosts, &mut agents), begun.elapsed().as_secs_f64());
@@ -100,8 +100,8 @@ fn cost() {
         let count = if pause.is_zero() { requests } else { 1280 };
         let sent = paced(&hosts, chain.front, &format!("/hop/{name}"), (connections, count), pause);
         let rate = sent as f64 / begun.elapsed().as_secs_f64();
-        let units = units_of(&agents, name, sent);
-        let found = edges(&units, name);
+        let spans = spans_of(&agents, name, sent);
+        let found = edges(&spans, name);
         let each = Reading::of(&hosts, &mut agents).each(before, EDGES * sent);
         say(&format!("{name}: {sent} requests, {rate:.0} a second, {found:?}, {:?}", outcomes(&hosts, &agents)));
         told(name, rate * EDGES as f64, each, idle * agents.len() as f64);
@@ -135,8 +135,8 @@ fn cost() {
     }
 }
 
-/// Says and notes what a load cost, at `rate` requests from another host a second; without one the relay's threads of all
-/// agents take `idle` ms a second.
+/// Prints and records a load's cost, at `rate` requests from another host per second; without any, the relay's threads
+/// of all agents take `idle` ms per second.
 fn told(name: &str, rate: f64, each: Reading, idle: f64) {
     let what = |what: &str| format!("relay, {name} ({rate:.0} a second): {what} for a request from another host");
     figure(&what("bytes"), &format!("{:.0}", each.bytes));

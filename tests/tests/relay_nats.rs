@@ -1,12 +1,12 @@
-//! Agents that cannot reach each other and meet at a NATS server: every edge between hosts against an id in the path, and
-//! again when the server was gone for a while.
+//! Agents that cannot reach each other and meet at a NATS server: verifies every edge between hosts by an id in the
+//! path, and again after the server was down for a while.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
-use tracer_tests::chain::{Chain, EDGES, PROGRAMS, as_before, connected, edges, load, outcomes, units_of};
+use tracer_tests::chain::{Chain, EDGES, PROGRAMS, as_before, connected, edges, load, outcomes, spans_of};
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::process::Process;
 use tracer_tests::{begin, figure, find, say, scratch, truth, wait};
@@ -26,7 +26,7 @@ fn server(hosts: &Hosts, dir: &Path) -> Process {
     process
 }
 
-/// Agents that know of each other's hosts (`named`) or look for those that are called.
+/// Agents configured with each other's hosts (`named`), or discovering the hosts that are called.
 fn agents(hosts: &Hosts, dir: &Path, named: bool) -> Vec<Agent> {
     let key = secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32)).display().to_string();
     let start = |(host, name): (u8, &str)| {
@@ -45,7 +45,7 @@ fn met(name: &str, nat: Nat) {
     let Some(_turn) = begin(name, &programs) else { return };
     let dir = scratch();
     let hosts = Hosts::new(4, nat);
-    // Where they listen to each other nobody gets through.
+    // Blocks the agents' direct connections.
     hosts.cut(true);
     let nats = server(&hosts, dir.path());
     let chain = Chain::start(&hosts, dir.path());
@@ -68,7 +68,7 @@ fn met(name: &str, nat: Nat) {
     found();
     let (connections, requests) = if truth::full() { (64, 50_000) } else { (8, 800) };
     let sent = load(&hosts, chain.front, "truth", connections, requests);
-    let edges = edges(&units_of(&agents, "truth", sent), "truth");
+    let edges = edges(&spans_of(&agents, "truth", sent), "truth");
     say(&format!("{name}: {sent} requests, {edges:?}, {:?}", outcomes(&hosts, &agents)));
     figure(name, &format!("{} of {} edges, {} wrong", edges.matched, EDGES * sent, edges.wrong));
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{name}");
@@ -81,7 +81,7 @@ fn met(name: &str, nat: Nat) {
     }
 }
 
-/// The server ends and comes again.
+/// The server stops and restarts.
 fn again(hosts: &Hosts, chain: &Chain, agents: &[Agent], nats: Process, dir: &Path) {
     drop(nats);
     for (host, agent) in (1..).zip(agents) {
@@ -97,8 +97,8 @@ fn again(hosts: &Hosts, chain: &Chain, agents: &[Agent], nats: Process, dir: &Pa
     let begun = Instant::now();
     connected(hosts, agents);
     figure("relay: recovery after a NATS server's restart", &format!("{:.2} s", begun.elapsed().as_secs_f64()));
-    let units = as_before(hosts, chain, agents, "again");
-    assert_eq!(edges(&units, "alone").wrong, 0);
+    let spans = as_before(hosts, chain, agents, "again");
+    assert_eq!(edges(&spans, "alone").wrong, 0);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Peers that pass on what agents say: one of an older version, to which both directions must be told in its way; and one
-//! that has the key and speaks of connections its host has no part in.
+//! Intermediate peers: one of an older version, to which both directions must be encoded in that version; and one that
+//! has the key and sends contexts of connections its host has no part in.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,19 +12,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, PROGRAMS, edges, load};
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, figure, say, scratch, wait};
-use tracer_user::model::{TraceId, UnitId};
+use tracer_user::model::{SpanId, TraceId};
 use tracer_user::relay::channel::{Broken, CONTENT, Channel, End, Reader, Secret, Writer};
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message};
 use tracer_user::relay::settings::Trust;
 
-/// How long a condition may take to come.
+/// Limit for a condition to come true.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Requests of a load.
 const REQUESTS: u64 = 400;
 
-/// What comes from one agent and goes to another.
+/// Forwards messages from one agent to another.
 struct Pump {
     reader: Reader,
     decoder: Decoder,
@@ -36,7 +36,7 @@ async fn agree(stream: TcpStream, end: End<'_>) -> Result<Channel, Broken> {
     Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await
 }
 
-/// An agent's session, greeted in a version.
+/// A session with an agent, after the greeting in this version.
 async fn greet(channel: Channel, version: u16) -> (Reader, Decoder, Writer, Encoder) {
     let Channel { mut writer, mut reader, .. } = channel;
     let (mut encoder, mut decoder, mut bytes, mut found) = (Encoder::default(), Decoder::default(), Vec::new(), vec![]);
@@ -48,11 +48,11 @@ async fn greet(channel: Channel, version: u16) -> (Reader, Decoder, Writer, Enco
     (reader, decoder, writer, encoder)
 }
 
-/// Lets one agent dial it, dials another, and speaks that `version` with both.
+/// Accepts one agent's session, dials another agent, and speaks that `version` with both.
 async fn between(listener: TcpListener, to: SocketAddr, version: u16) -> (Pump, Pump) {
     let channel = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
-        // Those that came before anybody listened have gone.
+        // Skips connections that ended before we listened.
         if let Ok(channel) = agree(stream, End::Accepted).await {
             break channel;
         }
@@ -70,7 +70,7 @@ async fn between(listener: TcpListener, to: SocketAddr, version: u16) -> (Pump, 
 }
 
 impl Pump {
-    /// Passes on what `pass` makes of it, until it is `over`; an agent says something at least every 0.4 s.
+    /// Forwards the result of `pass`, until `over` is set; an agent sends something at least every 0.4 s.
     async fn run(mut self, over: &AtomicBool, mut pass: impl FnMut(Message) -> Vec<Message>) {
         while !over.load(Ordering::Relaxed) {
             let Ok(frame) = self.reader.receive().await else { return };
@@ -94,7 +94,7 @@ impl Pump {
     }
 }
 
-/// Acts while tasks run on a host.
+/// Runs `act` while tasks run on a host.
 fn beside<T>(
     (hosts, host): (&Hosts, u8),
     tasks: impl Future<Output = ()> + Send,
@@ -117,7 +117,7 @@ fn beside<T>(
     })
 }
 
-/// An agent that knows others by the key, with lines of its own under `[relay]`.
+/// An agent that authenticates others by the key, with additional lines under `[relay]`.
 fn agent(hosts: &Hosts, host: u8, name: &str, dir: &std::path::Path, others: &[SocketAddr], relay: &str) -> Agent {
     let key = secret(&dir.join("key"), &format!("{KEY:02x}").repeat(32)).display().to_string();
     hosts.configured(host, name, dir, (&["--relay-key", &key], others), relay, &["--hertz", "0"])
@@ -129,7 +129,7 @@ fn listener(hosts: &Hosts, host: u8, place: SocketAddr) -> std::net::TcpListener
     listener
 }
 
-/// Waits until an agent has so many sessions.
+/// Waits until an agent has this many sessions.
 fn up(hosts: &Hosts, host: u8, agent: &Agent, count: usize) {
     wait("sessions", PATIENCE, || {
         let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
@@ -138,25 +138,25 @@ fn up(hosts: &Hosts, host: u8, agent: &Agent, count: usize) {
     });
 }
 
-/// What became of contexts at an agent, by one outcome: those of one that has just begun are told with its first tick.
+/// Contexts with one outcome at an agent: a freshly started one reports them with its first tick.
 fn outcome(hosts: &Hosts, host: u8, agent: &Agent, name: &str) -> u64 {
     wait(&format!("the count {name}"), PATIENCE, || {
         hosts.inside(host, || agent.json("/api/v1/peers"))["outcomes"][name].as_u64()
     })
 }
 
-/// Service classes of the requests read on a host, and whether all were told by the relay.
+/// Service classes of the requests read on a host, and whether the relay delivered all.
 fn told(agent: &Agent, prefix: &str, count: u64) -> Vec<Value> {
     let path = format!("/hop/{prefix}-");
-    let text = std::fs::read_to_string(&agent.transactions).expect("units");
-    let units: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let ours = |unit: &&Value| {
-        unit["side"] == "server" && unit["attributes"]["url.path"].as_str().is_some_and(|own| own.starts_with(&path))
+    let text = std::fs::read_to_string(&agent.transactions).expect("spans");
+    let spans: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let ours = |span: &&Value| {
+        span["side"] == "server" && span["attributes"]["url.path"].as_str().is_some_and(|own| own.starts_with(&path))
     };
-    let found: Vec<Value> = units.iter().filter(ours).cloned().collect();
+    let found: Vec<Value> = spans.iter().filter(ours).cloned().collect();
     assert_eq!(found.len() as u64, count, "{prefix}");
-    assert!(found.iter().all(|unit| unit["parent_from"] == "relay"), "{prefix}: not by the relay");
-    found.iter().map(|unit| unit["attributes"]["tracer.service_class"].clone()).collect()
+    assert!(found.iter().all(|span| span["parent_from"] == "relay"), "{prefix}: not by the relay");
+    found.iter().map(|span| span["attributes"]["tracer.service_class"].clone()).collect()
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn versions() {
     let chain = Chain::start(&hosts, dir.path());
     for version in [1, 2] {
         let listener = listener(&hosts, 5, hosts.relay(5));
-        // The application's calls are told of by way of the last host only.
+        // Contexts of the application's calls reach the callee only by way of the last host.
         let caller = agent(&hosts, 3, &format!("caller{version}"), dir.path(), &[hosts.relay(5)], "discover = false");
         let callee = agent(&hosts, 4, &format!("callee{version}"), dir.path(), &[], "discover = false");
         let (over, contexts, summaries) = (AtomicBool::new(false), Mutex::new(Vec::new()), Mutex::new(0u64));
@@ -187,21 +187,21 @@ fn versions() {
             tokio::join!(out, back);
         };
         let prefix = format!("laden{version}");
-        let (sent, units) = beside((&hosts, 5), task, &over, || {
+        let (sent, spans) = beside((&hosts, 5), task, &over, || {
             up(&hosts, 3, &caller, 1);
             up(&hosts, 4, &callee, 1);
             let sent = load(&hosts, chain.front, &prefix, 8, REQUESTS);
             let wanted = format!("/hop/{prefix}-");
-            let mut units = Vec::new();
+            let mut spans = Vec::new();
             for (agent, sides) in [(&caller, 2), (&callee, 1)] {
                 let mut tail = Tail::new(&agent.transactions);
-                tail.until((sent * sides) as usize, PATIENCE, |unit| unit.path.starts_with(&wanted));
-                units.append(&mut tail.units);
+                tail.until((sent * sides) as usize, PATIENCE, |span| span.path.starts_with(&wanted));
+                spans.append(&mut tail.spans);
             }
-            (sent, units)
+            (sent, spans)
         });
-        let found = edges(&units, &prefix);
-        let far = units.iter().filter(|unit| !unit.server && unit.far_duration_s.is_some()).count() as u64;
+        let found = edges(&spans, &prefix);
+        let far = spans.iter().filter(|span| !span.server && span.far_duration_s.is_some()).count() as u64;
         let contexts = contexts.into_inner().expect("whole");
         let carried = contexts.iter().filter(|context| context.carried.is_some()).count() as u64;
         let summaries = summaries.into_inner().expect("whole");
@@ -223,13 +223,13 @@ fn versions() {
     }
 }
 
-/// What is said of a call that was heard of, and of the next four of its connection, whose requests have one length that is not
-/// known: all have another parent.
+/// False contexts for an observed call, and for the next four of its connection, whose requests have one unknown
+/// length: all with another parent.
 fn lies(context: &Context) -> Vec<Message> {
     let said = |bytes: u32| {
         let mut key = context.key;
         key.seq = key.seq.wrapping_add(bytes);
-        let (parent, trace) = (UnitId(context.parent.0 ^ 1), TraceId(7));
+        let (parent, trace) = (SpanId(context.parent.0 ^ 1), TraceId(7));
         Message::Context(Context { key, parent, trace, settled: true, broadcast: true, ..context.clone() })
     };
     let lengths = 40..200;
@@ -242,7 +242,7 @@ fn claims() {
     let dir = scratch();
     let hosts = Hosts::new(5, Nat { destination: false, source: false });
     for host in 1..=5 {
-        // Else they say that others may be behind them.
+        // Otherwise the agents report that others may be behind them.
         hosts.inside(host, || {
             for file in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"] {
                 if std::path::Path::new(file).exists() {
@@ -253,14 +253,16 @@ fn claims() {
     }
     let chain = Chain::start(&hosts, dir.path());
     let callee = agent(&hosts, 3, "callee", dir.path(), &[], "discover = false");
-    // An agent that takes its callee's address for a translation's tells all it knows; one that does not, only the callee's.
+    // An agent that takes its callee's address for a translated one sends everything it knows; otherwise only the
+    // callee's contexts.
     let network = Ipv4Addr::new(10, 211, 3, 0);
-    // Last the control: the same words from the host whose connections they are of are believed, and every edge is the liar's. So
-    // it is for where they come from that they are refused. (What is refused then contradicts what it said before.)
+    // The last case is the control: the same messages from the host that owns the connections are trusted, and every
+    // edge is the liar's. So their origin is the reason for refusing them. (What is refused then contradicts earlier
+    // messages.)
     let tells = format!("translated = [\"{network}/24\"]");
     for (name, relay, host) in [("tells", &tells, 5), ("keeps", &String::new(), 5), ("owns", &tells, 2)] {
         let (own, place) = (host == 2, hosts.relay(3));
-        // Beside the agent of its host.
+        // Beside its host's agent.
         let liar = SocketAddr::new(hosts.relay(host).ip(), hosts.relay(host).port() + u16::from(own));
         let listener = listener(&hosts, host, liar);
         let relay = format!("discover = false\n{relay}");
@@ -274,7 +276,7 @@ fn claims() {
                 let mut told = told.lock().expect("whole");
                 *told += 1;
                 let mut said = lies(&context);
-                // Who is alone with the caller hears of every call; as many words for each would be a flood.
+                // A liar alone with the caller receives every call; answering all of them would be a flood.
                 if *told > 12 {
                     said.truncate(1);
                 }
@@ -283,33 +285,33 @@ fn claims() {
             tokio::join!(out, back.run(&over, |_| Vec::new()));
         };
         let before = outcome(&hosts, 3, &callee, "refused");
-        let (sent, units) = beside((&hosts, host), task, &over, || {
-            // To both, and from both; in the control all goes by way of the liar.
+        let (sent, spans) = beside((&hosts, host), task, &over, || {
+            // To both, and from both; in the control everything passes the liar.
             let sessions = if own { 1 } else { 2 };
             up(&hosts, 2, &caller, sessions);
             up(&hosts, 3, &callee, sessions);
             let sent = load(&hosts, chain.front, name, 8, REQUESTS);
             let wanted = format!("/hop/{name}-");
-            let mut units = Vec::new();
+            let mut spans = Vec::new();
             for agent in [&caller, &callee] {
                 let mut tail = Tail::new(&agent.transactions);
-                tail.until((sent * 2) as usize, PATIENCE, |unit| unit.path.starts_with(&wanted));
-                units.append(&mut tail.units);
+                tail.until((sent * 2) as usize, PATIENCE, |span| span.path.starts_with(&wanted));
+                spans.append(&mut tail.spans);
             }
-            (sent, units)
+            (sent, spans)
         });
         let count = outcome(&hosts, 3, &callee, "refused") - before;
         let told = told.into_inner().expect("whole");
-        // Requests of the client have no caller here: no agent is on its host.
-        let calls = |unit: &&Unit| unit.server && unit.service == "application" && unit.path.contains(name);
-        let served: Vec<&Unit> = units.iter().filter(calls).collect();
-        let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
-        let right = |unit: &&&Unit| {
-            let parent = unit.parent.as_deref().and_then(|parent| ids.get(parent));
-            parent.is_some_and(|parent| !parent.server && parent.path == unit.path)
+        // The client's requests have no caller here: its host has no agent.
+        let calls = |span: &&Span| span.server && span.service == "application" && span.path.contains(name);
+        let served: Vec<&Span> = spans.iter().filter(calls).collect();
+        let ids: HashMap<&str, &Span> = spans.iter().map(|span| (span.id.as_str(), span)).collect();
+        let right = |span: &&&Span| {
+            let parent = span.parent.as_deref().and_then(|parent| ids.get(parent));
+            parent.is_some_and(|parent| !parent.server && parent.path == span.path)
         };
         let right = served.iter().filter(right).count() as u64;
-        let wrong = served.iter().filter(|unit| unit.parent.is_some()).count() as u64 - right;
+        let wrong = served.iter().filter(|span| span.parent.is_some()).count() as u64 - right;
         say(&format!("{name}: {right} of {sent} right, {wrong} wrong, told of {told}, {count} lies refused"));
         figure(
             &format!("relay: a peer that is told and speaks of others' connections ({name})"),
@@ -317,7 +319,7 @@ fn claims() {
         );
         if own {
             let believed =
-                units.iter().filter(|unit| unit.server && unit.trace == format!("{:032x}", 7)).count() as u64;
+                spans.iter().filter(|span| span.server && span.trace == format!("{:032x}", 7)).count() as u64;
             assert_eq!(right, 0, "{name}: of {sent}");
             assert!(wrong as f64 >= 0.99 * sent as f64 && believed >= wrong, "{name}: {wrong}, {believed} of {sent}");
             caller.stop();
@@ -325,9 +327,9 @@ fn claims() {
         }
         assert_eq!((served.len() as u64, wrong), (sent, 0), "{name}");
         assert!(right as f64 >= 0.99 * sent as f64, "{name}: {right} of {sent}");
-        assert!(units.iter().all(|unit| unit.trace != format!("{:032x}", 7)), "a unit has the liar's transaction");
+        assert!(spans.iter().all(|span| span.trace != format!("{:032x}", 7)), "a span has the liar's transaction");
         if name == "tells" {
-            // Once for each connection: its callee answers, and is told alone from then on.
+            // Once per connection: its callee answers, and is the only recipient from then on.
             assert!(told > 0 && count >= 3 * told, "told of {told}, {count} refused");
         } else {
             assert_eq!((told, count), (0, 0), "it was told of calls to somebody else");

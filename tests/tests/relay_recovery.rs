@@ -1,5 +1,5 @@
-//! What happens to agents' own connections while the traced ones go on: cut off from each other, started anew, garbage and
-//! floods at their ports. No edge is ever wrong, no request fails, and everything is found again by itself.
+//! Disturbs agents' own connections while the traced ones go on: cuts them off from each other, restarts them, sends
+//! garbage and floods to their ports. No edge is ever wrong, no request fails, and all edges come back without help.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, PROGRAMS, agents, as_before, connected, during, none_wrong, refused};
 use tracer_tests::hosts::{Hosts, Nat, RELAY};
-use tracer_tests::units::{self, Unit};
+use tracer_tests::spans::{self, Span};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::{begin, figure, say, scratch, wait};
 
-/// How long agents are cut off from each other.
+/// How long the agents are cut off from each other.
 const CUT: Duration = Duration::from_secs(10);
-/// Most time until all have found each other again.
+/// Most time until all are connected again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Most memory an agent may have got in all of it, bytes.
+/// Most memory growth of an agent in total, bytes.
 const GROWTH: f64 = 64e6;
 
 #[test]
@@ -36,24 +36,24 @@ fn recovery() {
     let kept = restart(&hosts, &chain, &mut agents, dir.path());
     as_before(&hosts, &chain, &agents, "restarted");
     let hostile = hostile(&hosts, &chain, &agents);
-    let mut units = as_before(&hosts, &chain, &agents, "last");
+    let mut spans = as_before(&hosts, &chain, &agents, "last");
 
     for (agent, before) in agents.iter_mut().zip(&memory) {
         let now = Vitals::of(agent.process().pid()).rss;
         assert!(now <= before + GROWTH, "an agent grew from {before} to {now} bytes");
     }
-    // All units of everything, that of the agent that ended included.
-    units.extend(units::read(&kept));
+    // All spans, those of the ended agent included.
+    spans.extend(spans::read(&kept));
     for prefix in hostile {
-        assert!(none_wrong(&units, &prefix) > 0, "{prefix}: a flood at one port stopped everything");
+        assert!(none_wrong(&spans, &prefix) > 0, "{prefix}: a flood at one port stopped everything");
     }
     for prefix in ["cut", "anew"] {
-        let found: Vec<&Unit> = units.iter().filter(|unit| unit.path.starts_with(&format!("/hop/{prefix}"))).collect();
-        assert!(!found.is_empty(), "{prefix}: no unit");
-        let mut rounds: Vec<&str> = found.iter().filter_map(|unit| unit.path.get(5..)?.split('-').next()).collect();
+        let found: Vec<&Span> = spans.iter().filter(|span| span.path.starts_with(&format!("/hop/{prefix}"))).collect();
+        assert!(!found.is_empty(), "{prefix}: no span");
+        let mut rounds: Vec<&str> = found.iter().filter_map(|span| span.path.get(5..)?.split('-').next()).collect();
         rounds.sort_unstable();
         rounds.dedup();
-        let matched: u64 = rounds.iter().map(|round| none_wrong(&units, round)).sum();
+        let matched: u64 = rounds.iter().map(|round| none_wrong(&spans, round)).sum();
         say(&format!("{prefix}: {} loads, {matched} edges matched, none wrong", rounds.len()));
     }
     for agent in agents {
@@ -61,12 +61,12 @@ fn recovery() {
     }
 }
 
-/// Agents do not reach each other for a while.
+/// Cuts the agents off from each other for a while.
 fn partition(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
     let (took, _) = during(hosts, chain, "cut", || {
         hosts.cut(true);
         let begun = Instant::now();
-        // It is noticed: else nothing would have to be found again.
+        // The agents must notice: otherwise there would be nothing to recover.
         wait("agents to lose each other", CUT, || {
             let peers = hosts.inside(1, || agents[0].json("/api/v1/peers"));
             let peers = peers["peers"].as_array().expect("peers");
@@ -82,7 +82,7 @@ fn partition(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
     assert!(took < AGAIN, "all sessions are up {took:?} after the partition");
 }
 
-/// One agent ends and another begins in its place; gives the file of the first.
+/// One agent ends and another starts in its place; returns the first one's file.
 fn restart(hosts: &Hosts, chain: &Chain, agents: &mut Vec<Agent>, dir: &Path) -> std::path::PathBuf {
     let ((took, kept), _) = during(hosts, chain, "anew", || {
         let first = agents.remove(2);
@@ -98,17 +98,17 @@ fn restart(hosts: &Hosts, chain: &Chain, agents: &mut Vec<Agent>, dir: &Path) ->
     kept
 }
 
-/// Garbage, and more connections than there is room for, at an agent's port while requests go on.
+/// Garbage, and more connections than allowed, at an agent's port while requests go on.
 fn hostile(hosts: &Hosts, chain: &Chain, agents: &[Agent]) -> Vec<String> {
     let before = refused(hosts, agents);
     let ((), prefixes) = during(hosts, chain, "hostile", || {
-        // From the router's address, so that no agent's own is kept out.
+        // From the router's address, so that no agent's own address gets blocked.
         hosts.inside(0, || {
             let mut open = Vec::new();
             for n in 0..600u32 {
                 let Ok(mut stream) = TcpStream::connect((hosts.own(3), RELAY)) else { continue };
                 let bytes: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(n | 1) >> 3) as u8).collect();
-                // It may be closed already: that is what is wanted.
+                // The agent may have closed it already, as it should.
                 let _ = stream.write_all(&bytes);
                 open.push(stream);
             }

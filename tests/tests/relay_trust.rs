@@ -1,5 +1,5 @@
-//! Whom agents believe. With certificates: whoever has none of theirs is refused. And a peer that has the key and lies,
-//! floods and sends garbage, beside agents with traffic: it is refused and counted, and nothing else happens.
+//! Which peers agents trust. With certificates: a peer without one of theirs is refused. And a peer that has the key
+//! and lies, floods and sends garbage, beside agents with traffic: it is refused and counted, without any other effect.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -14,7 +14,7 @@ use tracer_tests::chain::{Chain, PROGRAMS, as_before, connected, during, none_wr
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::{begin, figure, find, say, scratch, wait};
-use tracer_user::model::{TraceId, UnitId};
+use tracer_user::model::{SpanId, TraceId};
 use tracer_user::relay::channel::{Broken, Channel, End, Reader, Secret, Writer};
 use tracer_user::relay::key::Key;
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message, Summary, VERSION};
@@ -33,7 +33,7 @@ fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
 }
 
-/// Files of an agent that is reached by `address`.
+/// Files of an agent reachable at `address`.
 fn issue(dir: &Path, name: &str, by: &Authority, address: IpAddr, trusted: &str) -> Files {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new([address.to_string()]).expect("an address");
@@ -45,7 +45,7 @@ fn issue(dir: &Path, name: &str, by: &Authority, address: IpAddr, trusted: &str)
     }
 }
 
-/// Speaks with an agent from a host, in a thread of its own.
+/// Runs a conversation with an agent from a host, in a thread of its own.
 fn speaking<T: Send>(hosts: &Hosts, host: u8, act: impl Future<Output = T> + Send) -> T {
     hosts.inside(host, || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(act)
@@ -70,7 +70,8 @@ fn certificates() {
     connected(&hosts, &agents);
     as_before(&hosts, &chain, &agents, "certified");
 
-    // One that trusts our authority and is of another, one with the key of the test beside, and one with neither.
+    // A peer that trusts our authority but has another's certificate, one with the key of the other test, and one with
+    // neither.
     let router: IpAddr = Ipv4Addr::new(10, 211, 3, 1).into();
     let both = ours.pem() + &theirs.pem();
     let stranger = Identity::read(issue(dir.path(), "stranger", &theirs, router, &both)).expect("certificates");
@@ -79,7 +80,7 @@ fn certificates() {
         speaking(&hosts, 0, async move {
             let stream = TcpStream::connect(place).await.expect("a connection");
             let mut channel = Channel::agree(stream, &trust, End::Dialled(&place.to_string())).await?;
-            // Refused after its own part of the handshake: it hears of it in the place of a greeting.
+            // Refused after its own part of the handshake: the refusal arrives in place of a greeting.
             channel.reader.receive().await.map(<[u8]>::to_vec)
         })
     };
@@ -89,21 +90,21 @@ fn certificates() {
         let Err(Broken::Tls(why)) = &said else { panic!("not told why: {said:?}") };
         assert!(why.contains("does not take this agent's certificate"), "{why}");
         wait("a stranger to be counted", Duration::from_secs(10), || (refused(&hosts, &agents) > before).then_some(()));
-        // Kept out from then on, whatever it has.
+        // Blocked from then on, with any credentials.
         assert!(peers(Trust::Key(Secret([KEY; 32]))).is_err());
     });
     figure("relay: peers without our certificates refused", &(refused(&hosts, &agents) - before).to_string());
     connected(&hosts, &agents);
-    let units = as_before(&hosts, &chain, &agents, "certified-still");
+    let spans = as_before(&hosts, &chain, &agents, "certified-still");
     for prefix in prefixes {
-        assert!(none_wrong(&units, &prefix) > 0, "{prefix}");
+        assert!(none_wrong(&spans, &prefix) > 0, "{prefix}");
     }
     for agent in agents {
         agent.stop();
     }
 }
 
-/// A peer with the key that says what it likes.
+/// A peer with the key that sends arbitrary messages.
 struct Liar {
     writer: Writer,
     reader: Reader,
@@ -111,7 +112,7 @@ struct Liar {
 }
 
 impl Liar {
-    /// Has dialled an agent, and greets it.
+    /// Dials an agent and greets it.
     async fn dial(from: Ipv4Addr, to: SocketAddr, number: u64, version: u16) -> Result<Self, Broken> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -143,7 +144,7 @@ impl Liar {
         self.writer.send(&bytes).await
     }
 
-    /// Until the agent hangs up.
+    /// Reads until the agent closes the connection.
     async fn over(mut self) {
         let end = Instant::now() + PATIENCE;
         while self.reader.receive().await.is_ok() {
@@ -152,34 +153,33 @@ impl Liar {
     }
 }
 
-/// How long a condition may take to come.
+/// Limit for a condition to come true.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Most memory an agent may have got in all of it, bytes.
+/// Most memory growth of an agent in total, bytes.
 const GROWTH: f64 = 96e6;
 
-/// A context for a request nobody made; the same for the same number.
+/// A context for a request that never happened; deterministic by number.
 fn lie(number: u64) -> Message {
     let some = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Message::Context(Context {
         key: Key { opener: some as u32, accepting: (some >> 32) as u32, seq: some as u32 },
         trace: TraceId(u128::from(some) + 1),
-        parent: UnitId(some | 1),
+        parent: SpanId(some | 1),
         settled: true,
         broadcast: false,
         sampled: None,
         service: "liar".into(),
         class: "GET /nothing".into(),
         carried: None,
-        lookup: None,
     })
 }
 
-/// Lets agents dial it, keeps the contexts it is told, and answers for calls that never were: so many.
+/// Accepts agents' sessions, keeps the contexts received, and sends `count` answers for calls that never happened.
 async fn answers(listener: TcpListener, count: u64) -> (u64, Vec<Context>) {
     let trust = Trust::Key(Secret([KEY; 32]));
     let channel = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
-        // Those that came before anybody listened have gone.
+        // Skips connections that ended before we listened.
         if let Ok(channel) = Channel::agree(stream, &trust, End::Accepted).await {
             break channel;
         }
@@ -198,9 +198,9 @@ async fn answers(listener: TcpListener, count: u64) -> (u64, Vec<Context>) {
         bytes.clear();
         for n in 0..100 {
             let Message::Context(context) = lie(1 << 40 | (batch * 100 + n)) else { continue };
-            let (key, unit) = (context.key, UnitId(n + 1));
+            let (key, span) = (context.key, SpanId(n + 1));
             let (duration, queue, cpu, start, status, error) = (1, 1, 1, 1, 500, true);
-            let summary = Summary { key, unit, duration, queue, cpu, start, status, error };
+            let summary = Summary { key, span, duration, queue, cpu, start, status, error };
             encoder.put(&Message::Summary(summary), &mut bytes);
         }
         writer.send(&bytes).await.expect("it listens");
@@ -212,7 +212,7 @@ async fn answers(listener: TcpListener, count: u64) -> (u64, Vec<Context>) {
         bytes.clear();
         encoder.put(&Message::Alive, &mut bytes);
         writer.send(&bytes).await.expect("it listens");
-        // An agent says something at least every 0.4 s.
+        // An agent sends something at least every 0.4 s.
         decoder.read(reader.receive().await.expect("it speaks"), &mut heard).expect("messages");
     }
     let contexts = heard.into_iter().filter_map(|message| match message {
@@ -232,7 +232,7 @@ fn lies() {
     let dir = scratch();
     let hosts = Hosts::new(5, NAT);
     let chain = Chain::start(&hosts, dir.path());
-    // The liar speaks from a new address each time: it is kept out by what it did before.
+    // The liar uses a new address each time: its earlier behaviour blocks it.
     let ip = find("ip").expect("ip");
     let own = |n: u8| Ipv4Addr::new(10, 211, 5, 10 + n);
     for n in 0..8 {
@@ -253,7 +253,7 @@ fn lies() {
     let counts = |name: &str| outcome(&hosts, &agents, name);
     let mut prefixes = Vec::new();
 
-    // Another version: no session, and no reason to keep it out. Then garbage, and what is not its to say.
+    // Another version: no session, and no reason for a block. Then garbage, and messages it may not send.
     let before = counts("refused");
     let ((), found) = during(&hosts, &chain, "garbage", || {
         speaking(&hosts, 5, async {
@@ -264,9 +264,9 @@ fn lies() {
             assert!(Liar::dial(own(0), place, 77, VERSION).await.is_err(), "kept out");
             let mut liar = Liar::dial(own(1), place, 77, VERSION).await.expect("let in");
             let Message::Context(context) = lie(1) else { return };
-            let (key, unit) = (context.key, UnitId(1));
+            let (key, span) = (context.key, SpanId(1));
             let (duration, queue, cpu, start, status, error) = (1, 1, 1, 1, 200, false);
-            let summary = Summary { key, unit, duration, queue, cpu, start, status, error };
+            let summary = Summary { key, span, duration, queue, cpu, start, status, error };
             liar.say(&[Message::Summary(summary)]).await.expect("sent");
             liar.over().await;
         });
@@ -274,7 +274,7 @@ fn lies() {
     prefixes.extend(found);
     wait("all of it to be counted", PATIENCE, || (counts("refused") >= before + 4).then_some(()));
 
-    // Lies at a pace that is let through, each told twice, by three that say they are different agents.
+    // Lies at an accepted rate, each sent twice, by three peers that claim to be different agents.
     let (before, had) = (counts("received"), counts("duplicate"));
     let ((), found) = during(&hosts, &chain, "lies", || {
         speaking(&hosts, 5, async {
@@ -285,7 +285,7 @@ fn lies() {
                     liar.say(&lies).await.expect("it is an agent so far as is known");
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                // Silent from here on: it is hung up on when all of it was read.
+                // Silent from here on: the agent closes once it has read everything.
                 liar.over().await;
             }
         });
@@ -296,7 +296,7 @@ fn lies() {
     let lied = counts("received") - before;
     say(&format!("{lied} contexts received while 90 000 lies were told, {} told twice", counts("duplicate") - had));
 
-    // A million a second, as far as it gets.
+    // A million per second, as far as they get.
     let before = counts("refused");
     let ((sent, took), found) = during(&hosts, &chain, "flood", || {
         speaking(&hosts, 5, async {
@@ -321,8 +321,8 @@ fn lies() {
         assert!(now <= before + GROWTH, "an agent grew from {before} to {now} bytes");
     }
 
-    // One that was named by mistake: it answers for calls that never were, and says later of what it was told that it had
-    // been its own, with the number of the agent it heard it from.
+    // A peer configured by mistake: it answers for calls that never happened, and later claims received contexts as its
+    // own, with the number of the agent that sent them.
     let first = agents.remove(1);
     let kept = first.transactions.clone();
     first.stop();
@@ -345,11 +345,11 @@ fn lies() {
     speaking(&hosts, 5, async {
         let mut liar = Liar::dial(own(4), place, number, VERSION).await.expect("let in");
         for context in heard {
-            let parent = UnitId(context.parent.0 ^ 1);
+            let parent = SpanId(context.parent.0 ^ 1);
             let context = Context { parent, settled: true, trace: TraceId(7), ..context };
             liar.say(&[Message::Context(context)]).await.expect("sent");
         }
-        // Long enough for what waits in vain to be given up.
+        // Long enough for pending matches to be given up.
         for _ in 0..60 {
             tokio::time::sleep(Duration::from_millis(300)).await;
             liar.say(&[Message::Alive]).await.expect("sent");
@@ -360,16 +360,16 @@ fn lies() {
     });
     say(&format!("{:?}", outcomes(&hosts, &agents)));
 
-    let mut units = as_before(&hosts, &chain, &agents, "last");
-    units.extend(tracer_tests::units::read(&kept));
+    let mut spans = as_before(&hosts, &chain, &agents, "last");
+    spans.extend(tracer_tests::spans::read(&kept));
     let mut matched = 0;
     for prefix in &prefixes {
-        let found = none_wrong(&units, prefix);
+        let found = none_wrong(&spans, prefix);
         assert!(found > 0, "{prefix}: nothing was joined while it lied");
         matched += found;
     }
     figure("relay: edges while a peer with the key lied", &format!("{matched} matched, 0 wrong"));
-    assert!(units.iter().all(|unit| unit.trace != format!("{:032x}", 7)), "a unit has the liar's transaction");
+    assert!(spans.iter().all(|span| span.trace != format!("{:032x}", 7)), "a span has the liar's transaction");
     for agent in agents {
         agent.stop();
     }

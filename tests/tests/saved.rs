@@ -1,4 +1,4 @@
-//! `--save-transactions`: which are saved, and that they are what was reported.
+//! `--save-transactions`: which transactions are saved, and that they equal the reported ones.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt;
@@ -11,18 +11,18 @@ use tracer_tests::http;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, say, scratch, wait};
 
-/// Requests that wait for 40 to 44 ms, among many that do not wait.
+/// Requests that wait for 40 to 44 ms, among many without a wait.
 const SLOW: usize = 5;
 const FAST: usize = 500;
 
-/// Whole lines so far: a file can be read while its last line is being written.
+/// Complete lines so far: the last line may still be being written.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("a file");
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Every line of every file, by the time the files were begun.
+/// Every line of every file, in the order the files were begun.
 fn saved(dir: &Path) -> Vec<Value> {
     let mut files: Vec<_> = std::fs::read_dir(dir).expect("a directory").flatten().map(|entry| entry.path()).collect();
     files.sort();
@@ -30,8 +30,8 @@ fn saved(dir: &Path) -> Vec<Value> {
 }
 
 fn paths(line: &Value) -> Vec<String> {
-    let units = line["units"].as_array().expect("units");
-    units.iter().filter_map(|unit| unit["attributes"]["url.path"].as_str().map(str::to_owned)).collect()
+    let spans = line["spans"].as_array().expect("spans");
+    spans.iter().filter_map(|span| span["attributes"]["url.path"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
@@ -70,23 +70,23 @@ fn the_slowest_are_saved_whole() {
     let all = saved(&keep);
     assert!(std::fs::read_to_string(&file).expect("a file").ends_with('\n'), "nothing half written is left");
     let ids: HashSet<&str> = all.iter().filter_map(|line| line["trace_id"].as_str()).collect();
-    // Of each class at most thirty: ten slow, ten failed, ten of the sample; both ends have their classes.
+    // At most thirty per class: ten slow, ten failed, ten sampled; both ends have their classes.
     figure("saved transactions", &format!("{} of {}", ids.len(), SLOW + FAST));
     say(&format!("saved: {} lines of {} transactions, of {} requests", all.len(), ids.len(), SLOW + FAST));
     assert!(ids.len() < FAST / 2, "a few of many: {}", ids.len());
-    // What is saved is what was reported, field by field, and all of it.
+    // Saved transactions equal the reported ones, field by field and completely.
     let mut by_trace: HashMap<String, Vec<Value>> = HashMap::new();
-    for unit in lines(&reported) {
-        by_trace.entry(unit["trace_id"].as_str().expect("an id").to_owned()).or_default().push(unit);
+    for span in lines(&reported) {
+        by_trace.entry(span["trace_id"].as_str().expect("an id").to_owned()).or_default().push(span);
     }
     let last: HashMap<&str, &Value> =
         all.iter().map(|line| (line["trace_id"].as_str().expect("an id"), line)).collect();
     for (id, line) in last {
-        let mut units = by_trace.remove(id).expect("a transaction that was reported");
-        let mut kept = line["units"].as_array().expect("units").clone();
-        for units in [&mut units, &mut kept] {
-            units.sort_by_key(|unit| unit["unit_id"].to_string());
+        let mut spans = by_trace.remove(id).expect("a transaction that was reported");
+        let mut kept = line["spans"].as_array().expect("spans").clone();
+        for spans in [&mut spans, &mut kept] {
+            spans.sort_by_key(|span| span["span_id"].to_string());
         }
-        assert_eq!(kept, units, "{id}");
+        assert_eq!(kept, spans, "{id}");
     }
 }

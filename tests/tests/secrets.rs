@@ -1,5 +1,5 @@
-//! One run of every protocol there is a captured connection of (`tracer-user/fixtures`), each played over loopback, and a
-//! search of everything the agent says and sends for what was planted in them.
+//! Replays every protocol with a captured connection (`tracer-user/fixtures`) over loopback, and searches everything
+//! the agent shows and sends for the secrets planted in them.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,9 +12,9 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::{begin, figure, say, scratch, secrets, wait};
 
-/// Nothing of these may show: words in the bytes as they are, and those that HTTP/2 packs.
+/// None of these may show: words in the plain bytes, and those that HTTP/2 compresses.
 const PACKED: [&str; 2] = ["planted-token", "planted-cookie"];
-/// Protocols in whose connections something must be planted.
+/// Protocols whose connections must contain planted secrets.
 const PLANTED: [&str; 18] = [
     "amqp",
     "cassandra",
@@ -36,7 +36,7 @@ const PLANTED: [&str; 18] = [
     "websocket",
 ];
 
-/// One captured connection: whether the client sends, and what.
+/// One captured connection: sender (client or not) and bytes of each part.
 type Captured = Vec<(bool, Vec<u8>)>;
 
 fn fixtures() -> Vec<(String, Captured)> {
@@ -63,14 +63,14 @@ fn fixtures() -> Vec<(String, Captured)> {
     all
 }
 
-/// What is planted in some bytes.
+/// The secrets planted in these bytes.
 fn planted(bytes: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(bytes);
     let word = |(at, _)| text[at..].chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>();
     text.match_indices("planted-").map(word).collect()
 }
 
-/// Sends and reads a connection's bytes, in their order, between two threads.
+/// Plays a connection's bytes in order between two threads.
 fn play(captured: &Captured) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -83,7 +83,7 @@ fn play(captured: &Captured) {
                 stream.read_exact(&mut vec![0; bytes.len()]).expect("read");
             }
         }
-        // Whoever has nothing more to say waits for the other.
+        // The side with nothing more to send waits for the other.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read(&mut [0; 16]);
     };
@@ -93,7 +93,7 @@ fn play(captured: &Captured) {
     });
 }
 
-/// Takes whatever it is sent over HTTP/1 and says that this was fine.
+/// Accepts any HTTP/1 request and answers with success.
 fn collector() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -158,7 +158,7 @@ fn nothing_that_was_planted_shows_anywhere() {
         all.iter().map(|(name, _)| if name == "http2" { "http" } else { name.as_str() }).collect();
     for protocol in &protocols {
         wait(&format!("{protocol} in the metrics"), Duration::from_secs(30), || {
-            (agent.metrics().sum("tracer_work_total", &[("protocol", protocol)]) > 0.0).then_some(())
+            (agent.metrics().sum("tracer_requests_total", &[("protocol", protocol)]) > 0.0).then_some(())
         });
     }
     wait("its spans", Duration::from_secs(30), || {

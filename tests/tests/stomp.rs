@@ -1,5 +1,5 @@
-//! STOMP: messages at their producer, RabbitMQ and their consumers against what the three of them counted, what links them,
-//! and no secret anywhere.
+//! STOMP: compares messages at their producer, RabbitMQ and their consumers with the counts of all three, checks their
+//! links, and that no secret shows.
 
 use std::process::Command;
 use std::time::Duration;
@@ -57,7 +57,8 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumers() {
         ("deliver /topic/quiet", 1),
     ];
     let others = [
-        // Of the consumer; of the producer in vain, in the oldest version, in the middle one, and to nowhere.
+        // The consumer's; the producer's: one that fails, in the oldest version, in the middle one, and to an unknown
+        // destination.
         ("connect", 5),
         ("subscribe /topic/events.#", 1),
         ("subscribe /queue/jobs", 1),
@@ -80,7 +81,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumers() {
         "messages_acknowledged_total",
         "messages_dead_lettered_rejected_total",
     ];
-    // What goes nowhere is refused before it is counted.
+    // Messages to an unknown destination are refused before they are counted.
     let acknowledged = of(&delivered) - refused - 1;
     let ours = [of(&sent) - 1, of(&delivered), acknowledged, refused];
     assert_eq!(server.counted(&names), ours, "what the broker counted: {names:?}");

@@ -1,6 +1,6 @@
-//! Which request caused which gRPC call, by each runtime's client library: every reported edge against an id that the
-//! application puts into the method's name. Their connections carry the calls of many requests at once, and mostly
-//! somebody else sends them than who made them: what is not known must be said to be so.
+//! Which request caused which gRPC call, by each runtime's client library: verifies every reported edge by an id that
+//! the application puts into the method's name. One connection carries calls of many concurrent requests, and mostly a
+//! different thread or task sends them than made them: unknown causes must be reported as unknown.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use tracer_tests::truth::{Application, Mode, full, judge_before};
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, find, say, scratch};
 
-/// Runs the application where `programs` are there, in front of a server of grpcio.
+/// Runs the application if `programs` are installed, in front of a grpcio server.
 fn judge(test: &str, programs: &[&str], application: &Application, modes: &[Mode]) {
     let Some(_turn) = begin(test, &[programs, &[application.program, "python3"]].concat()) else { return };
     let python = find("python3").unwrap_or_else(|| panic!("no python3"));
@@ -34,10 +34,11 @@ fn python_threads() {
         java: false,
         title: "gRPC: Python threads, grpcio",
     };
-    // Its library lets whoever is at it send the others' calls, a thread of its own included.
+    // In its library any active thread sends the others' calls, and so does a thread of its own.
     let modes = [
         Mode::new("same", "a channel for all threads", 0.0),
-        Mode::new("own", "a channel for each thread", 0.0),
+        // A thread is identified by its channel while it has one: one of so many.
+        Mode::by_load("own", "a channel for each thread", [0.95, 0.2, 0.04, 0.01]),
         Mode::new("pool", "a job in a pool, awaited", 0.0),
     ];
     judge("transactions_grpc_threads", &[], &application, if full() { &modes } else { &modes[..2] });
@@ -53,9 +54,11 @@ fn python_asyncio() {
         java: false,
         title: "gRPC: Python asyncio, grpc.aio",
     };
-    // What the library's own thread sends is nobody's.
-    let modes =
-        [Mode::new("gather", "two calls at once (gather)", 0.4), Mode::new("naps", "two calls after sleeps", 0.4)];
+    // Calls sent by the library's own thread are orphans.
+    let modes = [
+        Mode::by_load("gather", "two calls at once (gather)", [0.95, 0.85, 0.55, 0.45]),
+        Mode::by_load("naps", "two calls after sleeps", [0.95, 0.85, 0.55, 0.4]),
+    ];
     judge("transactions_grpc_aio", &[], &application, if full() { &modes } else { &modes[..1] });
 }
 
@@ -90,7 +93,7 @@ fn go() {
         java: false,
         title: "gRPC: Go 1.27, grpc-go",
     };
-    // A goroutine of the connection's own sends.
+    // The connection's own goroutine sends.
     let modes = [Mode::new("naps", "two calls after sleeps", 0.0), Mode::new("children", "two goroutines", 0.0)];
     let needed = format!("{SOURCES}/src/google.golang.org/grpc/clientconn.go");
     judge("transactions_grpc_go", &[&needed], &application, &modes);
@@ -105,7 +108,7 @@ fn java() {
     let application = Application {
         name: "grpcjava",
         program: "java",
-        // The server closes connections that are idle when there are more than 200.
+        // The server closes idle connections when there are more than 200.
         arguments: &[
             "-Xmx192m",
             "-XX:+UseSerialGC",
@@ -116,9 +119,11 @@ fn java() {
         java: true,
         title: "gRPC: Java 17, grpc-netty",
     };
-    // A thread of Netty's sends.
-    let modes =
-        [Mode::new("same", "calls on the request's thread", 0.0), Mode::new("pool", "a job in a pool, awaited", 0.0)];
+    // A Netty thread sends.
+    let modes = [
+        Mode::by_load("same", "calls on the request's thread", [0.5, 0.1, 0.0, 0.0]),
+        Mode::new("pool", "a job in a pool, awaited", 0.0),
+    ];
     let needed = ["grpc-netty", "perfmark-api", "perfmark-impl"].map(|name| format!("{}/{name}.jar", jars::DIRECTORY));
     judge("transactions_grpc_java", &needed.each_ref().map(String::as_str), &application, &modes);
 }

@@ -1,6 +1,6 @@
-//! Which request caused which call, in the shapes work takes in applications: tried again, handed over twice, spread and
-//! joined, over connections of everybody's, from a thread of the client library's own, in forked processes and with
-//! connections that were passed to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
+//! Which request caused which call, in the shapes of work in applications: retried, handed over twice, forked and
+//! joined, over shared connections, from a client library's own thread, in forked processes and over connections passed
+//! to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -10,8 +10,8 @@ use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::postgresql::{self, Postgres};
 use tracer_tests::redis::Redis;
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::truth::{Application, Mode, Score, decided, judge, judge_before, report, sizes};
-use tracer_tests::units::{Tail, Unit};
 use tracer_tests::workload::{Server, compile, source};
 use tracer_tests::{begin, find, say, scratch};
 
@@ -28,8 +28,8 @@ fn shapes() {
         Mode::new("retry", "given up and tried again", 0.999),
         Mode::new("shared", "two calls by connections of all threads", 0.999),
         Mode::new("nested", "handed over twice, awaited", 0.0),
-        Mode::new("fan", "four jobs at once, joined", 0.0),
-        // One thread sends everybody's.
+        Mode::by_load("fan", "four jobs at once, joined", [0.35, 0.3, 0.25, 0.25]),
+        // One thread sends all requests' calls.
         Mode::new("background", "sent by a thread of the client's own", 0.0),
     ];
     judge("transactions_shapes", &application, &modes);
@@ -59,10 +59,10 @@ fn unix_sockets() {
     judge_before(&upstream, dir.path(), &application, &modes, "");
 }
 
-/// A call to a store, as the application says: its id, and where it stands among those of its connection.
+/// A call to a store, as the application prints it: its id, and its position on its connection.
 type Call = (String, u16, usize);
 
-/// What the application printed of calls to `store`.
+/// The calls to `store` that the application printed.
 fn calls(said: &str, store: &str) -> Vec<Call> {
     let mut counts: HashMap<u16, usize> = HashMap::new();
     let lines = said.lines().filter_map(|line| line.strip_prefix("CALL ")?.strip_prefix(store)?.strip_prefix(' '));
@@ -77,23 +77,23 @@ fn calls(said: &str, store: &str) -> Vec<Call> {
         .collect()
 }
 
-/// Compares the application's calls to a store with the edges, by way of the store's own end of each.
-fn compare(units: &[Unit], calls: &[Call], store: &str, prefix: &str) -> Score {
-    let ids: HashMap<&str, &Unit> = units.iter().map(|unit| (unit.id.as_str(), unit)).collect();
-    let mut served: HashMap<u16, Vec<&Unit>> = HashMap::new();
-    for unit in units.iter().filter(|unit| unit.server && unit.protocol == store) {
-        if ["GET", "SELECT"].iter().any(|name| unit.class.starts_with(name)) {
-            served.entry(unit.peer_port).or_default().push(unit);
+/// Compares the application's calls to a store with the edges, by the store's end of each.
+fn compare(spans: &[Span], calls: &[Call], store: &str, prefix: &str) -> Score {
+    let ids: HashMap<&str, &Span> = spans.iter().map(|span| (span.id.as_str(), span)).collect();
+    let mut served: HashMap<u16, Vec<&Span>> = HashMap::new();
+    for span in spans.iter().filter(|span| span.server && span.protocol == store) {
+        if ["GET", "SELECT"].iter().any(|name| span.class.starts_with(name)) {
+            served.entry(span.peer_port).or_default().push(span);
         }
     }
-    for units in served.values_mut() {
-        units.sort_by_key(|unit| unit.start_ns);
+    for spans in served.values_mut() {
+        spans.sort_by_key(|span| span.start_ns);
     }
     let mut score = Score::default();
     for (ident, port, number) in calls.iter().filter(|(ident, ..)| ident.starts_with(prefix)) {
         score.made += 1;
-        let end = served.get(port).and_then(|units| units.get(*number));
-        let call = end.and_then(|unit| ids.get(unit.parent.as_deref()?));
+        let end = served.get(port).and_then(|spans| spans.get(*number));
+        let call = end.and_then(|span| ids.get(span.parent.as_deref()?));
         let Some(call) = call else { continue };
         let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
         let right = parent.is_some_and(|parent| parent.path.rsplit('/').next() == Some(ident));
@@ -112,13 +112,13 @@ fn stores() {
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
     let mut tail = Tail::new(&agent.transactions);
     let mut faults = Vec::new();
-    // Of a job's two calls the first is not the last before its result.
+    // The first of a job's two calls is not the last before its result.
     for (mode, how, [first, last]) in [
-        ("stores", "on the request's thread", [0.999; 2]),
-        ("stores-pool", "a job with two calls, awaited", [0.0, 0.98]),
+        ("stores", "on the request's thread", [[0.999; 4]; 2]),
+        ("stores-pool", "a job with two calls, awaited", [[0.9, 0.8, 0.0, 0.0], [0.98; 4]]),
     ] {
-        // Another process may get ports the one before it had: its connections begin here.
-        let begin = tail.units.len();
+        // Another process may reuse the previous one's ports: its connections begin here.
+        let begin = tail.spans.len();
         let mut command = Command::new(find("python3").expect("python3"));
         command.arg("-u").arg(source(SOURCE)).env("UPSTREAM_PORT", "0");
         database.tell(command.env("REDIS_PORT", redis.address.port().to_string()));
@@ -133,11 +133,11 @@ fn stores() {
         };
         ask("warm-", 1, 20);
         for (connections, requests) in sizes() {
-            // A database takes a hundred connections at once.
+            // A database accepts a hundred concurrent connections.
             ask(&format!("{mode}{connections}-"), (*connections).min(64), *requests);
         }
         let wanted = format!("/{mode}/");
-        let served = |unit: &Unit| unit.server && unit.path.starts_with(&wanted);
+        let served = |span: &Span| span.server && span.path.starts_with(&wanted);
         let have = tail.until(sent, Duration::from_secs(30), served);
         assert_eq!(have, sent, "lost: {:?}", agent.metrics().lost());
         server.process.signal(libc::SIGTERM);
@@ -145,13 +145,13 @@ fn stores() {
         decided(&agent);
         tail.read();
         let said = server.process.said();
-        for (store, right) in [("redis", first), ("postgresql", last)] {
+        for (store, floors) in [("redis", first), ("postgresql", last)] {
             let title = if store == "redis" { "Python threads, to Redis" } else { "Python threads, to PostgreSQL" };
             let application = application("shapesstores", &["-u"], title);
             let of = |connections: u64| {
                 let score =
-                    compare(&tail.units[begin..], &calls(&said, store), store, &format!("{mode}{connections}-"));
-                (Mode { name: mode, title: how, right }, connections, score)
+                    compare(&tail.spans[begin..], &calls(&said, store), store, &format!("{mode}{connections}-"));
+                (Mode::by_load(mode, how, floors), connections, score)
             };
             faults.extend(report(
                 &application,

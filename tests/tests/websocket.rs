@@ -1,4 +1,4 @@
-//! WebSocket sessions: paths, closing codes and durations against what the server says of them.
+//! WebSocket sessions: compares paths, closing codes and durations with the server's own figures.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::{Agent, outcome};
-use tracer_tests::units::{Tail, Unit};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::{self, Server};
 use tracer_tests::{begin, figure, find, say, scale, scratch, secrets, wait};
 
-/// What a code is called.
+/// The error name of a closing code.
 fn failure(code: u64) -> &'static str {
     match code {
         0 => "aborted",
@@ -40,7 +40,7 @@ fn compressed_sessions_of_nodes_ws() {
     let Some(_turn) = begin("websocket_node", &["node"]) else { return };
     let node = || {
         let mut command = Command::new(find("node").expect("node"));
-        // Where Debian has its modules, for a Node that is not Debian's.
+        // Debian's module path, for a Node that is not Debian's.
         command.env("NODE_PATH", "/usr/share/nodejs");
         command
     };
@@ -73,7 +73,7 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
         (lines.len() >= wanted).then_some(lines)
     });
 
-    let ours = |unit: &Unit| unit.protocol == "websocket";
+    let ours = |span: &Span| span.protocol == "websocket";
     let mut tail = Tail::new(&agent.transactions);
     tail.until(wanted * 2, Duration::from_secs(30), ours);
     let lost = agent.metrics().lost();
@@ -83,41 +83,41 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
     for line in &truth {
         let (path, code) = (line["path"].as_str().expect("a path"), line["code"].as_u64().expect("a code"));
         for server in [true, false] {
-            let units: Vec<&Unit> =
-                tail.units.iter().filter(|unit| ours(unit) && unit.server == server && unit.path == path).collect();
-            match units[..] {
-                [unit] if unit.error == failure(code) => {
+            let spans: Vec<&Span> =
+                tail.spans.iter().filter(|span| ours(span) && span.server == server && span.path == path).collect();
+            match spans[..] {
+                [span] if span.error == failure(code) => {
                     right[usize::from(server)] += 1;
                     if server && code != 0 {
                         let spoke = seconds(line, "spoke");
-                        assert!(unit.duration_s > spoke - 0.001, "{path}: {spoke} s, found {} s", unit.duration_s);
+                        assert!(span.duration_s > spoke - 0.001, "{path}: {spoke} s, found {} s", span.duration_s);
                         said.push(seconds(line, "seconds"));
-                        found.push(unit.duration_s);
+                        found.push(span.duration_s);
                     }
                 }
-                _ => differ.push(format!("server {server} {path}: {units:?}")),
+                _ => differ.push(format!("server {server} {path}: {spans:?}")),
             }
         }
     }
     say(&format!("lost: {lost:?}"));
     figure(&format!("websocket sessions, {name}"), &format!("{} served and {} called of {wanted}", right[1], right[0]));
     assert!(differ.is_empty(), "{} differ: {:?}; lost: {lost:?}", differ.len(), differ.first());
-    let sessions = tail.units.iter().filter(|unit| ours(unit)).count();
+    let sessions = tail.spans.iter().filter(|span| ours(span)).count();
     assert_eq!(sessions, wanted * 2, "none is reported twice");
 
     let median = |values: &mut Vec<f64>| {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    // The server speaks to its last message at least, and notices the end some time after it.
+    // The server is active at least to its last message, and notices the end some time later.
     let (said, found) = (median(&mut said), median(&mut found));
     tracer_tests::say(&format!("{:.3} ms said, {:.3} ms found (medians)", said * 1e3, found * 1e3));
     assert!(scale() < 1.0 || found < said + 0.001 + 0.02 * said, "{said} s said, {found} s found");
 
-    // One class for each kind and code; the upgrades are requests of their own.
+    // One class per kind and code; the upgrades are requests of their own.
     let metrics = agent.metrics();
     let mut classes: BTreeMap<String, u64> = BTreeMap::new();
-    for series in metrics.of("tracer_work_total", &[("service_name", "sockets")]) {
+    for series in metrics.of("tracer_requests_total", &[("service_name", "sockets")]) {
         let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
         *classes.entry(label("protocol")).or_default() += series.value as u64;
     }

@@ -60,8 +60,10 @@ def nginx(_, port):
     return ["nginx", "-c", write("nginx.conf", config), "-p", str(HERE)]
 
 
-def php(_, port):
-    """PHP-FPM behind nginx, which becomes what is served by."""
+def php(front, port):
+    """PHP-FPM behind nginx or Apache, which becomes what is served by; over a UNIX socket or TCP."""
+    fpm_port = free_port()
+    listen = f"127.0.0.1:{fpm_port}" if front else f"{HERE}/php.sock"
     config = f"""
 [global]
 pid = {HERE}/php.pid
@@ -70,7 +72,7 @@ daemonize = no
 [pool]
 user = root
 group = root
-listen = {HERE}/php.sock
+listen = {listen}
 listen.backlog = 1024
 pm = static
 pm.max_children = 8
@@ -82,8 +84,20 @@ env[UPSTREAM_PORT] = {UPSTREAM}
         # Ends with its parent, which becomes nginx.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         os.execv(program, command)
-    while not (HERE / "php.sock").exists():
+    if front:
+        wait_for(fpm_port)
+    while not front and not (HERE / "php.sock").exists():
         time.sleep(0.05)
+    if front == "apache":
+        # A handler and not ProxyPass: Apache names the script by its own document root.
+        rules = f"""
+            RewriteRule ^/(same|new|late|latenew)/([^/]+)$ {SOURCES}/tree.php
+            <Directory {SOURCES}>
+                Require all granted
+                SetHandler "proxy:fcgi://{listen}"
+            </Directory>"""
+        return apache_by("event", port, ["proxy_fcgi"], rules)
+    to = listen if front else f"unix:{listen}"
     config = f"""
         daemon off; user root; worker_processes 2; pid {HERE}/nginx.pid; error_log {HERE}/nginx.error;
         events {{ worker_connections 2048; }}
@@ -93,7 +107,7 @@ env[UPSTREAM_PORT] = {UPSTREAM}
             server {{
                 listen 127.0.0.1:{port} backlog=1024;
                 location / {{
-                    fastcgi_pass unix:{HERE}/php.sock;
+                    fastcgi_pass {to};
                     fastcgi_param SCRIPT_FILENAME {SOURCES}/tree.php;
                     fastcgi_param REQUEST_METHOD $request_method;
                     fastcgi_param REQUEST_URI $request_uri;
@@ -128,13 +142,24 @@ backend new
 
 
 def apache(kind, port):
-    modules = [f"mpm_{kind}", "unixd", "authz_core", "proxy", "proxy_http", "rewrite"]
+    delays = write("delays", "d " + "|".join(map(str, DELAYS)) + "\n")
+    rules = f"""
+        RewriteMap delays rnd:{delays}
+        RewriteRule ^/same/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P]
+        RewriteRule ^/new/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P,E=proxy-nokeepalive:1]
+        <Proxy http://127.0.0.1:{UPSTREAM}/>
+            ProxySet enablereuse=on max=100
+        </Proxy>"""
+    return apache_by(kind, port, ["proxy_http"], rules)
+
+
+def apache_by(kind, port, more, rules):
+    modules = [f"mpm_{kind}", "unixd", "authz_core", "proxy", *more, "rewrite"]
     loads = "\n".join(
         f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so"
         for name in modules
         if name != "unixd" or pathlib.Path("/usr/lib/apache2/modules/mod_unixd.so").exists()
     )
-    delays = write("delays", "d " + "|".join(map(str, DELAYS)) + "\n")
     # As many as there are clients: when they run out, event closes idle connections, and prefork's wait for each other.
     if kind == "prefork":
         limits = "ServerLimit 300\nMaxRequestWorkers 300\nStartServers 80\nMinSpareServers 20\nMaxSpareServers 300"
@@ -158,12 +183,7 @@ KeepAliveTimeout 30
 MaxKeepAliveRequests 0
 {limits}
 RewriteEngine on
-RewriteMap delays rnd:{delays}
-RewriteRule ^/same/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P]
-RewriteRule ^/new/([^/]+)$ http://127.0.0.1:{UPSTREAM}/b/$1/k0/d${{delays:d}} [P,E=proxy-nokeepalive:1]
-<Proxy http://127.0.0.1:{UPSTREAM}/>
-    ProxySet enablereuse=on max=100
-</Proxy>
+{rules}
 """
     return ["apache2", "-DFOREGROUND", "-f", write("apache.conf", config)]
 
@@ -176,6 +196,15 @@ def puma(_, port):
 KINDS = {"gunicorn": gunicorn, "nginx": nginx, "haproxy": haproxy, "php": php, "apache": apache, "puma": puma}
 
 
+def wait_for(port):
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+
+
 def say_when_it_listens(port):
     """By a process that is nobody's child of ours: the server reaps only its own."""
     if os.fork():
@@ -183,12 +212,7 @@ def say_when_it_listens(port):
         return
     if os.fork():
         os._exit(0)
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.05)
+    wait_for(port)
     print("PORT", port, flush=True)
     os._exit(0)
 

@@ -27,15 +27,32 @@ def own():
     return connection
 
 
-def application(environ, start):
-    _, mode, ident = environ["PATH_INFO"].split("/")
-    time.sleep(random.random() * 0.004)
+def ask_all(mode, ident):
     for number in range(2):
-        if mode == "same":
+        if mode in ("same", "late"):
             ask(own(), ident, number)
         else:
             connection = new()
             ask(connection, ident, number)
             connection.close()
+
+
+class Late(list):
+    """A response with something to do once it is sent, as of Flask's call_on_close."""
+
+    def __init__(self, mode, ident):
+        super().__init__([b"ok\n"])
+        self.mode, self.ident = mode, ident
+
+    def close(self):
+        ask_all(self.mode, self.ident)
+
+
+def application(environ, start):
+    _, mode, ident = environ["PATH_INFO"].split("/")
+    time.sleep(random.random() * 0.004)
+    late = mode.startswith("late")
+    if not late:
+        ask_all(mode, ident)
     start("200 OK", [("Content-Length", "3")])
-    return [b"ok\n"]
+    return Late(mode, ident) if late else [b"ok\n"]

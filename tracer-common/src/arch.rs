@@ -1,17 +1,17 @@
 //! Registers and system call numbers: the only place that knows the processor.
 //!
-//! The BPF target has no processor of its own, so the kernel side is told by the `arm64` feature-less cfg
-//! `bpf_target_arch`; user space takes the machine it is compiled for. Both read the same tables.
+//! The BPF target names no processor, so the kernel side selects it by the cfg `bpf_target_arch`; user space takes the
+//! machine it is compiled for. Both read the same tables.
 
 use crate::members::Member;
 
-/// Numbers of the system calls the kernel side tells apart, and where the saved registers stand.
+/// Numbers of the system calls the kernel side distinguishes, and the offsets of the saved registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Arch {
     /// Name as `uname -m` gives it.
     pub name: &'static str,
-    /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth, and
-    /// the register in which Go keeps its goroutine.
+    /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth, the register in
+    /// which Go keeps its goroutine, and those a walk over the stack begins with.
     pub registers: &'static [Member],
     /// Added to the offset of an argument register, per argument, in bytes (arm64 keeps them in one array).
     pub argument_step: [u64; 4],
@@ -27,6 +27,10 @@ pub const X86_64: Arch = Arch {
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "dx", required: true },
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "r8", required: true },
         Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
+        Member { global: "OFF_REG_PC", of: "pt_regs", path: "ip", required: false },
+        Member { global: "OFF_REG_SP", of: "pt_regs", path: "sp", required: false },
+        Member { global: "OFF_REG_FP", of: "pt_regs", path: "bp", required: false },
+        Member { global: "OFF_REG_CS", of: "pt_regs", path: "cs", required: false },
     ],
     argument_step: [0, 0, 0, 0],
 };
@@ -40,7 +44,7 @@ pub const AARCH64: Arch = Arch {
         Member { global: "OFF_REG_ARG1", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "regs", required: true },
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "regs", required: true },
-        // Not looked for.
+        // Not used.
         Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
     ],
     argument_step: [0, 8, 16, 32],

@@ -16,8 +16,8 @@ pub enum Kind {
     Open = 2,
     /// A TCP socket changed state: [`State`].
     State = 3,
-    /// How much CPU and waiting a thread has had so far: [`Tick`].
-    Tick = 4,
+    /// How much CPU and waiting a thread has had so far: [`ThreadStats`].
+    ThreadStats = 4,
     /// A thread or process was created: [`Fork`].
     Fork = 5,
     /// A process replaced its program: [`Exec`].
@@ -26,10 +26,10 @@ pub enum Kind {
     Sample = 7,
     /// A thread woke another that waited for it: [`Wake`].
     Wake = 8,
-    /// What the tasks of a runtime have to do with each other: [`Kin`].
-    Kin = 9,
-    /// A request's context went or came with its first segment: [`Tag`].
-    Tag = 10,
+    /// How two tasks of a runtime are related: [`TaskEdge`].
+    TaskEdge = 9,
+    /// A request's context was sent or received with its first segment: [`InbandContext`].
+    InbandContext = 10,
 }
 
 impl Kind {
@@ -38,13 +38,13 @@ impl Kind {
         Self::Op,
         Self::Open,
         Self::State,
-        Self::Tick,
+        Self::ThreadStats,
         Self::Fork,
         Self::Exec,
         Self::Sample,
         Self::Wake,
-        Self::Kin,
-        Self::Tag,
+        Self::TaskEdge,
+        Self::InbandContext,
     ];
 
     /// The kind a header's first byte names.
@@ -58,13 +58,13 @@ impl Kind {
             Self::Op => "op",
             Self::Open => "open",
             Self::State => "state",
-            Self::Tick => "tick",
+            Self::ThreadStats => "thread_stats",
             Self::Fork => "fork",
             Self::Exec => "exec",
             Self::Sample => "sample",
             Self::Wake => "wake",
-            Self::Kin => "kin",
-            Self::Tag => "tag",
+            Self::TaskEdge => "task_edge",
+            Self::InbandContext => "inband_context",
         }
     }
 
@@ -74,13 +74,13 @@ impl Kind {
             Self::Op => Op::SIZE,
             Self::Open => Open::SIZE,
             Self::State => State::SIZE,
-            Self::Tick => Tick::SIZE,
+            Self::ThreadStats => ThreadStats::SIZE,
             Self::Fork => Fork::SIZE,
             Self::Exec => Exec::SIZE,
             Self::Sample => Sample::SIZE,
             Self::Wake => Wake::SIZE,
-            Self::Kin => Kin::SIZE,
-            Self::Tag => Tag::SIZE,
+            Self::TaskEdge => TaskEdge::SIZE,
+            Self::InbandContext => InbandContext::SIZE,
         }
     }
 }
@@ -95,11 +95,11 @@ pub const OP_FAULT: u8 = 1 << 2;
 pub const OP_EOF: u8 = 1 << 3;
 /// [`Op`]: receive: unread bytes were left in the socket.
 pub const OP_MORE: u8 = 1 << 4;
-/// [`Op`]: receive: bytes before these left the socket by a way no attached hook shows (splice).
+/// [`Op`]: receive: earlier bytes left the socket in a way no attached hook sees (splice).
 pub const OP_UNSEEN: u8 = 1 << 5;
-/// [`Op`]: the operation turned the direction on a socket of which only such are wanted
-/// ([`crate::policy::VERDICT_TURNS`]): its `sent_…` say how far the other direction came, and when, not what its thread
-/// sent.
+/// [`Op`]: the operation reversed the direction on a socket that reports only such operations
+/// ([`crate::policy::VERDICT_TURNS`]): its `sent_…` fields say how far the other direction came, and when, not what its
+/// thread sent.
 pub const OP_TURN: u8 = 1 << 6;
 /// [`Op`]: a datagram.
 pub const OP_DATAGRAM: u8 = 1 << 7;
@@ -107,39 +107,40 @@ pub const OP_DATAGRAM: u8 = 1 << 7;
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Open`]: its first bytes arrived before it was accepted: they waited in the listener's queue first.
 pub const OPEN_QUEUED: u8 = 1 << 1;
-/// [`Tick`]: the thread is dead; these are its final books.
-pub const TICK_DEAD: u8 = 1 << 0;
-/// [`Tick`]: a kernel thread.
-pub const TICK_KERNEL: u8 = 1 << 1;
-/// [`Tick`]: the thread was running when the record was made (taken by the sampler).
-pub const TICK_RUNNING: u8 = 1 << 2;
-/// [`State`]: the change happened in the thread named by the header, on its own behalf (connect, close).
+/// [`ThreadStats`]: the thread is dead; these are its final counters.
+pub const THREAD_STATS_DEAD: u8 = 1 << 0;
+/// [`ThreadStats`]: a kernel thread.
+pub const THREAD_STATS_KERNEL: u8 = 1 << 1;
+/// [`ThreadStats`]: the thread was running when the record was made (taken by the sampler).
+pub const THREAD_STATS_RUNNING: u8 = 1 << 2;
+/// [`State`]: the header's thread itself caused the change (connect, close).
 pub const STATE_OWN: u8 = 1 << 0;
-/// [`Wake`]: since its last operation or wake-up the thread has read a reply itself, or was given work. Other wake-ups only
-/// tell that one stretch of work ends.
+/// [`Wake`]: since its last operation or wake-up the thread itself read a reply or was given work. Other wake-ups only
+/// mark the end of one stretch of work.
 pub const WAKE_RESULT: u8 = 1 << 0;
-/// [`Tag`]: sent (set) or received (clear).
-pub const TAG_TX: u8 = 1 << 0;
-/// [`Tag`]: nothing travels. A request is being read that came without a context, and this is the name of its transaction
-/// should the calls it causes carry one.
-pub const TAG_NAMED: u8 = 1 << 1;
-/// [`Tag`]: it was to be sent, and the kernel did not take it.
-pub const TAG_REFUSED: u8 = 1 << 2;
-/// [`Tag`]: sent with the transaction of the request its thread held, as far as the kernel side knows; else with one of its own.
-pub const TAG_HELD: u8 = 1 << 3;
-/// [`Kin::relation`]: `parent` made `child` (a context was copied, a goroutine started).
-pub const KIN_CREATED: u8 = 1;
-/// [`Kin::relation`]: `parent` woke `child`, or gave it something by a channel that `child` took it from.
-pub const KIN_WOKE: u8 = 2;
-/// [`Kin`]: of its process it is told who wakes whom.
-pub const KIN_WATCHED: u8 = 1;
-/// [`Kin::relation`]: what is sent next by the descriptor `child` is sent for `parent`.
-pub const KIN_USES: u8 = 3;
-/// [`Kin::relation`]: an event loop that received something turned to something else: `child` says what it says when it
-/// receives.
-pub const KIN_TURNED: u8 = 4;
+/// [`InbandContext`]: sent (set) or received (clear).
+pub const INBAND_TX: u8 = 1 << 0;
+/// [`InbandContext`]: no context travels. The thread reads a request that came without a context; this names the
+/// request's transaction in case the calls it causes carry one.
+pub const INBAND_NAMED: u8 = 1 << 1;
+/// [`InbandContext`]: the kernel did not take a context that was to be sent.
+pub const INBAND_REFUSED: u8 = 1 << 2;
+/// [`InbandContext`]: sent with the transaction of the request its thread held, as far as the kernel side knows;
+/// otherwise with a transaction of its own.
+pub const INBAND_HELD: u8 = 1 << 3;
+/// [`TaskEdge::relation`]: `parent` made `child` (a context was copied, a goroutine started).
+pub const TASK_EDGE_CREATED: u8 = 1;
+/// [`TaskEdge::relation`]: `parent` woke `child`, or passed it something through a channel that `child` received from.
+pub const TASK_EDGE_WOKE: u8 = 2;
+/// [`TaskEdge`]: wake-ups between tasks of this process are reported.
+pub const TASK_EDGE_WATCHED: u8 = 1;
+/// [`TaskEdge::relation`]: the next send on the descriptor `child` is on behalf of `parent`.
+pub const TASK_EDGE_USES: u8 = 3;
+/// [`TaskEdge::relation`]: an event loop that received something moved on to something else; `child` has the meaning it
+/// has for a receive.
+pub const TASK_EDGE_TURNED: u8 = 4;
 
-/// Bits of an entity ([`Op::entity`]) that say which one it is; those above are its runtime's kind
+/// Bits of an entity ([`Op::entity`]) that identify it; the bits above are its runtime's kind
 /// (`crate::runtime::KIND_…`).
 pub const ENTITY_BITS: u32 = 56;
 
@@ -178,7 +179,7 @@ wire! {
     pub struct Header {
         /// A [`Kind`] as a number.
         pub kind: u8,
-        /// Bits named after the record: `OP_…`, `OPEN_…`, `TICK_…`, `STATE_…`, `WAKE_…`.
+        /// Flags, by kind of record: `OP_…`, `OPEN_…`, `THREAD_STATS_…`, `STATE_…`, `WAKE_…`.
         pub flags: u8,
         /// CPU the record was made on.
         pub cpu: u16,
@@ -195,7 +196,7 @@ wire! {
 
 wire! {
     /// What a thread has used up to this moment. All times in nanoseconds since the thread was first seen.
-    pub struct Books {
+    pub struct ThreadCounters {
         /// CPU time, the running slice included.
         pub cpu: u64,
         /// Time spent runnable but not running.
@@ -204,31 +205,30 @@ wire! {
         pub blocked: u64,
         /// Value of `cpu` when the thread last went into a wait for work (see `idles`).
         pub idle_cpu: u64,
-        /// When it came back from that wait.
+        /// When the thread came back from that wait.
         pub idle_end: u64,
         /// Context switches away from the CPU.
         pub switches: u32,
         /// Blocking waits for work so far: pollers, accept, receive on a stream, futex, sleep.
         pub idles: u32,
-        /// Those of them that were in a poller or accept: epoll, poll, select, `io_uring_enter`, accept.
+        /// Idle waits in a poller or accept: epoll, poll, select, `io_uring_enter`, accept.
         pub polls: u32,
-        /// Receives on stream sockets so far, those of sockets that are not traced included.
+        /// Receives on stream sockets so far, untraced sockets included.
         pub reads: u32,
     }
 }
 
 wire! {
-    /// One send or receive on a stream socket. Followed by `head` bytes from its front, `tail` from its end and `frames` of
-    /// pieces in between.
+    /// One send or receive on a stream socket. Followed by `head` bytes from its front, `tail` bytes from its end and
+    /// `frames` bytes of fragments in between.
     pub struct Op {
         /// Common part.
         pub header: Header,
         /// The socket (`bpf_get_socket_cookie`): unique for the life of the host.
         pub cookie: u64,
-        /// Position in the socket's stream of this direction of the first byte; counted since the socket was
-        /// first seen.
+        /// Stream position of the first byte in this direction, counted since the socket was first seen.
         pub pos: u64,
-        /// Receives: when the first of the unread bytes arrived, or 0 when not known. With [`OP_EOF`]: when the last byte
+        /// Receives: when the first of the unread bytes arrived, or 0 if unknown. With [`OP_EOF`]: when the last byte
         /// was received.
         pub arrived: u64,
         /// Bytes moved.
@@ -239,12 +239,12 @@ wire! {
         pub head: u16,
         /// Bytes of payload from the end that follow those; 0 when `head` covers everything.
         pub tail: u16,
-        /// Which operation or [`Wake`] of its thread this is, from 1; those that could not be reported are counted too,
-        /// those nobody asked for are not. Wraps.
+        /// Number of this operation or [`Wake`] of its thread, from 1. Operations that could not be reported count too;
+        /// those the policy excludes do not. Wraps.
         pub nth: u32,
-        /// Bytes without payload (sendfile) that this thread sent on this socket before, not reported yet; 0 = none. With
-        /// [`OP_TURN`] bytes that moved the other way. 0 for a datagram that is sent, whose other `sent_…` say where it goes
-        /// ([`Op::far`]); what its thread sent before is told with a later record.
+        /// Bytes without payload (sendfile) that this thread sent on this socket before and has not reported yet; 0 =
+        /// none. With [`OP_TURN`]: bytes that moved the other way. 0 for a sent datagram, whose other `sent_…` fields
+        /// hold its destination ([`Op::far`]); a later record reports what its thread sent before.
         pub sent_cookie: u64,
         /// Position of their first byte. Datagrams: the first half of the address.
         pub sent_pos: u64,
@@ -252,23 +252,24 @@ wire! {
         pub sent_end: u64,
         /// When the last of them was sent. Datagrams: the port, and above 16 bits the family.
         pub sent_at: u64,
-        /// Which task of its runtime did it: 0 = its process has no runtime whose tasks are known, or the thread is none of
-        /// the runtime's. Else the runtime's kind above [`ENTITY_BITS`] bits that name the task, 0 = not known which.
+        /// Task of the runtime that did this: 0 = its process has no runtime with known tasks, or the thread is not one
+        /// of the runtime's. Otherwise the runtime's kind above [`ENTITY_BITS`] bits that name the task, 0 = task
+        /// unknown.
         pub entity: u64,
-        /// Records of kind [`Kin`] of its process so far: one that is missing shows. Wraps.
-        pub kins: u32,
-        /// Bytes of pieces that follow the bytes from the end: what frames begin with that lie behind the front. Each has a
-        /// `u64` before it, whose low half says at which byte of the operation it begins and whose high half how long it
-        /// is, and is filled up to a multiple of 8 bytes.
+        /// Records of kind [`TaskEdge`] of its process so far, so a missing one shows. Wraps.
+        pub edge_seq: u32,
+        /// Bytes of fragments that follow the bytes from the end: the starts of frames that lie behind the front. A
+        /// `u64` precedes each: its low half is the fragment's byte offset in the operation, its high half its length.
+        /// Each is padded to a multiple of 8 bytes.
         pub frames: u32,
-        /// The thread's books at this moment.
-        pub books: Books,
+        /// The thread's counters at this moment.
+        pub counters: ThreadCounters,
     }
 }
 
 impl Op {
-    /// Where a datagram was sent to, when its system call named that: family, address (IPv4 in the first four bytes) and
-    /// port.
+    /// A sent datagram's destination, when its system call named one: family, address (IPv4 in the first four bytes)
+    /// and port.
     pub fn far(&self) -> Option<(u16, [u8; 16], u16)> {
         let (family, port) = ((self.sent_at >> 16) as u16, self.sent_at as u16);
         let told = self.header.flags & (OP_DATAGRAM | OP_TX) == OP_DATAGRAM | OP_TX
@@ -285,9 +286,9 @@ impl Op {
         Some((family, address, port))
     }
 
-    /// What the thread had sent before without a record of its own, or what moved the other way before the direction
-    /// turned, as one; its books are `books`.
-    pub fn sent_before(&self, books: Books) -> Option<Self> {
+    /// As one operation: what the thread had sent before without a record of its own, or what moved the other way
+    /// before the direction reversed. Its counters are `counters`.
+    pub fn sent_before(&self, counters: ThreadCounters) -> Option<Self> {
         if self.sent_cookie == 0 {
             return None;
         }
@@ -298,7 +299,7 @@ impl Op {
             cookie: self.sent_cookie,
             pos: self.sent_pos,
             bytes: self.sent_end.saturating_sub(self.sent_pos).min(u32::MAX as u64) as u32,
-            books,
+            counters,
             ..Self::default()
         })
     }
@@ -311,11 +312,11 @@ wire! {
         pub header: Header,
         /// The socket.
         pub cookie: u64,
-        /// When the connection was established, if that was seen; else 0.
+        /// When the connection was established, if the tracer saw it; else 0.
         pub established: u64,
         /// When it was accepted, where this kernel shows that; else 0.
         pub accepted: u64,
-        /// Kernel address of the socket: only to match `peer` of another record while both live.
+        /// Kernel address of the socket: only for matching against `peer` of another record while both live.
         pub sk: u64,
         /// UNIX sockets: kernel address of the other end, else 0.
         pub peer: u64,
@@ -329,7 +330,7 @@ wire! {
         pub remote: [u8; 16],
         /// Initial sequence number of this end (TCP), as seen through `snd_una - bytes_acked`.
         pub isn_local: u32,
-        /// Initial sequence number of the far end (TCP).
+        /// Initial sequence number of the remote end (TCP).
         pub isn_remote: u32,
         /// Network namespace (inode number).
         pub netns: u32,
@@ -351,7 +352,7 @@ wire! {
 wire! {
     /// A TCP socket changed state: connect, half close, close.
     pub struct State {
-        /// Common part. The thread means something only with [`STATE_OWN`].
+        /// Common part. The thread is meaningful only with [`STATE_OWN`].
         pub header: Header,
         /// The socket.
         pub cookie: u64,
@@ -369,20 +370,20 @@ wire! {
         pub new: u8,
         /// Zero.
         pub reserved: [u8; 6],
-        /// The thread's books, with [`STATE_OWN`].
-        pub books: Books,
+        /// The thread's counters, with [`STATE_OWN`].
+        pub counters: ThreadCounters,
     }
 }
 
 wire! {
-    /// A thread's books, sent when it stops running and has not reported for a while, and when it dies.
-    pub struct Tick {
-        /// Common part: the thread the books belong to.
+    /// A thread's counters, sent when it stops running and has not reported for a while, and when it dies.
+    pub struct ThreadStats {
+        /// Common part: the thread the counters belong to.
         pub header: Header,
         /// Its name (`comm`), zero-terminated.
         pub comm: [u8; 16],
-        /// The books.
-        pub books: Books,
+        /// The counters.
+        pub counters: ThreadCounters,
     }
 }
 
@@ -421,48 +422,48 @@ wire! {
         pub user: u16,
         /// Kernel frames that follow those.
         pub kernel: u16,
-        /// Zero.
-        pub reserved: u32,
+        /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
+        pub outcome: u32,
     }
 }
 
 wire! {
-    /// A thread that has read no request (or answered it) woke one of its process that holds one, both by a futex of
-    /// the same address. What the kernel takes for holding is an estimate; user space knows better.
+    /// A thread that has read no request (or has answered it) woke a thread of its process that holds one, both by a
+    /// futex of the same address. The kernel only estimates which thread holds a request; user space knows better.
     pub struct Wake {
         /// Common part: the thread that wakes.
         pub header: Header,
         /// The thread that is woken.
         pub wakee: u32,
-        /// Which record of its thread this is; numbered with [`Op::nth`].
+        /// Number of this record among its thread's, shared with [`Op::nth`].
         pub nth: u32,
         /// The futex.
         pub address: u64,
         /// When the woken thread fell asleep.
         pub slept_at: u64,
-        /// When a thread that held a request woke the waking one last, by a futex; 0 = never.
+        /// When a thread that held a request last woke the waking thread by a futex; 0 = never.
         pub given_at: u64,
         /// That thread.
         pub given_by: u32,
         /// Zero.
         pub reserved: u32,
-        /// The waking thread's books.
-        pub books: Books,
+        /// The waking thread's counters.
+        pub counters: ThreadCounters,
     }
 }
 
 wire! {
-    /// What two tasks of a runtime have to do with each other: a goroutine or a context was made by another.
-    pub struct Kin {
+    /// How two tasks of a runtime are related: one goroutine or context made another, for example.
+    pub struct TaskEdge {
         /// Common part: the thread it happened on.
         pub header: Header,
-        /// Who is spoken of, as [`Op::entity`]. Its name may have been another's before: that one is no more.
+        /// The task this edge concerns, as [`Op::entity`]. A destroyed task may have had the same name before.
         pub child: u64,
-        /// The other one, as [`Op::entity`]; without a name (0 in the low bits) it is not known.
+        /// The related task, as [`Op::entity`]; without a name (0 in the low bits) it is unknown.
         pub parent: u64,
-        /// Which record of this kind of its process it is, from 1. Wraps.
+        /// Number of this record among its process's task edges, from 1. Wraps.
         pub nth: u32,
-        /// `KIN_…`.
+        /// `TASK_EDGE_…`.
         pub relation: u8,
         /// Zero.
         pub reserved: [u8; 3],
@@ -470,15 +471,15 @@ wire! {
 }
 
 wire! {
-    /// A context in band: the TCP option with the first segment of a request (`tag::KIND`).
-    pub struct Tag {
-        /// Common part; `TAG_…`. Its thread means nothing.
+    /// An in-band context: the TCP option with the first segment of a request (`inband_context::KIND`).
+    pub struct InbandContext {
+        /// Common part; `INBAND_…`. Its thread is meaningless.
         pub header: Header,
         /// The socket.
         pub cookie: u64,
         /// The transaction, as on the wire.
         pub trace: [u8; 16],
-        /// The call, as on the wire; zero with [`TAG_NAMED`].
+        /// The call, as on the wire; zero with [`INBAND_NAMED`].
         pub span: [u8; 8],
         /// TCP sequence number of the request's first byte.
         pub seq: u32,
@@ -499,7 +500,7 @@ mod tests {
             header: Header { kind: Kind::Op as u8, flags: OP_TX, cpu: 3, len: 9, nanos: 1 << 40, tgid: 7, tid: 8 },
             cookie: 0x0102_0304_0506_0708,
             bytes: 77,
-            books: Books { cpu: 5, reads: 6, ..Books::default() },
+            counters: ThreadCounters { cpu: 5, reads: 6, ..ThreadCounters::default() },
             ..Op::default()
         };
         let mut bytes = [0u8; Op::SIZE];

@@ -2,69 +2,70 @@
 
 /// Bytes of the header line: `traceparent: 00-TRACE-SPAN-FLAGS` and its end (W3C Trace Context §3.2).
 pub const LEN: u32 = 70;
-/// A request's head is looked at up to here; a longer one gets no header.
+/// Searches a request's head up to here; a longer head gets no header.
 pub const LOOK: u32 = 4096;
 /// Most connections that can get headers at a time.
 pub const SOCKETS_MAX: u32 = 4096;
-/// Most destinations, addresses that names stand for included.
+/// Most destinations, resolved addresses of names included.
 pub const DESTINATIONS_MAX: u32 = 1024;
 /// Bits of a destination's port, which stands before its address.
 pub const PORT_BITS: u32 = 16;
 
-/// A destination as the kernel side looks it up: the port in network order (0: any), the address (IPv4: mapped into IPv6).
+/// A destination as the kernel side looks it up: the port in network order (0: any), the address (IPv4: mapped into
+/// IPv6).
 pub type Destination = [u8; 18];
 
-/// Bit of `HEADER_CONTROL`: the test at start is running, on sockets of its own; no record, no policy.
+/// Bit of `HEADER_CONTROL`: the start-up test runs, on sockets of its own; no record, no policy.
 pub const TESTING: u32 = 1 << 0;
-/// Bit of `HEADER_CONTROL`: sockets that block are left alone.
+/// Bit of `HEADER_CONTROL`: leave blocking sockets alone.
 pub const NO_BLOCKING: u32 = 1 << 1;
 
-/// Bit of `HEADER_CONTROL`: a connection is let go of once its first request is acknowledged.
+/// Bit of `HEADER_CONTROL`: release a connection once its first request is acknowledged.
 pub const ONCE: u32 = 1 << 2;
 
-/// What became of connections to the destinations and of their requests; the index into `HEADER_COUNTS`.
+/// What happened to connections to the destinations and to their requests; the index into `HEADER_COUNTS`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// A connection was taken in.
+    /// A connection joined the socket map.
     Joined = 0,
-    /// A connection that had been taken in is not any more: it ended, or gets no more headers.
+    /// A joined connection left: it ended, or gets no more headers.
     Left = 1,
     /// A request got a header.
     Injected = 2,
-    /// It had one already.
+    /// The request had a header already.
     Present = 3,
-    /// Something sent before was not acknowledged: what is put in could be sent in part.
+    /// Earlier bytes were not acknowledged yet: the kernel could send the inserted bytes in part.
     Busy = 4,
-    /// The head was not whole in what was sent at once, or longer than [`LOOK`]. As with all that follow, nothing more of that
-    /// connection is touched.
+    /// One send did not hold the whole head, or the head was longer than [`LOOK`]. After this outcome and every one
+    /// below, the rest of the connection stays untouched.
     NotWhole = 5,
-    /// What was sent is no HTTP/1.1 request: TLS, another protocol, what follows an upgrade.
+    /// Not an HTTP/1.1 request: TLS, another protocol, or bytes after an upgrade.
     NotHttp = 6,
-    /// The head is not one that servers must read alike.
+    /// Servers may read this head differently.
     Malformed = 7,
-    /// An upgrade to something else than HTTP/2, or `CONNECT`.
+    /// An upgrade to something other than HTTP/2, or `CONNECT`.
     Upgrade = 8,
-    /// The body is chunked: where it ends is not known. The request itself got its header.
+    /// The body is chunked, so its end is unknown. The request itself got its header.
     Chunked = 9,
     /// A body may or may not follow (`Expect`). The request itself got its header.
     Expect = 10,
-    /// The next request was sent together with this one's end.
+    /// The next request came in the same send as this one's end.
     Pipelined = 11,
-    /// Bytes passed that were not seen, or were not taken by the kernel.
+    /// Bytes passed unseen, or the kernel did not take them.
     LostTrack = 12,
-    /// The kernel did not put the bytes in.
+    /// The kernel did not insert the bytes.
     Refused = 13,
-    /// A connection was not taken in: there were [`SOCKETS_MAX`].
+    /// A connection did not join: there were [`SOCKETS_MAX`] already.
     Full = 14,
-    /// A connection was not taken in: the kernel refused, or bytes were under way already.
+    /// A connection did not join: the kernel refused, or bytes were under way already.
     NotTaken = 15,
-    /// A connection was not taken in, or left alone from then on: its reads block, which this kernel would disturb.
+    /// A connection did not join, or was left alone from then on: its reads block, which this kernel would disturb.
     Blocking = 16,
-    /// Its first request was sent, and this kernel would disturb the reading of what waits at longer.
+    /// The connection sent its first request; staying longer would disturb the reading of waiting bytes on this kernel.
     Once = 17,
-    /// A connection was not taken in, or left alone from then on: its owner lends the kernel memory to send from (`SO_ZEROCOPY`),
-    /// of which it would be told wrongly when it gets it back.
+    /// A connection did not join, or was left alone from then on: its owner sends from shared memory (`SO_ZEROCOPY`),
+    /// and the kernel would report its completion wrongly.
     ZeroCopy = 18,
 }
 

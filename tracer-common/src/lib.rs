@@ -1,9 +1,11 @@
 //! What the kernel side and the user side of tracer agree on.
 //!
-//! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the
-//! list of kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout
-//! ([`ring`]), what runtimes there are ([`runtime`]), the TCP option that carries a context ([`tag`]), the header that does ([`header`]), limits ([`limits`]) and the numbers of one processor architecture
+//! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the list of
+//! kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout ([`ring`]), what
+//! runtimes there are ([`runtime`]), the TCP option that carries a context ([`inband_context`]), the header that does
+//! ([`header`]), how stacks are walked ([`unwind`]), limits ([`limits`]) and the numbers of one processor architecture
 //! ([`arch`]).
+//!
 //! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
 //! development machine.
 #![no_std]
@@ -12,11 +14,12 @@
 pub mod arch;
 pub mod event;
 pub mod header;
+pub mod inband_context;
 pub mod limits;
 pub mod lost;
 pub mod members;
 pub mod policy;
 pub mod ring;
 pub mod runtime;
-pub mod tag;
+pub mod unwind;
 mod wire;

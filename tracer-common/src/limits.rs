@@ -1,54 +1,58 @@
 //! Bounds both sides rely on.
 
-/// Most bytes of payload one record can carry from the front of an operation. A power of two: the verifier follows
-/// a mask.
+/// Most bytes of payload one record can carry from the front of an operation. A power of two, so the verifier can
+/// follow a mask.
 pub const HEAD_MAX: usize = 8 * 1024;
-/// Bytes of payload carried from the end of an operation whose front did not fit: enough for what follows a long body in
-/// HTTP/2, trailers as gRPC has them once they are indexed, or a PING and a WINDOW_UPDATE.
+/// Bytes of payload carried from the end of an operation whose front did not fit: enough for what follows a long body
+/// in HTTP/2, such as gRPC's trailers once they are indexed, or a PING and a WINDOW_UPDATE.
 pub const TAIL_MAX: usize = 64;
-/// Most bytes of a frame's payload that are carried from behind the front of an operation: headers of requests that
-/// follow others in it, in HTTP/2.
+/// Most payload bytes of a frame carried from behind the front of an operation: headers of later requests in the same
+/// HTTP/2 operation.
 pub const FRAME_MAX: usize = 503;
-/// Most bytes behind a record that tell of frames which begin behind the operation's front, see [`crate::event::Op::frames`].
+/// Most bytes of fragments behind a record, for frames that begin behind the operation's front, see
+/// [`crate::event::Op::frames`].
 pub const FRAMES_BYTES: usize = 1536;
 /// Payload carried by default where requests are expected.
 pub const HEAD_REQUEST: u16 = 4096;
 /// Payload carried by default where replies are expected.
 pub const HEAD_REPLY: u16 = 1024;
+/// Replies up to this many bytes are carried whole: a head longer than [`HEAD_REPLY`], mostly because of cookies, has a
+/// short body or none (a redirect after a login), and the tracer must know where it ends.
+pub const HEAD_REPLY_WHOLE: u16 = 2048;
 /// Payload carried in either direction until user space knows the protocol.
 pub const HEAD_UNKNOWN: u16 = 4096;
-/// Longest head of a message user space puts together from pieces.
+/// Longest head of a message user space puts together from fragments.
 pub const HEAD_COLLECTED: usize = 64 * 1024;
-/// Most I/O vector elements looked at in one receive.
+/// Most I/O vector elements read in one receive.
 pub const IOVECS_MAX: usize = 16;
-/// The same in one send: senders of frames have one for each part of each (gRPC, one for each header).
+/// The same in one send: senders of frames use one element per part of a frame (gRPC one per header).
 pub const IOVECS_SENT_MAX: usize = 64;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
 pub const FRAMES_MAX: usize = 127;
-/// Bytes of the ring the reader is woken by.
+/// Bytes of the ring that wakes the reader.
 pub const WAKE_RING_BYTES: usize = 4 << 10;
 /// Bytes of the ring that carries stacks.
 pub const SAMPLE_RING_BYTES: usize = 1 << 20;
-/// Connections user space can have an answer ([`crate::policy::Ask`]) waiting for.
+/// Connections for which user space can have a [`crate::policy::CapturePolicy`] waiting.
 pub const ASKS_MAX: u32 = 16 * 1024;
-/// `io_uring` requests between submission and completion whose buffer is remembered.
+/// `io_uring` requests between submission and completion for which the kernel side keeps the buffer.
 pub const URING_MAX: u32 = 16 * 1024;
-/// Processes in which wake-ups between threads are looked at.
+/// Processes in which the kernel side watches wake-ups between threads.
 pub const HANDOVERS_MAX: u32 = 1024;
-/// Wake-ups of threads that hold requests that are reported of one thread between two of its operations.
+/// Wake-ups of request-holding threads that one thread reports between two of its operations.
 pub const WAKES_MAX: u32 = 8;
-/// Descriptors of Go programs by which a request is about to be sent.
+/// Descriptors of Go programs with a request about to be sent.
 pub const USES_MAX: u32 = 16 * 1024;
-/// Tasks of tokio that are known to be such, where it is told who wakes whom.
+/// Known tokio tasks, where wake-ups between tasks are reported.
 pub const WOKEN_MAX: u32 = 16 * 1024;
 /// Processes whose runtime is known.
 pub const RUNTIMES_MAX: u32 = 4096;
 /// Processes with a policy of their own.
 pub const PROCESSES_MAX: u32 = 16 * 1024;
 /// A thread that used CPU reports it when it leaves the CPU at least this long after its last report, nanoseconds.
-pub const TICK_NANOS: u64 = 1_000_000_000;
+pub const THREAD_STATS_NANOS: u64 = 1_000_000_000;
 /// A thread that used this much CPU since its last report reports when it leaves the CPU, nanoseconds.
-pub const TICK_CPU_NANOS: u64 = 50_000_000;
+pub const THREAD_STATS_CPU_NANOS: u64 = 50_000_000;
 
 const _: () = assert!(HEAD_MAX.is_power_of_two());
 const _: () = assert!(HEAD_REQUEST as usize <= HEAD_MAX && HEAD_UNKNOWN as usize <= HEAD_MAX);

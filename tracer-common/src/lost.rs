@@ -8,7 +8,7 @@ pub enum Lost {
     RingOp = 0,
     /// The event ring was full: a connection's opening or state change was not reported.
     RingConnection = 1,
-    /// The event ring was full: a thread's books or a process event were not reported (books catch up later).
+    /// The event ring was full: a thread's counters or a process event were not reported (counters catch up later).
     RingThread = 2,
     /// The sample ring was full.
     RingSample = 3,
@@ -18,22 +18,22 @@ pub enum Lost {
     ThreadStorage = 5,
     /// A user buffer could not be read: the operation was reported without its bytes.
     PayloadFault = 6,
-    /// An operation whose buffer address is not known: reported without its bytes.
+    /// The buffer address of an operation is not known: reported without its bytes.
     PayloadUnknown = 7,
     /// Stack could not be walked.
     Stack = 8,
-    /// A thread woke more threads that hold requests, after one of its operations, than are reported.
+    /// After one operation a thread woke more request-holding threads than it may report.
     Wakes = 9,
-    /// A thread's memory was not as its runtime's version says: its task is not known.
+    /// A thread's memory did not look as its runtime's version demands: its task is unknown.
     Runtime = 10,
-    /// The event ring was full: a relation between two tasks of a runtime was not reported.
+    /// The event ring was full: a task edge was not reported.
     RingKin = 11,
-    /// The event ring was full: a context that travels in band was not reported, and one to be sent not sent.
+    /// The event ring was full: an in-band context was not reported, and one to be sent was not sent.
     RingTag = 12,
     /// The TCP options of a request's first segment had no room for a context: it went without.
     TagRoom = 13,
-    /// A request's first segment was not sent by the operation that wrote it (held back, or no window): it went without a
-    /// context.
+    /// The operation that wrote a request did not send its first segment (held back, or no window): the request went
+    /// without a context.
     TagLate = 14,
 }
 
@@ -57,7 +57,7 @@ impl Lost {
         Self::TagLate,
     ];
 
-    /// Whether an event of a request, or of its cost, is missing; the others are reported without a part.
+    /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
     pub fn is_event(self) -> bool {
         !matches!(
             self,

@@ -1,8 +1,8 @@
 //! The one list of kernel struct members that are read, and where user space puts their offsets.
 //!
 //! User space resolves each against the running kernel's BTF and writes it into the frozen global named here before
-//! the programs are loaded. The verifier accepts offset 0 without a word, so a required member that is missing is a
-//! reason to refuse, by name.
+//! loading the programs. The verifier accepts offset 0 silently, so the loader refuses to start without a required
+//! member and names it.
 
 /// A struct member whose offset the kernel side needs.
 #[derive(Clone, Copy, Debug)]
@@ -11,9 +11,9 @@ pub struct Member {
     pub global: &'static str,
     /// Struct.
     pub of: &'static str,
-    /// Path of members, separated by dots; anonymous members are looked through.
+    /// Path of members, separated by dots; the lookup descends into anonymous members.
     pub path: &'static str,
-    /// Whether tracing is impossible without it. An optional one that is missing has offset [`ABSENT`].
+    /// Whether tracing is impossible without it. A missing optional member has offset [`ABSENT`].
     pub required: bool,
 }
 
@@ -23,6 +23,20 @@ pub const ABSENT: u64 = u64::MAX;
 const fn need(global: &'static str, of: &'static str, path: &'static str) -> Member {
     Member { global, of, path, required: true }
 }
+
+const fn unwind(global: &'static str, of: &'static str, path: &'static str) -> Member {
+    Member { global, of, path, required: false }
+}
+
+/// Members that walking stacks by unwind tables takes at exactly these offsets: the kernel side has them compiled in.
+pub const UNWIND_LAYOUT: &[(&str, &str, u64)] = &[
+    ("vm_area_struct", "vm_start", 0),
+    ("vm_area_struct", "vm_end", 8),
+    ("maple_range_64", "pivot", 8),
+    ("maple_range_64", "slot", 128),
+    ("maple_arange_64", "pivot", 8),
+    ("maple_arange_64", "slot", 80),
+];
 
 /// Every member, whatever the processor. Registers are in [`crate::arch`].
 pub const MEMBERS: &[Member] = &[
@@ -60,10 +74,23 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_SOCKET_SK", "socket", "sk"),
     need("OFF_SOCKET_FILE", "socket", "file"),
     need("OFF_FILE_FLAGS", "file", "f_flags"),
-    // Without CONFIG_SCHED_INFO the time a thread waits for a CPU is shown as blocked.
+    // Without CONFIG_SCHED_INFO, runnable time counts as blocked.
     Member { global: "OFF_TASK_RUN_DELAY", of: "task_struct", path: "sched_info.run_delay", required: false },
-    // Where a thread's own data are; where the processor has it elsewhere, tasks of Python cannot be told apart.
+    // Where thread-local data lies; on processors that keep it elsewhere, Python's tasks cannot be told apart.
     Member { global: "OFF_TASK_FSBASE", of: "task_struct", path: "thread.fsbase", required: false },
+    // The way from a task to the file that is mapped at an address. Where one is missing, stacks are followed by frame
+    // pointers only.
+    unwind("OFF_TASK_MM", "task_struct", "mm"),
+    unwind("OFF_MM_TREE", "mm_struct", "mm_mt.ma_root"),
+    unwind("OFF_MM_VDSO", "mm_struct", "context.vdso"),
+    unwind("OFF_VMA_PGOFF", "vm_area_struct", "vm_pgoff"),
+    unwind("OFF_VMA_FILE", "vm_area_struct", "vm_file"),
+    unwind("OFF_FILE_INODE", "file", "f_inode"),
+    unwind("OFF_INODE_INO", "inode", "i_ino"),
+    unwind("OFF_INODE_GENERATION", "inode", "i_generation"),
+    unwind("OFF_INODE_SIZE", "inode", "i_size"),
+    unwind("OFF_INODE_SB", "inode", "i_sb"),
+    unwind("OFF_SB_DEV", "super_block", "s_dev"),
     Member { global: "OFF_URING_OPCODE", of: "io_kiocb", path: "opcode", required: false },
     Member { global: "OFF_URING_FLAGS", of: "io_kiocb", path: "flags", required: false },
     Member { global: "OFF_URING_FD", of: "io_kiocb", path: "cqe.fd", required: false },
@@ -72,7 +99,7 @@ pub const MEMBERS: &[Member] = &[
     Member { global: "OFF_URING_RW_ADDR", of: "io_rw", path: "addr", required: false },
 ];
 
-/// Bit of `sock_common.skc_flags` that says that the owner lends the kernel memory to send from (`SO_ZEROCOPY`).
+/// Bit of `sock_common.skc_flags`: the owner sends from memory it shares with the kernel (`SO_ZEROCOPY`).
 pub const LENDS: Bit = Bit { global: "MASK_SK_ZEROCOPY", of: "sock_flags", name: "SOCK_ZEROCOPY" };
 
 /// A bit whose number is an enumerator; the kernel side gets its mask.

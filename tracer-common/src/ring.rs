@@ -1,48 +1,48 @@
 //! The rings that carry records up: their layout in memory shared by the kernel side and user space.
 //!
 //! A ring is an element of an array map that user space maps. It belongs to one CPU (to several where there are more
-//! CPUs than [`RINGS_MAX`]), so that nobody waits for a lock; an interrupt on the same CPU comes in between, which is
-//! why space is taken by compare-and-swap.
+//! CPUs than [`RINGS_MAX`]), so that writers never wait for a lock; an interrupt on the same CPU can come in between,
+//! which is why writers reserve space by compare-and-swap.
 //!
 //! - At [`RESERVED`], a `u64`: bytes ever reserved. Written by the kernel side.
 //! - At [`CONSUMED`], a `u64`: bytes ever given back. Written by user space.
 //! - From [`DATA`] on, slots: at position `p` (modulo the ring's size) a word, then a record. The word is zero until
 //!   the record is complete; then its low half is the slot's length, word and padding included (a multiple of 8), and
-//!   its high half the record's. User space zeroes a slot before it gives it back, so a word that is not zero is never
-//!   left over. A slot that begins near the end goes on behind it ([`SLACK`]); what it covers at the beginning of the
-//!   ring then stays unused, so that every record is in one piece.
+//!   its high half the record's. User space zeroes a slot before it gives it back, so no stale word is left. A slot
+//!   that begins near the end continues past it ([`SLACK`]); the part of the ring's beginning that it covers stays
+//!   unused, so that every record is contiguous.
 
 use crate::event::Op;
 use crate::limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX};
 
 /// Offset of the bytes reserved.
 pub const RESERVED: usize = 0;
-/// Offset of the bytes given back: on a line of its own, so that reading it costs the kernel side nothing as long as it
+/// Offset of the bytes given back: on its own cache line, so that reading it costs the kernel side nothing while it
 /// does not change.
 pub const CONSUMED: usize = 64;
 /// Offset of the first slot.
 pub const DATA: usize = 128;
 /// Bytes of a slot before its record.
 pub const WORD: usize = 8;
-/// Bytes a record takes at most for what frames begin with: one more piece may be begun behind what is kept.
+/// Most bytes of frame starts in a record: one more fragment may begin behind the last one kept.
 pub const FRAMES_ROOM: usize = (FRAMES_BYTES + FRAME_MAX + 2 * 17).next_multiple_of(8);
-/// Bytes behind the ring's end. What is gathered from pieces counts twice, because the verifier takes offset and length each
-/// at their own maximum.
+/// Bytes behind the ring's end. Bytes gathered from fragments count twice, because the verifier takes offset and length
+/// each at their own maximum.
 pub const SLACK: usize =
     (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + FRAMES_ROOM + FRAME_MAX + 2 * 17).next_multiple_of(8);
 /// Most rings; a power of two.
 pub const RINGS_MAX: u32 = 64;
-/// Bytes of one ring at most. Where bodies are read at 2 GB/s, 1 KiB of each operation, it holds some 30 ms of a CPU.
+/// Most bytes of one ring. Where bodies are read at 2 GB/s, 1 KiB of each operation, it holds some 30 ms of a CPU.
 pub const BYTES_MAX: u32 = 4 << 20;
-/// Bytes of one ring at least.
+/// Fewest bytes of one ring.
 const BYTES_MIN: u32 = 512 << 10;
-/// Bytes of all rings that are aimed at.
+/// Target for the bytes of all rings together.
 const BYTES_ALL: u32 = 32 << 20;
 
 /// How many rings there are, and how large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Rings, a power of two; a CPU uses the one its number names, modulo this.
+    /// Rings, a power of two; a CPU uses the one with its number, modulo this.
     pub rings: u32,
     /// Bytes of each, a power of two.
     pub bytes: u32,

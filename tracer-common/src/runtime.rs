@@ -1,5 +1,5 @@
-//! Runtimes that run many requests on few threads: what the kernel side must know of a process to tell which of its tasks
-//! does what, and the probes in user space that tell where a task comes from.
+//! Runtimes that run many requests on few threads: what the kernel side must know about a process to identify its
+//! running task, and the user-space probes that show where a task comes from.
 
 use crate::wire::wire;
 
@@ -9,22 +9,22 @@ pub const KIND_PYTHON: u32 = 1;
 pub const KIND_GO: u32 = 2;
 /// [`Runtime::kind`]: Node.js; a task is an execution or trigger id.
 pub const KIND_NODE: u32 = 3;
-/// [`Runtime::kind`]: tokio (Rust); a task is one of its own.
+/// [`Runtime::kind`]: tokio (Rust); a task is a tokio task.
 pub const KIND_TOKIO: u32 = 4;
 /// [`Runtime::kind`]: `CPython` with greenlets (gevent); a task is a greenlet.
 pub const KIND_GREENLET: u32 = 5;
 
-/// Node.js: bits of each of the two async ids in the name of an entity that sends: execution, then trigger.
+/// Node.js: bits of each of the two async ids in the name of a sending entity: execution, then trigger.
 pub const NODE_ID_BITS: u32 = 27;
-/// Node.js: bit of an entity's name that says that every end of a callback is seen. The bits below are ids where it sends,
-/// the counter of ids where it receives or turns.
+/// Node.js: bit of an entity's name: the probes see every end of a callback. The bits below are ids for a send, the id
+/// counter for a receive or a turn of the loop.
 pub const NODE_SURE: u64 = 1 << 55;
 
-/// First of [`Runtime::at`]: tasks cannot be told apart (a version that is not known): all that is said is that its
-/// threads may share requests.
+/// First of [`Runtime::at`]: tasks cannot be told apart (an unknown version); only that the process's threads may share
+/// requests is known.
 pub const AT_UNKNOWN: u64 = 0;
 
-/// Numbers a runtime's reader in the kernel may need; what they are is said where it is.
+/// Numbers a runtime's reader in the kernel may need; the reader of each runtime defines their meaning.
 pub const NUMBERS: usize = 8;
 
 wire! {
@@ -34,44 +34,45 @@ wire! {
         pub kind: u32,
         /// Zero.
         pub reserved: u32,
-        /// Records of kind `event::Kin` of the process so far; the kernel side counts.
-        pub kins: u64,
-        /// Offsets and addresses, by `kind`. The first is [`AT_UNKNOWN`] where tasks cannot be told apart.
+        /// Records of kind `event::TaskEdge` of the process so far; the kernel side counts them.
+        pub edge_seq: u64,
+        /// Offsets and addresses, by `kind`. The first is [`AT_UNKNOWN`] if tasks cannot be told apart.
         pub at: [u64; NUMBERS],
     }
 }
 
-/// A probe in user space: the program of the object that hangs on it, and its place among the counters of hits.
+/// A user-space probe: names its program in the object, and its index among the hit counters.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserProbe {
-    /// The end of `PyContext_CopyCurrent` (`CPython`): a context was made of another.
+    /// The end of `PyContext_CopyCurrent` (`CPython`): one context was copied from another.
     PythonContext = 0,
-    /// Where `runtime.newproc` (Go) queues a goroutine it made.
+    /// Where `runtime.newproc` (Go) queues a new goroutine.
     GoCreated = 1,
-    /// `net/http.(*persistConn).roundTrip` (Go): who asks by a connection, that its own goroutine writes to.
+    /// `net/http.(*persistConn).roundTrip` (Go): which goroutine sends a request by a connection that another goroutine
+    /// writes to.
     GoRoundTrip = 2,
     /// Node.js runs its timers.
     NodeTimers = 3,
     /// Node.js runs its immediates.
     NodeImmediates = 4,
-    /// Node.js takes what its other threads have done or say.
+    /// Node.js takes messages and results from its other threads.
     NodeMessages = 5,
     /// Node.js accepts connections.
     NodeAccepts = 6,
-    /// Node.js was connected by TCP.
+    /// Node.js finished a TCP connect.
     NodeConnects = 7,
-    /// Node.js was connected by a UNIX socket.
+    /// Node.js finished a connect to a UNIX socket.
     NodePipes = 8,
-    /// tokio takes on a task that was just made.
+    /// tokio registers a newly spawned task.
     TokioSpawned = 9,
-    /// Where greenlet (`CPython`) makes one.
+    /// Where greenlet (`CPython`) makes a greenlet.
     PythonGreenlet = 10,
-    /// `PySet_Add` (`CPython`), by which uvloop puts a stream aside that is to be written to at the end of a turn.
+    /// `PySet_Add` (`CPython`): uvloop sets a stream aside to write to it at the end of a turn.
     PythonWrites = 11,
-    /// tokio wakes a task. Only where it is asked for: hit ten times a request.
+    /// tokio wakes a task. Only if configured: ten hits per request.
     TokioWoken = 12,
-    /// `runtime.ready` (Go): a goroutine goes on that waited. Only where it is asked for, as before.
+    /// `runtime.ready` (Go): a waiting goroutine continues. Only if configured, for the same reason.
     GoReady = 13,
 }
 
@@ -114,7 +115,7 @@ impl UserProbe {
         }
     }
 
-    /// Where it hangs, for people.
+    /// Where it attaches, for people.
     pub fn place(self) -> &'static str {
         match self {
             Self::PythonContext => "uretprobe PyContext_CopyCurrent",

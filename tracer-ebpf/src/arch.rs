@@ -1,5 +1,5 @@
-//! Which processor the traced machine has. The BPF target has none of its own, so the build says it:
-//! `--cfg bpf_target_arch="…"`. The numbers themselves stand in `tracer_common::arch`.
+//! Which processor the traced machine has. The BPF target names none, so the build sets `--cfg bpf_target_arch="…"`.
+//! The numbers themselves are in `tracer_common::arch`.
 
 #[cfg(bpf_target_arch = "aarch64")]
 pub(crate) use tracer_common::arch::{

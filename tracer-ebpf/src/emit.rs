@@ -18,7 +18,7 @@ use crate::ring;
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(SAMPLE_RING_BYTES as u32, 0);
 
-/// What the reader sleeps on; what it holds means nothing.
+/// The ring the reader sleeps on; its content is meaningless.
 #[map]
 static WAKE: RingBuf = RingBuf::with_byte_size(WAKE_RING_BYTES as u32, 0);
 
@@ -35,7 +35,7 @@ pub(crate) fn count(lost: Lost) {
     }
 }
 
-/// Wakes the reader, which looks by itself every few milliseconds: it would come too late.
+/// Wakes the reader at once; its own poll every few milliseconds would come too late.
 #[inline(always)]
 pub(crate) fn wake() {
     let mut word = 0u64;
@@ -50,14 +50,14 @@ pub(crate) fn wake() {
     }
 }
 
-/// Appends `record` to the event ring, or counts `lost`; whether it is there.
+/// Appends `record` to the event ring, or counts `lost`; returns whether it appended.
 #[inline(always)]
 pub(crate) fn event<T>(record: &T, lost: Lost) -> bool {
     const { assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() <= 512) };
     let Some(slot) = ring::reserve(size_of::<T>() as u64, lost) else { return false };
     let (from, to) = (ptr::from_ref(record).cast::<u64>(), slot.record.cast::<u64>());
     for i in 0..size_of::<T>() / 8 {
-        // SAFETY: within the record and the slot. Volatile, so that no call to `memcpy` is made of it.
+        // SAFETY: within the record and the slot. Volatile, so that the compiler makes no call to `memcpy`.
         unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
     }
     slot.complete(size_of::<T>() as u64);

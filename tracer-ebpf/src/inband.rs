@@ -1,9 +1,9 @@
-//! Contexts in band: a TCP option with the first segment of a request, written at the end that connected and read at the
-//! end that accepted. Loaded only where it is asked for.
+//! In-band contexts: a TCP option with the first segment of a request, written at the end that connected and read at
+//! the end that accepted. Loaded only if configured.
 //!
-//! A request begins where bytes are sent after something was read (as a message does, `ARCHITECTURE.md`). At that moment,
-//! in the system call that sends, its ids are drawn; they go out with the segment that holds its first byte, and up with
-//! a [`Tag`], so that the unit user space makes of the request has the ids its other end was told.
+//! A request begins where bytes are sent after a read (as a message does, `ARCHITECTURE.md`). At that moment, in the
+//! system call that sends, the program draws its ids; they go out with the segment that holds its first byte, and up
+//! with a [`InbandContext`], so that the request's span in user space has the ids that its other end received.
 
 use core::ffi::c_void;
 
@@ -22,9 +22,11 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, SockOpsContext},
 };
 use tracer_common::{
-    event::{FAMILY_INET, FAMILY_INET6, Header, Kind, TAG_HELD, TAG_NAMED, TAG_REFUSED, TAG_TX, Tag},
+    event::{
+        FAMILY_INET, FAMILY_INET6, Header, INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext, Kind,
+    },
+    inband_context::{KIND, LEN, LEN_FLAGS, ROOM, SAMPLED, THREADS_MAX},
     lost::Lost,
-    tag::{KIND, LEN, LEN_FLAGS, ROOM, SAMPLED, THREADS_MAX},
 };
 
 use crate::{
@@ -39,27 +41,27 @@ use crate::{
     storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, HEADS, SOCK_IGNORED, SOCKS},
 };
 
-/// The transaction of the request a thread read last and has not answered.
+/// The transaction of the request a thread read last and has not answered yet.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) trace: [u64; 2],
-    /// The connection it came by.
+    /// The connection the request came by.
     cookie: u64,
     pub(crate) flags: u64,
 }
 
-/// By thread. The loader gives it room only where contexts are carried.
+/// By thread. The loader sizes it only if contexts are propagated.
 #[map]
 pub(crate) static HELD: LruHashMap<u32, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
 
 const MSG_PEEK: i32 = 2;
-/// First argument of a question for room: it is asked for the size of segments (`include/uapi/linux/bpf.h`).
+/// First argument of a room callback: the kernel asks for the segment size (`include/uapi/linux/bpf.h`).
 const BPF_WRITE_HDR_TCP_CURRENT_MSS: u32 = 1;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
-/// hook: cgroup sock_ops, of the root. First seen: 5.15. Emits [`Tag`].
+/// hook: cgroup sock_ops, of the root. First seen: 5.15. Emits [`InbandContext`].
 #[sock_ops]
 pub(crate) fn inband(ctx: SockOpsContext) -> u32 {
     let ops = ctx.ops;
@@ -82,7 +84,7 @@ pub(crate) fn socket(ops: *mut bpf_sock_ops) -> *mut c_void {
     unsafe { (*ops).__bindgen_anon_2.sk.cast() }
 }
 
-/// What is kept of a callback's connection.
+/// The record of a callback's connection.
 #[inline(always)]
 fn carrier(ops: *mut bpf_sock_ops, create: bool) -> Option<&'static mut Carrier> {
     let sk = socket(ops);
@@ -100,7 +102,8 @@ fn carrier(ops: *mut bpf_sock_ops, create: bool) -> Option<&'static mut Carrier>
     Some(unsafe { &mut *carrier })
 }
 
-/// Whether the connection is one whose ends this agent may know, and not of this host alone: there they are joined already.
+/// Whether the agent may see the connection's ends and they are on different hosts: ends on one host are joined without
+/// this.
 #[inline(always)]
 fn wanted(ops: *mut bpf_sock_ops) -> bool {
     let Some(control) = policy::control() else { return false };
@@ -123,7 +126,7 @@ fn wanted(ops: *mut bpf_sock_ops) -> bool {
     own_namespace(ops)
 }
 
-/// Whether a callback's connection is of a network namespace that is looked at.
+/// Whether a callback's connection is in a traced network namespace.
 #[inline(always)]
 pub(crate) fn own_namespace(ops: *mut bpf_sock_ops) -> bool {
     let own = INBAND_NETNS.load();
@@ -131,7 +134,7 @@ pub(crate) fn own_namespace(ops: *mut bpf_sock_ops) -> bool {
     own == 0 || unsafe { bpf_get_netns_cookie(ops.cast()) } == own
 }
 
-/// `connect` was called, by the thread that runs here.
+/// The current thread called `connect`.
 #[inline(always)]
 fn connects(ops: *mut bpf_sock_ops) {
     if !wanted(ops) {
@@ -143,7 +146,7 @@ fn connects(ops: *mut bpf_sock_ops) {
         return;
     }
     let sk = socket(ops);
-    // Its requests get headers, and one request needs no two contexts.
+    // The socket's requests get headers; one request needs only one context.
     if sk.is_null() || !HEADS.get(sk, false).is_null() {
         return;
     }
@@ -159,7 +162,7 @@ fn connects(ops: *mut bpf_sock_ops) {
     }
 }
 
-/// Adds to what the program is called for.
+/// Enables a further callback for the program.
 #[inline(always)]
 pub(crate) fn listen(ops: *mut bpf_sock_ops, flag: u32) {
     // SAFETY: the context's own member.
@@ -187,10 +190,10 @@ fn accepted(ops: *mut bpf_sock_ops) {
     came(ops, carrier);
 }
 
-/// Whether a request begins: this is the system call that sends its first bytes. Its ids are drawn.
+/// Whether a request begins: this is the system call that sends its first bytes. Draws its ids.
 ///
-/// Everything sent before is acknowledged and nothing waits, so that nobody but a thread that sends asks for the size of
-/// segments: no timer, no segment that came in.
+/// Everything sent before is acknowledged and nothing waits, so only a sending thread asks for the segment size: no
+/// timer, no received segment.
 #[inline(always)]
 fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
     let sk = socket(ops);
@@ -244,7 +247,7 @@ fn length(flags: u32) -> u32 {
     if flags & SAMPLED as u32 != 0 { LEN as u32 } else { LEN_FLAGS as u32 }
 }
 
-/// The kernel asks how much room is wanted: for the size of segments, which must leave it, or in one segment.
+/// The kernel asks how much room the option needs: for the segment size, which must leave it, or in one segment.
 #[inline(always)]
 fn room(ops: *mut bpf_sock_ops, what: u32) {
     let Some(carrier) = carrier(ops, false) else { return };
@@ -269,11 +272,11 @@ fn room(ops: *mut bpf_sock_ops, what: u32) {
         return;
     }
     if next != carrier.start {
-        // Its first byte is out.
+        // Its first byte went out already.
         carrier.pending = 0;
         return;
     }
-    // A segment that would be too long for its path would be cut, or lost again and again.
+    // A segment too long for its path would be fragmented, or lost again and again.
     // SAFETY: the context is the helper's.
     let fits = carrier.armed != 0 || len + ROOM <= most;
     if !fits || unsafe { bpf_reserve_hdr_opt(ops, length(carrier.flags), 0) } != 0 {
@@ -284,7 +287,7 @@ fn room(ops: *mut bpf_sock_ops, what: u32) {
     carrier.reserved = 1;
 }
 
-/// The segment with a request's first byte is sent.
+/// The kernel sends the segment with a request's first byte.
 #[inline(always)]
 fn write(ops: *mut bpf_sock_ops) {
     let Some(carrier) = carrier(ops, false) else { return };
@@ -293,8 +296,8 @@ fn write(ops: *mut bpf_sock_ops) {
     }
     carrier.reserved = 0;
     carrier.pending = 0;
-    // First the room for what user space must know: a context that nobody knows of has no call.
-    let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return };
+    // Reserve the record first: user space could not match a context it never learns of to a call.
+    let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
     let len = length(carrier.flags);
     let mut words = [0u64; 4];
     let option = words.as_mut_ptr().cast::<u8>();
@@ -309,12 +312,12 @@ fn write(ops: *mut bpf_sock_ops) {
     }
     // SAFETY: the context is the helper's; the buffer has the bytes.
     let refused = unsafe { bpf_store_hdr_opt(ops, option.cast(), len, 0) } != 0;
-    let held = if carrier.held != 0 { TAG_HELD } else { 0 };
-    let flags = if refused { TAG_TX | TAG_REFUSED } else { TAG_TX | held };
+    let held = if carrier.held != 0 { INBAND_HELD } else { 0 };
+    let flags = if refused { INBAND_TX | INBAND_REFUSED } else { INBAND_TX | held };
     put(slot, flags, carrier.cookie, carrier.trace, carrier.span, carrier.start, carrier.flags);
 }
 
-/// A segment with an option that the kernel does not know came in.
+/// A segment with an option unknown to the kernel arrived.
 #[inline(always)]
 fn read(ops: *mut bpf_sock_ops) {
     let Some(carrier) = carrier(ops, false) else { return };
@@ -323,7 +326,7 @@ fn read(ops: *mut bpf_sock_ops) {
     }
 }
 
-/// Takes the context of the segment that came in, if it has one.
+/// Takes the context from the received segment, if it has one.
 #[inline(always)]
 fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
     let mut words = [0u64; 4];
@@ -343,7 +346,7 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
             if len == LEN as i64 { SAMPLED } else { option.add(26).read() },
         )
     };
-    // A long request's first segments, or one that was sent again.
+    // A further segment of a long request, or a retransmission.
     if carrier.has_come != 0 && carrier.came_span == span && carrier.came[0] == trace[0] && carrier.came[1] == trace[1]
     {
         return;
@@ -355,7 +358,7 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
     }
     // SAFETY: within the header, as just compared.
     let seq = u32::from_be(unsafe { data.add(4).cast::<u32>().read_volatile() });
-    // What lacks an id is told, so that it is counted, and names nothing.
+    // Report a context without an id, so that it is counted, but do not use it.
     if trace[0] | trace[1] != 0 && span != 0 {
         carrier.has_come = 1;
         carrier.came = trace;
@@ -363,21 +366,21 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
         carrier.came_flags = flags as u32;
         carrier.start = seq;
     }
-    let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return };
+    let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
     put(slot, 0, carrier.cookie, trace, span, seq, flags as u32);
 }
 
 #[inline(always)]
 pub(crate) fn put(slot: ring::Slot, tag: u8, cookie: u64, trace: [u64; 2], span: u64, seq: u32, flags: u32) {
     let [first, second] = trace;
-    let record = slot.record.cast::<Tag>();
+    let record = slot.record.cast::<InbandContext>();
     // SAFETY: at the beginning of the slot, which has the room.
     unsafe {
         (&raw mut (*record).header).write(Header {
-            kind: Kind::Tag as u8,
+            kind: Kind::InbandContext as u8,
             flags: tag,
             cpu: bpf_get_smp_processor_id() as u16,
-            len: size_of::<Tag>() as u32,
+            len: size_of::<InbandContext>() as u32,
             nanos: bpf_ktime_get_ns(),
             tgid: 0,
             tid: 0,
@@ -390,10 +393,10 @@ pub(crate) fn put(slot: ring::Slot, tag: u8, cookie: u64, trace: [u64; 2], span:
         (*record).seq = seq;
         (&raw mut (*record).flags).cast::<u32>().write(flags & 0xff);
     }
-    slot.complete(size_of::<Tag>() as u64);
+    slot.complete(size_of::<InbandContext>() as u64);
 }
 
-/// hook: tp_btf sock_recv_length(sk, ret, flags), before `rx`. First seen: 6.12. Emits [`Tag`].
+/// hook: tp_btf sock_recv_length(sk, ret, flags), before `rx`. First seen: 6.12. Emits [`InbandContext`].
 #[btf_tracepoint(function = "sock_recv_length")]
 pub(crate) fn inband_read(ctx: BtfTracePointContext) -> i32 {
     let (ret, flags): (i32, i32) = (ctx.arg(1), ctx.arg(2));
@@ -415,7 +418,7 @@ pub(crate) fn inband_sent(ctx: BtfTracePointContext) -> i32 {
 
 macro_rules! exits {
     ($($read:ident $receive:literal, $sent:ident $send:literal);+) => { $(
-        /// hook: fexit (socket, msg, size, flags) → int, where there is no `sock_recv_length`. Emits [`Tag`].
+        /// hook: fexit (socket, msg, size, flags) → int, where there is no `sock_recv_length`. Emits [`InbandContext`].
         #[fexit(function = $receive)]
         pub(crate) fn $read(ctx: FExitContext) -> i32 {
             let (flags, ret): (i32, i32) = (ctx.arg(3), ctx.arg(4));
@@ -445,7 +448,7 @@ exits!(
     inband_read6 "inet6_recvmsg", inband_sent6 "inet6_sendmsg"
 );
 
-/// The connection behind a socket, when it carries contexts.
+/// The connection behind a socket, if it carries contexts.
 #[inline(always)]
 fn of_socket(sk: SockPtr) -> Option<&'static mut Carrier> {
     if sk.what() != What::Tcp {
@@ -459,7 +462,7 @@ fn of_socket(sk: SockPtr) -> Option<&'static mut Carrier> {
     Some(unsafe { &mut *carrier })
 }
 
-/// The thread that runs here read from a connection: if a request begins, it holds that from now on.
+/// The current thread read from a connection: if a request begins, the thread holds it from now on.
 #[inline(always)]
 fn holds(sk: SockPtr, bytes: u32) {
     let Some(carrier) = of_socket(sk) else { return };
@@ -489,23 +492,23 @@ fn holds(sk: SockPtr, bytes: u32) {
         held.trace = trace;
         held.flags = flags as u64;
     } else if carrier.has_come == 0 || carrier.start != start {
-        // It came without: what it causes has a name all the same, that user space gives it as well.
+        // The request came without a context: name its transaction anyway, for its calls and for user space.
         held.trace = [random(), random()];
         held.flags = SAMPLED as u64;
-        let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return };
-        put(slot, TAG_NAMED, carrier.cookie, held.trace, 0, start, SAMPLED as u32);
+        let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
+        put(slot, INBAND_NAMED, carrier.cookie, held.trace, 0, start, SAMPLED as u32);
     }
-    // Full maps forget the thread that was used least recently.
+    // A full map evicts the least recently used thread.
     let _ = HELD.insert(task.tid(), held, 0);
 }
 
-/// The thread that runs here sent by a connection: an answer, or a request whose context must be out by now.
+/// The current thread sent on a connection: a reply, or a request whose context must be out by now.
 #[inline(always)]
 fn sent(sk: SockPtr) {
     let Some(carrier) = of_socket(sk) else { return };
     if carrier.role == CARRIER_SENDS {
         if carrier.pending != 0 {
-            // What is told later than the operation would be of no unit.
+            // User space could not match a context reported after the operation to a span.
             carrier.pending = 0;
             emit::count(Lost::TagLate);
         }
@@ -514,7 +517,7 @@ fn sent(sk: SockPtr) {
     let tid = Task::current().tid();
     // SAFETY: only compared.
     if unsafe { HELD.get(tid) }.is_some_and(|held| held.cookie == carrier.cookie) {
-        // Not there any more: as good.
+        // May be gone already.
         let _ = HELD.remove(tid);
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel side of tracer: observes, decides nothing, waits for nobody.
+//! The kernel side of tracer: observes, decides nothing, never blocks.
 //!
 //! One object, one module per concern; each program is a thin wrapper over a body that returns the reason when it
 //! had to drop something. It parses no protocol and follows no pointer through an unresolved offset.
@@ -9,7 +9,6 @@
 mod arch;
 mod bound;
 mod emit;
-mod handover;
 mod header;
 mod inband;
 mod kernel;
@@ -23,6 +22,8 @@ mod sched;
 mod scratch;
 mod socket;
 mod storage;
+mod thread_pool;
+mod unwind;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -61,16 +61,35 @@ offsets! {
     OFF_REG_ARG2,
     OFF_REG_ARG4,
     OFF_REG_TASK,
+    OFF_REG_PC,
+    OFF_REG_SP,
+    OFF_REG_FP,
+    OFF_REG_CS,
+    OFF_TASK_MM,
+    OFF_MM_TREE,
+    OFF_MM_VDSO,
+    OFF_VMA_PGOFF,
+    OFF_VMA_FILE,
+    OFF_FILE_INODE,
+    OFF_INODE_INO,
+    OFF_INODE_GENERATION,
+    OFF_INODE_SIZE,
+    OFF_INODE_SB,
+    OFF_SB_DEV,
 }
 
 /// Process id of the agent: its own sockets are not traced.
 #[unsafe(no_mangle)]
 pub(crate) static AGENT_TGID: Global<u32> = Global::new(0);
 
-/// Cookie of the only network namespace whose connections carry contexts in band; 0 = all of them.
+/// Cookie of the only network namespace whose connections carry in-band contexts; 0 = all of them.
 #[unsafe(no_mangle)]
 pub(crate) static INBAND_NETNS: Global<u64> = Global::new(0);
 
-/// Contexts go and come by header: the head of what is received is looked at for one.
+/// HTTP headers carry contexts: scan the head of what is received for one.
 #[unsafe(no_mangle)]
 pub(crate) static INBAND_HEADER: Global<u32> = Global::new(0);
+
+/// 1: this kernel has what walking stacks by unwind tables needs.
+#[unsafe(no_mangle)]
+pub(crate) static UNWIND: Global<u32> = Global::new(0);

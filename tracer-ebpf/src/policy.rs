@@ -1,4 +1,4 @@
-//! What user space wants traced: the arrow down, read side.
+//! What user space wants traced: the kernel's read side of the policy.
 
 use aya_ebpf::{
     macros::map,
@@ -8,8 +8,8 @@ use tracer_common::{
     event::{ROLE_ACTIVE, ROLE_PASSIVE},
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
-        Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, Control, PROCESS_IGNORE,
-        PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TURNS,
+        CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UNWIND, CapturePolicy, Control,
+        PROCESS_IGNORE, PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TURNS,
     },
 };
 
@@ -22,35 +22,41 @@ use crate::{
 #[map]
 static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
 
-/// Policies of processes that have one, by process id.
+/// Policies of processes with one of their own, by process id.
 #[map]
 static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(PROCESSES_MAX, 0);
 
-/// Ports that are traced, when only some are.
+/// Traced ports, if tracing is limited to some.
 #[map]
 static PORTS: HashMap<u16, u8> = HashMap::with_max_entries(256, 0);
 
-/// User space's wishes by socket cookie. Least recently used ones go first: a wish is only an economy.
+/// Capture policies by socket cookie. The least recently used go first: a policy only saves work.
 #[map]
-static ASKS: LruHashMap<u64, Ask> = LruHashMap::with_max_entries(ASKS_MAX, 0);
+static ASKS: LruHashMap<u64, CapturePolicy> = LruHashMap::with_max_entries(ASKS_MAX, 0);
 
-/// The switches in force; `None` while sockets are not to be reported.
+/// The current switches; `None` while sockets are not reported.
 #[inline(always)]
 pub(crate) fn control() -> Option<&'static Control> {
     let control = CONTROL.get(0)?;
     (control.flags & CONTROL_SOCKETS != 0).then_some(control)
 }
 
-/// Sampling period in force, nanoseconds.
+/// Current sampling period, nanoseconds.
 #[inline(always)]
 pub(crate) fn sample_period() -> u64 {
     CONTROL.get(0).map_or(0, |control| control.sample_period)
 }
 
+/// Whether stacks are walked by unwind tables.
+#[inline(always)]
+pub(crate) fn unwind() -> bool {
+    CONTROL.get(0).is_some_and(|control| control.flags & CONTROL_UNWIND != 0)
+}
+
 /// Whether sockets of the process `tgid`, to which `thread` belongs, are traced.
 #[inline(always)]
 pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) -> bool {
-    // Generations start at 1, so a fresh record is looked up.
+    // Generations start at 1, so a fresh record is always looked up.
     if thread.generation != control.generation {
         thread.generation = control.generation;
         thread.policy = if tgid == AGENT_TGID.load() {
@@ -68,7 +74,7 @@ pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) 
     thread.policy == PROCESS_TRACE
 }
 
-/// Whether sockets of the process `tgid` are traced; for whom there is no thread's record.
+/// Whether sockets of the process `tgid` are traced, without a thread's record.
 #[inline(always)]
 pub(crate) fn traced(control: &Control, tgid: u32) -> bool {
     if tgid == AGENT_TGID.load() {
@@ -87,12 +93,12 @@ pub(crate) fn ports_traced(control: &Control, local: u16, remote: u16) -> bool {
     if control.flags & CONTROL_PORTS == 0 {
         return true;
     }
-    // SAFETY: only presence is looked at.
+    // SAFETY: only presence is checked.
     unsafe { PORTS.get(local).is_some() || PORTS.get(remote).is_some() }
 }
 
-/// Takes over what user space wants of the socket, when it is worth asking: for the first operations and then now
-/// and then until there is a verdict; on long runs in one direction after that, and seldom otherwise.
+/// Takes over the socket's capture policy when a look-up is worthwhile: for the first operations and then now and then
+/// until there is a verdict; on long runs in one direction after that, and seldom otherwise.
 #[inline(always)]
 pub(crate) fn refresh(sock: &mut Sock) {
     let due = if sock.flags & SOCK_DECIDED == 0 {
@@ -103,7 +109,7 @@ pub(crate) fn refresh(sock: &mut Sock) {
     if !due {
         return;
     }
-    // SAFETY: a copy racing with an update mixes two wishes of the same connection at worst.
+    // SAFETY: a copy racing with an update mixes two policies of the same connection at worst.
     let Some(ask) = (unsafe { ASKS.get(sock.cookie) }) else { return };
     sock.rx_skip = ask.rx_skip;
     sock.tx_skip = ask.tx_skip;

@@ -1,4 +1,4 @@
-//! Threads and programs that begin. Their end is seen by the scheduler hook, which has their last slice.
+//! Starts of threads and programs. The scheduler hook sees their end, and accounts their last slice.
 
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},

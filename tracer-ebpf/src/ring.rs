@@ -12,7 +12,7 @@ use tracer_common::{
 
 use crate::emit;
 
-/// An element as large as it can be; the loader says how large it is, and how many there are.
+/// An element at its maximum size; the loader sets the actual size and the number of elements.
 #[repr(C)]
 struct Ring([u64; (DATA + BYTES_MAX as usize + SLACK) / 8]);
 
@@ -26,7 +26,7 @@ static RING_MASK: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static RING_LAST: Global<u32> = Global::new(0);
 
-/// Times space is taken anew because an interrupt took some in between, before the record is given up.
+/// Attempts to reserve space, because an interrupt took some in between, before the record is given up.
 const TRIES: u32 = 4;
 
 /// A slot that another program completes.
@@ -45,12 +45,12 @@ pub(crate) struct Slot {
     at: u64,
     /// Where the record goes.
     pub(crate) record: *mut u8,
-    /// Bytes, as they count.
+    /// Bytes of the slot.
     bytes: u64,
 }
 
-/// Space for a record of `len` bytes at most (as the verifier sees it: of any that [`SLACK`] has room for); counts `lost`
-/// when there is none.
+/// Reserves space for a record of at most `len` bytes (the verifier assumes any length that [`SLACK`] has room for);
+/// counts `lost` if there is none.
 #[inline(always)]
 pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
     // SAFETY: no argument.
@@ -73,7 +73,7 @@ pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
             at = found;
             continue;
         }
-        // When it is a quarter full, and then at every sixteenth of it.
+        // Wake the reader at a quarter full, and then at every further sixteenth.
         let part = (mask + WORD as u64) >> 4;
         if full > mask >> 2 && (at ^ at.wrapping_add(bytes)) & part != 0 {
             emit::wake();
@@ -93,7 +93,7 @@ impl Slot {
         Parked { ring: self.ring as u64, at: self.at, bytes: self.bytes }
     }
 
-    /// The slot that was parked.
+    /// Restores a parked slot.
     #[inline(always)]
     pub(crate) fn unpark(parked: &Parked) -> Option<Self> {
         let ring = RINGS.get_ptr_mut(parked.ring as u32 & RING_LAST.load())?.cast::<u8>();
@@ -102,7 +102,7 @@ impl Slot {
         Some(Self { ring: parked.ring as u32, at: parked.at, record, bytes: parked.bytes })
     }
 
-    /// The record, of `len` bytes, is complete: the reader may have it.
+    /// Completes the record of `len` bytes: the reader may take it.
     #[inline(always)]
     pub(crate) fn complete(self, len: u64) {
         // SAFETY: the word before the record.
@@ -110,7 +110,7 @@ impl Slot {
     }
 }
 
-/// If `*at` is `old`, makes it `new`; gives what it was.
+/// If `*at` is `old`, sets it to `new`; returns the previous value.
 #[inline(always)]
 fn swap(at: *mut u64, old: u64, new: u64) -> u64 {
     let found;
@@ -131,14 +131,14 @@ fn swap(at: *mut u64, old: u64, new: u64) -> u64 {
 #[inline(always)]
 fn publish(at: *mut u64, value: u64) {
     if cfg!(bpf_target_arch = "aarch64") {
-        // The exchange orders; a plain store would not there.
+        // A plain store does not order on arm64; the exchange does.
         // SAFETY: one word of map memory.
         unsafe {
             asm!("{value} = xchg_64({at} + 0, {value})", at = in(reg) at, value = inout(reg) value => _, options(nostack));
         }
     } else {
         core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Release);
-        // SAFETY: one word of map memory. Stores are seen in order there.
+        // SAFETY: one word of map memory. Stores become visible in order on this processor.
         unsafe { at.write_volatile(value) };
     }
 }

@@ -13,13 +13,14 @@ use tracer_common::{
     event::{Header, Kind, Sample},
     limits::FRAMES_MAX,
     lost::Lost,
+    unwind::Outcome,
 };
 
-use crate::{bound, emit, kernel::task::Task, policy, sched, scratch::SAMPLE_SCRATCH, storage::THREADS};
+use crate::{bound, emit, kernel::task::Task, policy, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind};
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
 
-/// hook: perf_event cpu-clock. First seen: 5.10. Emits [`Sample`], and the books of threads that never switch.
+/// hook: perf_event cpu-clock. First seen: 5.10. Emits [`Sample`], and the counters of threads that never switch.
 #[perf_event]
 pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     let task = Task::current();
@@ -30,16 +31,7 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     let kernel_thread = task.is_kernel();
-    let mut cpu_nanos = 0;
-    if !kernel_thread {
-        let thread = THREADS.get(task.0, true);
-        if thread.is_null() {
-            emit::count(Lost::ThreadStorage);
-        } else {
-            // SAFETY: not null; it runs on this CPU, interrupted.
-            cpu_nanos = sched::running(task, unsafe { &mut *thread }, now).cpu;
-        }
-    }
+    let cpu_nanos = if kernel_thread { 0 } else { charge(task, now) };
     let period = policy::sample_period();
     if period == 0 {
         return 0;
@@ -48,36 +40,66 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
         let frames = (&raw mut (*scratch).frames).cast::<u8>();
-        let mut user = 0;
+        let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
-            let got = bpf_get_stack(ctx.as_ptr(), frames.cast(), STACK_BYTES as u32, BPF_F_USER_STACK as u64);
-            if got < 0 {
-                emit::count(Lost::Stack);
+            if unwind::possible() && policy::unwind() {
+                let (n, ended) = unwind::walk(task, 0, now);
+                (user, outcome) = (bound::at_most::<STACK_BYTES>(n * 8), ended);
             } else {
-                user = bound::at_most::<STACK_BYTES>(got as u64);
+                let got = bpf_get_stack(ctx.as_ptr(), frames.cast(), STACK_BYTES as u32, BPF_F_USER_STACK as u64);
+                if got < 0 {
+                    emit::count(Lost::Stack);
+                } else {
+                    user = bound::at_most::<STACK_BYTES>(got as u64);
+                }
             }
+            unwind::count(outcome);
         }
         let at = bound::at_most::<STACK_BYTES>(user);
         let got = bpf_get_stack(ctx.as_ptr(), frames.add(at as usize).cast(), STACK_BYTES as u32, 0);
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
-        let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES }>(at + kernel);
-        (*scratch).sample = Sample {
-            header: Header {
-                kind: Kind::Sample as u8,
-                flags: kernel_thread as u8,
-                cpu: bpf_get_smp_processor_id() as u16,
-                len: len as u32,
-                nanos: now,
-                tgid: task.tgid(),
-                tid,
-            },
-            cpu_nanos,
-            period,
-            user: (user / 8) as u16,
-            kernel: (kernel / 8) as u16,
-            reserved: 0,
-        };
-        emit::sample(ptr::from_ref(&*scratch).cast(), len);
+        (*scratch).sample.cpu_nanos = cpu_nanos;
+        (*scratch).sample.period = period;
+        (*scratch).sample.outcome = outcome as u32;
+        send(task, now, at, kernel);
     }
     0
+}
+
+/// Charges the running thread up to `now`; its CPU so far, nanoseconds. A function of its own, as [`send`] is: what either
+/// keeps on the stack must not count beside the walk's, and kernels before 6.13 allow 512 bytes for all that call each other.
+#[inline(never)]
+fn charge(task: Task, now: u64) -> u64 {
+    let thread = THREADS.get(task.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return 0;
+    }
+    // SAFETY: not null; it runs on this CPU, interrupted.
+    sched::running(task, unsafe { &mut *thread }, now).cpu
+}
+
+/// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, and emits it.
+#[inline(never)]
+fn send(task: Task, now: u64, user: u64, kernel: u64) -> u64 {
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let (user, kernel) = (bound::at_most::<STACK_BYTES>(user), bound::at_most::<STACK_BYTES>(kernel));
+    let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
+    // SAFETY: a per-CPU area of this program.
+    unsafe {
+        let sample = &mut (*scratch).sample;
+        sample.header = Header {
+            kind: Kind::Sample as u8,
+            flags: task.is_kernel() as u8,
+            cpu: bpf_get_smp_processor_id() as u16,
+            len: len as u32,
+            nanos: now,
+            tgid: task.tgid(),
+            tid: task.tid(),
+        };
+        sample.user = (user / 8) as u16;
+        sample.kernel = (kernel / 8) as u16;
+        emit::sample(ptr::from_ref(&*scratch).cast(), len);
+    }
+    len
 }

@@ -8,43 +8,44 @@ use aya_ebpf::{
 };
 use tracer_common::{
     arch::Wait,
-    event::{Books, Header, Kind, TICK_DEAD, TICK_RUNNING, Tick},
-    limits::{TICK_CPU_NANOS, TICK_NANOS},
+    event::{Header, Kind, THREAD_STATS_DEAD, THREAD_STATS_RUNNING, ThreadCounters, ThreadStats},
+    limits::{THREAD_STATS_CPU_NANOS, THREAD_STATS_NANOS},
     lost::Lost,
     policy::{CpuBooks, RUNS_IDLE, RUNS_KERNEL, RUNS_USER},
 };
 
 use crate::{
-    arch, emit, handover,
+    arch, emit,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
     socket::sent,
     storage::{THREADS, Thread},
+    thread_pool,
 };
 
 /// Per CPU: when the running thread was switched in, and where the time went. User space seeds `switch_in`.
 #[map]
 static CPUS: PerCpuArray<CpuBooks> = PerCpuArray::with_max_entries(1, 0);
 
-/// Longest time between two ticks of a CPU that works, nanoseconds: at each the scheduler brings its figure up to date.
+/// Longest time between two ticks of a busy CPU, nanoseconds: the scheduler updates its figure at each.
 const STALE: u64 = 10_000_000;
 
-/// What `task`, which runs here, has used by `now`, nanoseconds since it was created: the scheduler's figure of when it
-/// was switched in, and its slice since. Interrupts within the slice may not be charged to it, so that it can run ahead of
-/// the scheduler, but only by what that has not counted yet.
+/// What `task`, the current task, has used by `now`, nanoseconds since it was created: the scheduler's figure at its
+/// switch-in, plus its slice since. The scheduler may not charge interrupts within the slice to the task, so this can
+/// run ahead of it, but only by what it has not counted yet.
 #[inline(always)]
 fn used(task: Task, now: u64) -> u64 {
     let counted = task.exec();
     // SAFETY: this CPU's element.
     let seen = CPUS.get_ptr(0).map_or((0, 0, 0), |cpu| unsafe { ((*cpu).task, (*cpu).exec_in, (*cpu).switch_in) });
-    // Otherwise its switch was not reported.
+    // Otherwise the task's switch was not reported.
     let slice = if seen.0 == task.0 as u64 { seen.1 + now.saturating_sub(seen.2) } else { counted };
     slice.min(counted + STALE)
 }
 
-/// When `task`, which runs here, was switched in; `now` if that was not seen.
+/// When `task`, the current task, was switched in; `now` if that was not seen.
 #[inline(always)]
 fn since(task: Task, now: u64) -> u64 {
     // SAFETY: this CPU's element.
@@ -52,10 +53,10 @@ fn since(task: Task, now: u64) -> u64 {
     if seen.0 == task.0 as u64 { seen.1 } else { now }
 }
 
-/// The books of `task`, which runs here, at `now`, its running slice included as far as it was seen: the scheduler's own
-/// figure is added when the slice ends.
+/// The counters of `task`, the current task, at `now`, its running slice included as far as it was seen: the
+/// scheduler's own figure is added when the slice ends.
 #[inline(always)]
-pub(crate) fn books(task: Task, thread: &mut Thread, now: u64) -> Books {
+pub(crate) fn counters(task: Task, thread: &mut Thread, now: u64) -> ThreadCounters {
     let exec = used(task, now);
     if thread.base_at == 0 {
         first_seen(task, thread, since(task, now), exec.saturating_sub(now.saturating_sub(since(task, now))));
@@ -67,7 +68,7 @@ pub(crate) fn books(task: Task, thread: &mut Thread, now: u64) -> Books {
     stored(task, thread, exec, now)
 }
 
-/// Everything counts from here: `at`, when `exec` had been used.
+/// Starts the thread's counters at `at`, when it had used `exec`.
 #[inline(always)]
 fn first_seen(task: Task, thread: &mut Thread, at: u64, exec: u64) {
     thread.base_at = at;
@@ -75,13 +76,13 @@ fn first_seen(task: Task, thread: &mut Thread, at: u64, exec: u64) {
     thread.base_runq = task.run_delay();
 }
 
-/// The books when `exec` was used by `now`. The kernel itself counts how long a task waits for a CPU; what is neither
-/// that nor CPU was blocked.
+/// The counters at `now`, when `exec` was used. The kernel itself counts how long a task waits for a CPU; the rest that
+/// is neither that nor CPU was blocked.
 #[inline(always)]
-fn stored(task: Task, thread: &Thread, exec: u64, now: u64) -> Books {
+fn stored(task: Task, thread: &Thread, exec: u64, now: u64) -> ThreadCounters {
     let cpu = exec.saturating_sub(thread.base_exec);
     let runq = task.run_delay().saturating_sub(thread.base_runq);
-    Books {
+    ThreadCounters {
         cpu,
         runq,
         blocked: now.saturating_sub(thread.base_at).saturating_sub(cpu).saturating_sub(runq),
@@ -94,8 +95,8 @@ fn stored(task: Task, thread: &Thread, exec: u64, now: u64) -> Books {
     }
 }
 
-/// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`Tick`] now
-/// and then.
+/// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`ThreadStats`]
+/// now and then.
 #[btf_tracepoint(function = "sched_switch")]
 pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     let preempt: u8 = ctx.arg(0);
@@ -109,8 +110,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     cpu.switches += 1;
 
     let prev = Task(ctx.arg(1));
-    // Otherwise it runs since before tracing began, or since a switch that was not reported: some kernels do not report
-    // those of some tasks. Then it is charged what was seen, and the rest when it is seen next.
+    // Otherwise the task has run since before tracing began, or since an unreported switch: some kernels do not report
+    // those of some tasks. Charge what was seen; charge the rest when the task is seen next.
     let known = cpu.task == prev.0 as u64;
     cpu.unreported += (!known && cpu.task != 0) as u64;
     match if known { cpu.runs } else { kind(prev) } {
@@ -118,7 +119,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         RUNS_KERNEL => {
             let exec = prev.exec();
             let before = if known { cpu.exec_in } else { exec.saturating_sub(ran) };
-            // By what it had when it was seen last: where a switch was not reported, what passed here is not all its.
+            // Relative to when the thread was seen last: after an unreported switch, not all of the elapsed time is its
+            // own.
             let used = used_since_seen(prev, exec, before);
             cpu.kernel += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
@@ -140,7 +142,7 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     cpu.exec_in = next.exec();
-    // A thread that is never reported to leave is found out when it comes; where all are, that is not looked for.
+    // A thread whose leaving is never reported is found when it comes; skip the search where every switch is reported.
     if cpu.unreported != 0 && cpu.runs == RUNS_USER {
         let missed = enter(next, cpu.exec_in, now);
         cpu.user += missed;
@@ -149,7 +151,7 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// `next` begins a slice. Returns what it used since it was seen last, nanoseconds: slices that were not reported.
+/// `next` begins a slice. Returns what it used in unreported slices since it was last seen, nanoseconds.
 #[inline(always)]
 fn enter(next: Task, exec: u64, now: u64) -> u64 {
     let thread = THREADS.get(next.0, true);
@@ -163,12 +165,12 @@ fn enter(next: Task, exec: u64, now: u64) -> u64 {
         first_seen(next, thread, now, exec);
     }
     let missed = if thread.exec == 0 { 0 } else { exec.saturating_sub(thread.exec) };
-    // Zero means that it was not seen.
+    // Zero means not seen.
     thread.exec = if exec == 0 { 1 } else { exec };
     missed
 }
 
-/// What kernel thread `prev` used since it was seen last, nanoseconds; since it had used `before`, if it never was.
+/// What kernel thread `prev` used since it was last seen, nanoseconds; if never seen, since it had used `before`.
 #[inline(always)]
 fn used_since_seen(prev: Task, exec: u64, before: u64) -> u64 {
     let thread = THREADS.get(prev.0, true);
@@ -179,7 +181,7 @@ fn used_since_seen(prev: Task, exec: u64, before: u64) -> u64 {
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     let thread = unsafe { &mut *thread };
     let used = exec.saturating_sub(if thread.exec == 0 { before } else { thread.exec });
-    // Zero means that it was not seen.
+    // Zero means not seen.
     thread.exec = if exec == 0 { 1 } else { exec };
     used
 }
@@ -196,7 +198,7 @@ fn kind(task: Task) -> u64 {
 }
 
 /// `prev` ends a slice that began at `since`; `exec` is what the scheduler charged it so far, and `before` what it had
-/// then. Returns what it used since it was seen last, nanoseconds: also slices that were not reported.
+/// then. Returns what it used since it was last seen, unreported slices included, nanoseconds.
 #[inline(always)]
 fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, state: u32) -> u64 {
     let thread = THREADS.get(prev.0, true);
@@ -210,7 +212,7 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
         first_seen(prev, thread, since, before);
     }
     let used = exec.saturating_sub(if thread.exec == 0 { before } else { thread.exec });
-    // Zero means that it was not seen to leave.
+    // Zero means never seen to leave.
     thread.exec = if exec == 0 { 1 } else { exec };
     thread.switches += 1;
     if thread.waiting != 0 {
@@ -220,7 +222,7 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
     if preempt & 1 == 0 && state != 0 {
         let regs = Regs::of(prev);
         let wait = arch::wait(regs.nr());
-        if wait != Wait::Other && !handover::is_lock(prev, thread, regs) {
+        if wait != Wait::Other && !thread_pool::is_lock(prev, thread, regs) {
             thread.idle_cpu = exec.saturating_sub(thread.base_exec);
             thread.slept_at = now;
             thread.idles += 1;
@@ -233,45 +235,46 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
     }
     let dead = state & TASK_DEAD != 0;
     if dead || due(thread, exec.saturating_sub(thread.base_exec), now) {
-        tick(prev, thread, stored(prev, thread, exec, now), now, if dead { TICK_DEAD } else { 0 });
+        tick(prev, thread, stored(prev, thread, exec, now), now, if dead { THREAD_STATS_DEAD } else { 0 });
     }
     used
 }
 
-/// Whether the thread has something to report and has not for long enough.
+/// Whether the thread has something to report and last reported long enough ago.
 #[inline(always)]
 fn due(thread: &Thread, cpu: u64, now: u64) -> bool {
     let unreported = cpu.saturating_sub(thread.reported_cpu);
-    unreported > TICK_CPU_NANOS || (unreported > 0 && now.saturating_sub(thread.reported_at) > TICK_NANOS)
+    unreported > THREAD_STATS_CPU_NANOS
+        || (unreported > 0 && now.saturating_sub(thread.reported_at) > THREAD_STATS_NANOS)
 }
 
 /// Reports a thread that never leaves the CPU; called by the sampler.
 #[inline(always)]
-pub(crate) fn running(task: Task, thread: &mut Thread, now: u64) -> Books {
-    let books = books(task, thread, now);
-    if due(thread, books.cpu, now) {
-        tick(task, thread, books, now, TICK_RUNNING);
+pub(crate) fn running(task: Task, thread: &mut Thread, now: u64) -> ThreadCounters {
+    let counters = counters(task, thread, now);
+    if due(thread, counters.cpu, now) {
+        tick(task, thread, counters, now, THREAD_STATS_RUNNING);
     }
-    books
+    counters
 }
 
 #[inline(always)]
-fn tick(task: Task, thread: &mut Thread, books: Books, now: u64, flags: u8) {
-    thread.reported_cpu = books.cpu;
+fn tick(task: Task, thread: &mut Thread, counters: ThreadCounters, now: u64, flags: u8) {
+    thread.reported_cpu = counters.cpu;
     thread.reported_at = now;
-    let record = Tick {
+    let record = ThreadStats {
         header: Header {
-            kind: Kind::Tick as u8,
+            kind: Kind::ThreadStats as u8,
             flags,
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
-            len: size_of::<Tick>() as u32,
+            len: size_of::<ThreadStats>() as u32,
             nanos: now,
             tgid: task.tgid(),
             tid: task.tid(),
         },
         comm: task.comm(),
-        books,
+        counters,
     };
     emit::event(&record, Lost::RingThread);
 }

@@ -1,4 +1,4 @@
-//! Memory to build in what the BPF stack (512 bytes) has no room for.
+//! Memory for records too large for the BPF stack (512 bytes).
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use tracer_common::{
@@ -6,12 +6,12 @@ use tracer_common::{
     limits::FRAMES_MAX,
 };
 
-/// Progress of a walk over I/O vectors, where the record will stand. In map memory and not in registers, so that the
-/// verifier forgets its ranges between steps and finds every step alike: with them, sixteen steps exceed a million
-/// instructions on 6.18.
+/// Progress of a walk over I/O vectors, in the place of the record to come. In map memory and not in registers, so that
+/// the verifier forgets its ranges between steps and every step looks the same: with ranges, sixteen steps exceed a
+/// million instructions on 6.18.
 #[repr(C)]
 pub(crate) struct Walk {
-    /// The element looked at: address and length.
+    /// The current element: address and length.
     pub(crate) vector: [u64; 2],
     /// Bytes copied so far.
     pub(crate) head: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Walk {
     /// The last element used, and how much of it.
     pub(crate) last: u64,
     pub(crate) used: u64,
-    /// Bytes of the tail that are still to be copied.
+    /// Bytes of the tail still to copy.
     pub(crate) due: u64,
 }
 
@@ -29,10 +29,12 @@ pub(crate) struct Walk {
 pub(crate) struct SampleScratch {
     pub(crate) sample: Sample,
     pub(crate) frames: [u64; 2 * FRAMES_MAX + 2],
+    /// The walk over the user stack.
+    pub(crate) walk: crate::unwind::Walk,
 }
 
 const _: () = assert!(size_of::<Walk>() <= size_of::<Op>());
 
-/// Of the sampler, which interrupts everything and is interrupted by nothing that samples.
+/// The sampler's: it interrupts everything, and no other sample interrupts it.
 #[map]
 pub(crate) static SAMPLE_SCRATCH: PerCpuArray<SampleScratch> = PerCpuArray::with_max_entries(1, 0);

@@ -1,7 +1,7 @@
-//! State that lives with what it describes: per-thread and per-socket records the kernel frees for us.
+//! State that lives with what it describes: per-thread and per-socket records that the kernel frees.
 //!
-//! aya-ebpf 0.2 has no type for task storage and its socket storage does not fit tracepoints; the BTF definition is
-//! all a map needs, and the loader is told to allow kinds it does not know.
+//! aya-ebpf 0.2 has no type for task storage and its socket storage does not fit tracepoints; a map needs only the BTF
+//! definition, and the loader allows map types it does not know.
 
 use core::{ffi::c_void, ptr};
 
@@ -36,12 +36,12 @@ macro_rules! local_storage {
                 }
             }
 
-            /// The record of `object`, made if `create` and there is none; null when there is none or it was refused.
+            /// The record of `object`, created if `create` and missing; null if there is none or the kernel refused it.
             #[inline(always)]
             pub(crate) fn get(&'static self, object: $object, create: bool) -> *mut T {
                 let found = self.ask(object, create);
-                // Who loses a race to make it is refused, and finds the winner's: a peer's send reports that data has
-                // arrived on a UNIX socket while this end begins to receive.
+                // The loser of a creation race gets null; asking again finds the winner's record: a peer's send reports
+                // arrived data on a UNIX socket while this end begins to receive.
                 if create && found.is_null() { self.ask(object, create) } else { found }
             }
 
@@ -71,14 +71,14 @@ local_storage!(
     SkStorage, 24, bpf_sk_storage_get, *mut c_void
 );
 
-/// What is kept per thread. Times in nanoseconds.
+/// The record of a thread. Times in nanoseconds.
 #[repr(C)]
 pub(crate) struct Thread {
-    /// When it was seen first, and what it had used and waited for a CPU by then; 0 = not seen yet.
+    /// When the thread was first seen, and its CPU and run-queue time by then; 0 = not seen yet.
     pub(crate) base_at: u64,
     pub(crate) base_exec: u64,
     pub(crate) base_runq: u64,
-    /// What the scheduler had charged it when it left a CPU last; 0 = never seen to.
+    /// What the scheduler had charged the thread when it last left a CPU; 0 = never seen to.
     pub(crate) exec: u64,
     /// CPU since `base_at` when the last wait for work began; when that wait ended.
     pub(crate) idle_cpu: u64,
@@ -88,86 +88,87 @@ pub(crate) struct Thread {
     pub(crate) reported_at: u64,
     /// The array of the last `sendmmsg`/`recvmmsg`.
     pub(crate) mmsg: u64,
-    /// Bytes without payload it sent and has not reported: by which socket (0 = none), from where to where, and when.
+    /// Bytes without payload the thread sent and has not reported: by which socket (0 = none), from where to where, and
+    /// when.
     pub(crate) sent_cookie: u64,
     pub(crate) sent_pos: u64,
     pub(crate) sent_end: u64,
     pub(crate) sent_at: u64,
-    /// When it fell asleep last, waiting for work.
+    /// When the thread last fell asleep waiting for work.
     pub(crate) slept_at: u64,
-    /// When a thread that held a request woke it last, by a futex.
+    /// When a thread that held a request last woke this one by a futex.
     pub(crate) given_at: u64,
-    /// The task of its runtime that did its last operation, as a record says it.
+    /// The runtime task that did the thread's last operation, as in a record.
     pub(crate) entity: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
     pub(crate) reads: u32,
-    /// It left the CPU to wait for work, and has not been seen since.
+    /// The thread left the CPU to wait for work, and has not been seen since.
     pub(crate) waiting: u32,
     /// Cached policy of its process and the generation it was looked up in.
     pub(crate) policy: u32,
     pub(crate) generation: u32,
-    /// Next message of the array in `mmsg`, and the length moved by the one before.
+    /// Next message of the array in `mmsg`, and the length of the one before.
     pub(crate) mmsg_next: u32,
     pub(crate) mmsg_bytes: u32,
-    /// Socket operations reported, or meant to be.
+    /// Socket operations reported, or that should have been.
     pub(crate) ops: u32,
     /// The first of two programs on a hook has seen the operation under way: bit 0 for receives, bit 1 for sends.
     pub(crate) handled: u32,
-    /// 1: it read from a socket that was accepted, and has sent nothing on one since: it holds a request.
+    /// 1: the thread read from an accepted socket, and has not sent on one since: it holds a request.
     pub(crate) holds: u32,
-    /// 1: it sent on a socket it connected while it held nothing, and read no reply yet.
+    /// 1: the thread sent on a socket it connected while it held nothing, and has read no reply yet.
     pub(crate) asked: u32,
-    /// 1: it has read one since.
+    /// 1: it has read the reply since.
     pub(crate) replied: u32,
-    /// Which thread gave it work at `given_at`, and 1 until a wake-up by it was reported since.
+    /// Which thread gave it work at `given_at`, and 1 until a wake-up by this thread was reported since.
     pub(crate) given_by: u32,
     pub(crate) given_new: u32,
-    /// 1: it has made a call while it held nothing, at any time: it may be working for others.
+    /// 1: the thread once made a call while it held nothing: it may be working for others.
     pub(crate) works: u32,
-    /// Wake-ups by it reported since its last operation, or since it left the CPU last, by the number of times it had.
+    /// Wake-ups it reported since its last operation or since it last left the CPU, and its switch count at that time.
     pub(crate) wakes: u32,
     pub(crate) wakes_at: u32,
     /// Flags of the operation under way that are known before its payload is copied.
     pub(crate) early: u32,
-    /// What kind of runtime its process has, as of `generation`; 0 = none.
+    /// The kind of runtime of its process, as of `generation`; 0 = none.
     pub(crate) runtime: u32,
-    /// 1: an event loop of Node.js that received something since it turned last.
+    /// 1: an event loop of Node.js that received something since it last turned.
     pub(crate) received: u32,
-    /// Relations between its process's tasks reported when `entity` was read.
-    pub(crate) kins: u32,
-    /// The operation of which frames are looked for.
+    /// Task edges of its process reported when `entity` was read.
+    pub(crate) edge_seq: u32,
+    /// The operation whose frames are being searched.
     pub(crate) walk: FrameWalk,
 }
 
-/// An operation whose record is written but not complete, and progress of the walk over its frames. Each field is read from
-/// memory where it is used, so that the verifier finds every step alike.
+/// An operation whose record is written but not complete, and the progress of the walk over its frames. The walk reads
+/// each field from memory at each use, so that every step looks the same to the verifier.
 #[repr(C)]
 pub(crate) struct FrameWalk {
-    /// Its record's slot, and the bytes of it that are for what frames begin with.
+    /// The slot of the record, and how many of its bytes are for frame starts.
     pub(crate) slot: Parked,
     pub(crate) room: u64,
     pub(crate) first: [u64; 3],
-    /// Where its bytes are: an array of I/O vectors and its length; or a buffer, and 0.
+    /// Where the operation's bytes are: an array of I/O vectors and its length; or a buffer, and 0.
     pub(crate) source: [u64; 2],
-    /// The element looked at: address and length, and with which byte of the operation it begins.
+    /// The current element: address and length, and the byte of the operation it begins with.
     pub(crate) vector: [u64; 2],
     pub(crate) element: u64,
-    /// Byte of the operation that comes next.
+    /// The operation's next byte.
     pub(crate) cur: u64,
-    /// Bytes still to be copied of what is being copied.
+    /// Bytes still to copy of the current fragment.
     pub(crate) left: u64,
-    /// Where the next bytes go, and where the piece they are of begins, from the first piece on.
+    /// Where the next bytes go, and where their fragment begins, from the first fragment on.
     pub(crate) out: u64,
     pub(crate) piece: u64,
-    /// Byte of the operation with which the piece begins.
+    /// Byte of the operation with which the fragment begins.
     pub(crate) place: u64,
     /// Where the next frame begins, once this one's header was read.
     pub(crate) next: u64,
 }
 
-/// What is kept per socket. Positions count bytes since the socket was first seen.
+/// The record of a socket. Positions count bytes since the socket was first seen.
 #[repr(C)]
 pub(crate) struct Sock {
     pub(crate) cookie: u64,
@@ -175,16 +176,16 @@ pub(crate) struct Sock {
     pub(crate) tx: u64,
     pub(crate) last_rx: u64,
     pub(crate) last_tx: u64,
-    /// When the first unread byte arrived; 0 when everything was read.
+    /// When the first unread byte arrived; 0 if everything was read.
     pub(crate) arrived: u64,
     pub(crate) established: u64,
-    /// When it was accepted, where a hook shows that; else 0.
+    /// When it was accepted, if a hook shows that; else 0.
     pub(crate) accepted: u64,
     /// Operations that end before these positions need not be reported.
     pub(crate) rx_skip: u64,
     pub(crate) tx_skip: u64,
     pub(crate) ops: u32,
-    /// Operations in the current direction since it turned.
+    /// Operations in the current direction since it reversed.
     pub(crate) run: u32,
     /// `copied_seq` after the last receive.
     pub(crate) rx_next: u32,
@@ -192,27 +193,27 @@ pub(crate) struct Sock {
     pub(crate) flags: u32,
     pub(crate) head_rx: u16,
     pub(crate) head_tx: u16,
-    /// [`Sock::run`] of the other direction when it turned.
+    /// [`Sock::run`] of the other direction when it reversed.
     pub(crate) run_before: u32,
     /// `write_seq` after the last send, and the thread that sent.
     pub(crate) tx_next: u32,
     pub(crate) tx_tid: u32,
-    /// Bytes put into what was sent (`header`) since the last send that was seen, and where the last of them were put
-    /// in: sequence number of that request's first byte.
+    /// Bytes inserted (`header`) into sends since the last observed send, and where the last of them were inserted:
+    /// sequence number of that request's first byte.
     pub(crate) grown: u32,
     pub(crate) grown_at: u32,
-    /// Where frames begin, of what is received and of what is sent.
+    /// Where frames begin, for receives and for sends.
     pub(crate) frames: [Frames; 2],
 }
 
 /// Where frames begin in one direction of a socket.
 #[repr(C)]
 pub(crate) struct Frames {
-    /// Position of the next one, while `known`; if `have`, of its first byte that has not moved yet.
+    /// Position of the next frame, while `known`; if `have`, of its first byte that has not moved yet.
     pub(crate) next: u64,
-    /// The first bytes of its header, when those have moved.
+    /// The bytes of its header that have moved already.
     pub(crate) carry: u64,
-    /// How many.
+    /// How many of them.
     pub(crate) have: u8,
     pub(crate) known: u8,
     /// Short operations of whole frames in a row.
@@ -222,7 +223,7 @@ pub(crate) struct Frames {
 
 /// [`Sock::flags`]: its opening was reported.
 pub(crate) const SOCK_OPENED: u32 = 1 << 0;
-/// [`Sock::flags`]: nothing of it is reported any more.
+/// [`Sock::flags`]: report nothing more about it.
 pub(crate) const SOCK_IGNORED: u32 = 1 << 1;
 /// [`Sock::flags`]: this end connected.
 pub(crate) const SOCK_ACTIVE: u32 = 1 << 2;
@@ -237,55 +238,55 @@ pub(crate) const SOCK_EOF: u32 = 1 << 6;
 
 /// [`Sock::flags`]: its first bytes are those of a protocol with many messages in one operation.
 pub(crate) const SOCK_FRAMES: u32 = 1 << 7;
-/// [`Sock::flags`]: only operations that turn the direction are reported.
+/// [`Sock::flags`]: report only operations that reverse the direction.
 pub(crate) const SOCK_TURNS: u32 = 1 << 8;
-/// [`Sock::flags`]: a UDP socket without a peer of its own that sends to where names are resolved.
+/// [`Sock::flags`]: a UDP socket without a peer of its own that sends to a name server port.
 pub(crate) const SOCK_NAMES: u32 = 1 << 9;
 /// [`Sock::flags`]: its first bytes arrived before it was accepted.
 pub(crate) const SOCK_QUEUED: u32 = 1 << 10;
 
-/// What is kept per connection that may carry contexts in band. The programs at its segments run under the socket's lock;
-/// those at system calls do not, and race with them on single words only.
+/// The record of a connection that may carry in-band contexts. The programs at its segments run under the socket's
+/// lock; those at system calls do not, and race with them on single words only.
 #[repr(C)]
 pub(crate) struct Carrier {
     pub(crate) cookie: u64,
     /// Sending: the context of the request that begins.
     pub(crate) trace: [u64; 2],
     pub(crate) span: u64,
-    /// Sending: the transaction for which the connection was opened, until its first request.
+    /// Sending: the transaction that opened the connection, until its first request.
     pub(crate) opener: [u64; 2],
-    /// Receiving: the context that came last.
+    /// Receiving: the latest context.
     pub(crate) came: [u64; 2],
     pub(crate) came_span: u64,
-    /// Sending: sequence number of that request's first byte. Receiving: of the one the context that came is of.
+    /// Sending: sequence number of that request's first byte. Receiving: that of the request with the latest context.
     pub(crate) start: u32,
-    /// How far the other direction had come when the last request began: one that begins later is another.
+    /// How far the other direction had come when the last request began: a request that begins later is another one.
     pub(crate) other: u32,
-    /// A request began: `other` says something.
+    /// A request began: `other` is valid.
     pub(crate) begun: u32,
     /// A context waits for its request's first segment.
     pub(crate) pending: u32,
-    /// The size of segments under way leaves room for it.
+    /// The current segment size leaves room for it.
     pub(crate) armed: u32,
-    /// The segment under way has room for it.
+    /// The current segment has room for it.
     pub(crate) reserved: u32,
     /// `CARRIER_…`.
     pub(crate) role: u32,
-    /// Trace flags of the context to send, and of the one that came.
+    /// Trace flags of the context to send, and of the received one.
     pub(crate) flags: u32,
     pub(crate) came_flags: u32,
-    /// [`Carrier::opener`] says something, and these are its flags.
+    /// [`Carrier::opener`] is valid, and its flags.
     pub(crate) opened: u32,
     pub(crate) opener_flags: u32,
-    /// Sending: the transaction is that of a request.
+    /// Sending: the transaction is that of a held request.
     pub(crate) held: u32,
-    /// A context came.
+    /// A context was received.
     pub(crate) has_come: u32,
-    /// How far the head of a request was looked through (`header::came`).
+    /// How far the scan of a request's head came (`header::came`).
     pub(crate) looked: u32,
 }
 
-/// [`Carrier::role`]: this end connected: it sends contexts. 0 = nothing is carried.
+/// [`Carrier::role`]: this end connected: it sends contexts. 0 = carries none.
 pub(crate) const CARRIER_SENDS: u32 = 1;
 /// [`Carrier::role`]: this end accepted: it receives them.
 pub(crate) const CARRIER_RECEIVES: u32 = 2;
@@ -293,17 +294,18 @@ pub(crate) const CARRIER_RECEIVES: u32 = 2;
 #[btf_map]
 pub(crate) static CARRIERS: SkStorage<Carrier> = SkStorage::new();
 
-/// What is kept per connection to a destination whose requests get headers. The programs touch it under the socket's lock.
+/// The record of a connection to a destination whose requests get headers. The programs touch it under the socket's
+/// lock.
 #[repr(C)]
 pub(crate) struct Heads {
     pub(crate) cookie: u64,
-    /// The transaction for which the connection was opened, until its first request.
+    /// The transaction that opened the connection, until its first request.
     pub(crate) opener: [u64; 2],
-    /// Bytes of the request under way that are yet to be sent.
+    /// Bytes of the current request still to be sent.
     pub(crate) rest: u64,
     /// `Content-Length` as far as it was read.
     pub(crate) length: u64,
-    /// Where in the head, of what it is read for, and what was found: `header::scan`.
+    /// Position in the head, scan mode, and findings: `header::scan`.
     pub(crate) at: u32,
     pub(crate) mode: u32,
     pub(crate) found: u32,
@@ -314,10 +316,10 @@ pub(crate) struct Heads {
     pub(crate) next: u32,
     /// `HEADS_…`.
     pub(crate) state: u32,
-    /// [`Heads::opener`] says something, and its flags.
+    /// [`Heads::opener`] is valid, and its flags.
     pub(crate) opened: u32,
     pub(crate) opener_flags: u32,
-    /// Bytes of the body in what was sent last.
+    /// Bytes of the body in the last send.
     pub(crate) body: u32,
 }
 
@@ -325,9 +327,9 @@ pub(crate) struct Heads {
 pub(crate) const HEADS_FRESH: u32 = 0;
 /// [`Heads::state`]: `rest` and `next` say where the next request begins.
 pub(crate) const HEADS_FOLLOWED: u32 = 1;
-/// [`Heads::state`]: nothing more is put in, and the socket is to be let go of.
+/// [`Heads::state`]: insert nothing more; release the socket.
 pub(crate) const HEADS_OVER: u32 = 2;
-/// [`Heads::state`]: it was let go of.
+/// [`Heads::state`]: the socket was released.
 pub(crate) const HEADS_GONE: u32 = 3;
 
 #[btf_map]

@@ -1,4 +1,4 @@
-//! Configuration in two stages: `File` is what was written, [`Config`] what it means, checked.
+//! Configuration in two stages: `File` mirrors the TOML file, [`Config`] holds the checked settings.
 
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
@@ -11,8 +11,9 @@ use toml::Spanned;
 
 use crate::classes::ClassConfig;
 use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
-use crate::guard::fill;
+use crate::files;
 use crate::guard::shed::Ceilings;
+use crate::guard::tables;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
@@ -22,21 +23,21 @@ mod hosts;
 pub use hosts::Relay;
 use hosts::RelayFile;
 
-/// A wrong configuration: where, and what was expected.
+/// A configuration error: its position, and what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// The file contains an error.
     #[error("{path}:{line}:{column}: {what}")]
     Wrong {
-        /// Its path.
+        /// Path of the file.
         path: String,
         /// Line, from 1.
         line: usize,
@@ -47,7 +48,7 @@ pub enum ConfigError {
     },
 }
 
-/// What was written.
+/// The TOML file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -81,6 +82,7 @@ struct Agent {
 #[serde(deny_unknown_fields, default)]
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
+    unwind_tables: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -98,6 +100,7 @@ struct TransactionsFile {
     keep: Option<Spanned<i64>>,
     request_id: bool,
     baggage: Vec<Spanned<String>>,
+    max_size: Option<Spanned<String>>,
     save: Option<Spanned<String>>,
     save_max_size: Option<Spanned<String>>,
     save_max_age: Option<Spanned<String>>,
@@ -122,6 +125,7 @@ struct ClassesFile {
 struct LimitsFile {
     max_memory: Option<Spanned<String>>,
     max_cpu: Option<Spanned<String>>,
+    max_recording: Option<Spanned<String>>,
     restore_after: Option<Spanned<String>>,
 }
 
@@ -170,78 +174,88 @@ struct ServiceFile {
     cgroup: Option<String>,
 }
 
-/// What it means.
+/// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address of console, metrics and API.
+    /// Address of the console, metrics and the API.
     pub listen: SocketAddr,
     /// File of the token that changes need; without it nothing can be changed.
     pub token_file: Option<PathBuf>,
-    /// Only these services, when not empty.
+    /// Trace only these services, if not empty.
     pub only_services: Vec<String>,
-    /// Only these processes, when not empty.
+    /// Trace only these processes, if not empty.
     pub only_pids: Vec<u32>,
-    /// Only these ports, when not empty.
+    /// Trace only connections with these ports, if not empty.
     pub only_ports: Vec<u16>,
-    /// Only sockets of the agent's own network namespace.
+    /// Trace only sockets of the agent's own network namespace.
     pub own_netns: bool,
-    /// Other hosts' agents.
+    /// Exchange of contexts with the agents of other hosts.
     pub relay: Relay,
-    /// Connections with one of these ports are timed by turns when what they speak is not known.
+    /// Round trips are timed on connections with one of these ports whose protocol is unknown.
     pub timed_ports: Vec<u16>,
-    /// UDP sockets with one of these ports resolve names; two at most.
+    /// UDP ports of name servers; two at most.
     pub dns_ports: Vec<u16>,
-    /// Hooks that otherwise wait until they are needed are attached at once.
+    /// Attach at once the hooks that otherwise wait until they are needed.
     pub all_hooks: bool,
     /// Stack samples per second and CPU.
     pub hertz: u32,
-    /// Finished units.
+    /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
+    /// agent may take.
+    pub unwind_tables: Option<u64>,
+    /// Finished spans.
     pub transactions: Transactions,
-    /// Costly sources of what runtimes do.
+    /// Costly opt-in probes of runtimes.
     pub runtimes: Extras,
-    /// Classes.
+    /// Request classes.
     pub classes: ClassConfig,
     /// Rules that name services.
     pub services: NamingRules,
-    /// Most the agent itself may take.
+    /// Limits of the agent itself.
     pub ceilings: Ceilings,
+    /// Most bytes of a recording.
+    pub max_recording: u64,
     /// Nice value of its pipeline; its other threads are at 10 at least.
     pub nice: i32,
-    /// How soon the kernel ends it when memory is short; `None` = [`OOM_SCORE_ADJ`], or what it was started with where
-    /// that is more.
+    /// How soon the kernel kills the agent when memory is short; `None` = [`OOM_SCORE_ADJ`], or the value it was
+    /// started with if that is higher.
     pub oom_score_adj: Option<i32>,
-    /// How long its pipeline may stand still before everything is detached; zero = for ever.
+    /// How long the pipeline may stall before the watchdog detaches everything; zero = for ever.
     pub stall: Duration,
 }
 
-/// `oom_score_adj` of the agent by default: before the programs it traces.
+/// Default `oom_score_adj` of the agent: the kernel kills it before the programs it traces.
 pub const OOM_SCORE_ADJ: i32 = 500;
-/// Most ports whose connections are timed by turns whatever they speak: each connection is looked up in the list.
+/// Maximum number of `timed_ports`: every connection is looked up in the list.
 const TIMED_PORTS: usize = 16;
-/// Most ports of UDP sockets that resolve names: the kernel side compares with each.
+/// Maximum number of `dns_ports`: the kernel side compares with each.
 const DNS_PORTS: usize = 2;
+
+/// Longest configuration file, bytes.
+const FILE: u64 = 1 << 20;
 
 /// Most members of baggage that can be kept.
 const BAGGAGE: usize = 8;
 
-/// How finished units are treated.
+/// Treatment of finished spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transactions {
-    /// How long a finished unit waits for later evidence.
+    /// How long a finished span waits for later evidence.
     pub grace: Duration,
-    /// How long a call of a thread without a request waits for who takes its result.
+    /// How long a call of a thread without a request waits for the thread that takes its result.
     pub handover: Duration,
     /// Transactions kept in memory.
     pub keep: usize,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
-    /// Members of W3C baggage that are kept.
+    /// Members of W3C baggage to keep.
     pub baggage: Arc<[Arc<str>]>,
+    /// Most bytes of the file of all of them and the one before it.
+    pub max_size: u64,
     /// Directory noteworthy ones are saved in; `None` = nowhere.
     pub save: Option<PathBuf>,
-    /// Most that may lie there, bytes.
+    /// Maximum size of that directory, bytes.
     pub save_max_size: u64,
-    /// How long it may lie there.
+    /// Maximum age of its files.
     pub save_max_age: Duration,
 }
 
@@ -253,6 +267,7 @@ impl Default for Transactions {
             keep: 2000,
             request_id: false,
             baggage: Arc::from([]),
+            max_size: 1 << 30,
             save: None,
             save_max_size: 256 << 20,
             save_max_age: Duration::from_secs(24 * 3600),
@@ -274,11 +289,13 @@ impl Default for Config {
             dns_ports: vec![53],
             all_hooks: false,
             hertz: 99,
+            unwind_tables: None,
             transactions: Transactions::default(),
             runtimes: Extras::default(),
             classes: ClassConfig::default(),
             services: Vec::new(),
-            ceilings: Ceilings { memory: fill::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
+            ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
+            max_recording: 8 << 30,
             nice: 0,
             oom_score_adj: None,
             stall: Duration::from_secs(10),
@@ -286,7 +303,7 @@ impl Default for Config {
     }
 }
 
-/// Turns byte ranges into lines and columns.
+/// Converts byte ranges to lines and columns.
 struct Source<'a> {
     path: &'a str,
     text: &'a str,
@@ -318,7 +335,7 @@ impl Source<'_> {
         Ok(ports.clone())
     }
 
-    /// A path from the root; empty = none.
+    /// Checks that a path is absolute; empty = none.
     fn absolute(&self, path: Option<Spanned<String>>) -> Result<Option<PathBuf>, ConfigError> {
         match path.filter(|path| !path.get_ref().is_empty()) {
             Some(path) if !path.get_ref().starts_with('/') => {
@@ -330,7 +347,7 @@ impl Source<'_> {
 
     fn time(&self, value: &Spanned<String>, range: RangeInclusive<Duration>) -> Result<Duration, ConfigError> {
         let (least, most) = (range.start().as_secs(), range.end().as_secs());
-        crate::span::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
+        crate::quantity::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
             self.wrong(&value.span(), format!("expected a time from {least}s to {most}s, such as \"10s\""))
         })
     }
@@ -340,8 +357,7 @@ impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
+        let text = files::read(path, FILE).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
         Self::parse(&name, &text)
     }
 
@@ -372,13 +388,17 @@ impl Config {
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }
+        if let Some(size) = &file.sampling.unwind_tables {
+            let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
+            config.unwind_tables = Some(bytes);
+        }
         let transactions = &mut config.transactions;
         for (given, time) in [
             (&file.transactions.grace, &mut transactions.grace),
             (&file.transactions.handover, &mut transactions.handover),
         ] {
             let Some(given) = given else { continue };
-            *time = crate::span::duration(given.get_ref())
+            *time = crate::quantity::duration(given.get_ref())
                 .ok()
                 .filter(|time| *time <= Duration::from_secs(60))
                 .ok_or_else(|| source.wrong(&given.span(), "expected a time of at most 60s, such as \"250ms\""))?;
@@ -393,9 +413,15 @@ impl Config {
         let members = file.transactions.baggage.iter().map(|name| Arc::from(name.get_ref().as_str()));
         config.transactions.baggage = members.collect();
         config.transactions.save = source.absolute(file.transactions.save)?;
-        if let Some(size) = &file.transactions.save_max_size {
-            config.transactions.save_max_size =
-                crate::span::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
+        for (given, size) in [
+            (&file.transactions.max_size, &mut config.transactions.max_size),
+            (&file.transactions.save_max_size, &mut config.transactions.save_max_size),
+            (&file.limits.max_recording, &mut config.max_recording),
+        ] {
+            let Some(given) = given else { continue };
+            *size = crate::quantity::size(given.get_ref())
+                .and_then(|size| if size > 0 { Ok(size) } else { Err("expected at least 1M".into()) })
+                .map_err(|what| source.wrong(&given.span(), what))?;
         }
         if let Some(age) = &file.transactions.save_max_age {
             let year = Duration::from_secs(366 * 24 * 3600);
@@ -412,10 +438,11 @@ impl Config {
         let hour = Duration::from_secs(3600);
         if let Some(memory) = &file.limits.max_memory {
             config.ceilings.memory =
-                crate::span::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
+                crate::quantity::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
         }
         if let Some(cpu) = &file.limits.max_cpu {
-            config.ceilings.cpu = crate::span::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
+            config.ceilings.cpu =
+                crate::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
         }
         if let Some(calm) = &file.limits.restore_after {
             config.ceilings.calm = source.time(calm, Duration::from_secs(1)..=hour)?.as_nanos() as u64;
@@ -427,7 +454,7 @@ impl Config {
             config.oom_score_adj = Some(source.number(score, -1000..1001)?);
         }
         if let Some(stall) = &file.watchdog.stall {
-            let off = crate::span::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
+            let off = crate::quantity::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
             config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=hour)? };
         }
         for rule in &file.class {
@@ -522,6 +549,7 @@ mod tests {
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
         assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));
+        assert_eq!(config.max_recording, default.max_recording);
         assert_eq!((config.nice, config.oom_score_adj), (default.nice, Some(OOM_SCORE_ADJ)));
     }
 
@@ -544,6 +572,7 @@ mod tests {
             ("[relay]\naddresses = { db1 = [] }\n", "t.toml:2:15: expected an address or a network"),
             ("[relay]\nport = 0\n", "t.toml:2:8: 0 is out of range"),
             ("[transactions]\nhandover = \"61s\"\n", "t.toml:2:12: expected a time"),
+            ("[transactions]\nmax_size = \"0M\"\n", "t.toml:2:12: expected at least 1M"),
             ("[transactions]\ngrace = \"1y\"\n", "t.toml:2:9: expected a time"),
             ("[limits]\nmax_memory = \"1k\"\n", "t.toml:2:14: '1k' is no amount of memory: expected"),
             ("[limits]\nmax_memory = \"10M\"\n", "t.toml:2:14: '10M' is too little"),

@@ -4,8 +4,10 @@
 //! and none below it; the modules of one line never meet (`cargo xtask tidy` enforces both).
 
 // Layer 0: words every layer shares.
+pub mod files;
 pub mod model;
-pub mod span;
+pub mod quantity;
+pub mod text;
 // Layer 1: who runs on this host; what the agent itself may take.
 pub mod guard;
 pub mod host;
@@ -15,12 +17,13 @@ pub mod runtimes;
 pub mod decode;
 // Layer 4: loading, attaching, rings up, policy down.
 pub mod kernel;
-// Layer 5: bytes of connections to messages; what agents of several hosts tell each other.
+// Layer 5: bytes of connections to messages; what agents of several hosts tell each other; unwind tables.
 pub mod protocols;
 pub mod relay;
-// Layer 6: messages to units of work, their causes and their cost.
+pub mod unwind;
+// Layer 6: messages to spans, their causes and their cost.
 pub mod transactions;
-// Layer 7: units of work to request classes.
+// Layer 7: spans to request classes.
 pub mod classes;
 // Layer 8: places results go; siblings.
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Words that several layers share. Plain data: no behaviour beyond naming and formatting.
+//! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
 pub type Nanos = u64;
 
-/// Which way bytes moved, seen from the process that owns the socket.
+/// Direction of bytes, seen from the process that owns the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Received.
@@ -16,7 +16,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other way.
+    /// The opposite direction.
     #[must_use]
     pub fn flip(self) -> Self {
         match self {
@@ -26,7 +26,7 @@ impl Direction {
     }
 }
 
-/// Which side of a request a unit of work is: the service that answers, or the call as its caller saw it.
+/// The side of a request that a span describes: the service that answers, or the call as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// Entry port: requests come in.
@@ -45,22 +45,22 @@ impl Side {
     }
 }
 
-/// When the connection of a request was accepted, beside the arrival of the request's first byte.
+/// When the connection of a request was accepted, relative to the arrival of the request's first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accepted {
-    /// Before that byte arrived, or the request did not come in by a connection that was accepted.
+    /// Before that byte arrived, or the request did not arrive on an accepted connection.
     #[default]
     Before,
     /// After it, at this time.
     At(Nanos),
-    /// After it; this kernel does not show when.
+    /// After it; this kernel does not expose the time.
     Unseen,
 }
 
 /// Where a request waited before it was read. Nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queues {
-    /// From the arrival of its first byte until its connection was accepted.
+    /// From the arrival of its first byte until the accept of its connection.
     pub accept: u64,
     /// From then on in the socket, until the first byte was read.
     pub socket: u64,
@@ -77,9 +77,9 @@ impl Queues {
 /// How sure an attribution is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grade {
-    /// The entity read the request itself and runs one at a time.
+    /// The thread or task read the request itself and runs one at a time.
     Certain,
-    /// Later evidence from the other side agreed.
+    /// Later evidence from the other side agrees.
     Confirmed,
     /// Two different requests fit, or the evidence is one-sided.
     Ambiguous,
@@ -120,22 +120,22 @@ impl fmt::Display for TraceId {
     }
 }
 
-/// W3C parent (span) id: names a unit of work. Displays as 16 hexadecimal digits.
+/// W3C parent (span) id. Displays as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UnitId(pub u64);
+pub struct SpanId(pub u64);
 
-impl fmt::Display for UnitId {
+impl fmt::Display for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
 }
 
-/// What a class is, for whoever shows it.
+/// Description of a request class.
 #[derive(Clone, Debug)]
 pub struct ClassInfo {
     /// Owning service.
     pub service: ServiceId,
-    /// Its name.
+    /// The service's name.
     pub service_name: Arc<str>,
     /// Protocol name, lower case.
     pub protocol: &'static str,
@@ -147,7 +147,7 @@ pub struct ClassInfo {
     pub route: Arc<str>,
 }
 
-/// Names behind the ids. Append-only; owned by the pipeline, lent to sinks.
+/// Names behind the ids. Append-only; the pipeline owns them and sinks borrow them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// By [`ServiceId`].
@@ -157,18 +157,18 @@ pub struct Names {
 }
 
 impl Names {
-    /// The service's name; `"unknown"` for an id that was never given out.
+    /// The service's name; `"unknown"` for an id that was never assigned.
     pub fn service(&self, id: ServiceId) -> Arc<str> {
         self.services.get(id.0 as usize).cloned().unwrap_or_else(|| Arc::from("unknown"))
     }
 
-    /// What is known of a class.
+    /// Description of a class.
     pub fn class(&self, id: ClassId) -> Option<&ClassInfo> {
         self.classes.get(id.0 as usize)
     }
 }
 
-/// CPU and waiting charged to something, nanoseconds.
+/// CPU and waiting time, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// On CPU.
@@ -191,7 +191,7 @@ impl Cost {
     }
 }
 
-/// How a unit of work ended.
+/// How a span ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The whole reply was sent.
@@ -200,7 +200,7 @@ pub enum Outcome {
     Aborted,
     /// The connection changed protocol (101, CONNECT): reported, then left alone.
     Upgraded,
-    /// The end could not be seen (bytes lost, idle too long, tracing stopped): times are up to the last byte seen.
+    /// The end was not seen (bytes lost, idle too long, tracing stopped): times extend to the last byte seen.
     Unfinished,
 }
 
@@ -216,65 +216,64 @@ impl Outcome {
     }
 }
 
-/// What a unit has of the transaction it belongs to, beside its parent's name: from its own headers, or from its parent.
+/// Context that propagates through a transaction besides its ids: from the span's own headers, or from its parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
-    /// W3C `tracestate`, as it was; empty when there was none, or it was too long.
+pub struct PropagatedContext {
+    /// W3C `tracestate`, unchanged; empty if there was none or it was too long.
     pub state: Box<str>,
-    /// Members of W3C `baggage` that the configuration asks for: their names, and their values as they were
-    /// (percent-encoded), bounded.
+    /// Members of W3C `baggage` that the configuration asks for, with values as received (percent-encoded), bounded.
     pub baggage: Vec<(Arc<str>, Box<str>)>,
-    /// The service class that a rule gave it or a request above it; empty where none did.
+    /// The service class assigned by a rule for this request or one above it; empty if none was.
     pub service_class: Arc<str>,
 }
 
-/// The other end of a unit on another host, as that host's agent says.
+/// The other end of a span on another host, as that host's agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Far {
-    /// The host, as it calls itself.
+pub struct Remote {
+    /// The host's own name for itself.
     pub host: Arc<str>,
-    /// Server side: the caller's service and the class of its call; empty where they were not told.
+    /// Server side: the caller's service and the class of its call; empty if unknown.
     pub service: Arc<str>,
     /// See `service`.
     pub class: Arc<str>,
-    /// Client side: how it went there.
-    pub end: Option<FarEnd>,
+    /// Client side: how the request went on the other host.
+    pub end: Option<RemoteEnd>,
 }
 
 /// How a request went on the host that served it. Nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FarEnd {
-    /// The unit there.
-    pub unit: UnitId,
+pub struct RemoteEnd {
+    /// The server span on that host.
+    pub span: SpanId,
     /// First byte read to last byte written.
     pub duration: u64,
-    /// Before that, in the socket.
+    /// Before that: waiting in the socket.
     pub queue: u64,
     /// CPU charged to it.
     pub cpu: u64,
-    /// What is left of the call: on the way there and back.
+    /// The rest of the call's duration: network time both ways.
     pub network: u64,
     /// Whether it failed.
     pub error: bool,
 }
 
-/// Most links of one unit.
+/// Limit of links per span.
 pub const LINKS: usize = 32;
 
-/// What the messages carry that one request or reply brings.
+/// Links from the messages carried by one request or reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Linked {
-    /// Their producers, as they call themselves, each once: at most [`LINKS`].
-    pub to: Vec<(TraceId, UnitId)>,
-    /// More of them, as often as they were seen.
+    /// Producers as named in the messages, without duplicates: at most [`LINKS`].
+    pub to: Vec<(TraceId, SpanId)>,
+    /// Links beyond the limit, repeats included.
     pub dropped: u32,
-    /// Messages that are known of and were not looked into: compressed, or not captured.
+    /// Messages not searched for links: compressed, or not captured.
     pub unread: u32,
 }
 
 impl Linked {
-    /// Takes what one message carries.
-    pub fn add(&mut self, producer: (TraceId, UnitId)) {
+    /// Adds a producer.
+    pub fn add(&mut self, producer: (TraceId, SpanId)) {
         if self.to.contains(&producer) {
             return;
         }
@@ -285,31 +284,40 @@ impl Linked {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A finished unit of work: what one request caused on one service. All times are [`Nanos`], 0 = not seen.
+/// Work of a thread for a request after its reply. Nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AfterReply {
+    /// From the end of the reply to the last operation.
+    pub time: u64,
+    /// CPU.
+    pub cpu: u64,
+}
+
+/// A finished span: what one request caused on one service. All times are [`Nanos`]; 0: not seen.
 #[derive(Clone, Debug)]
-pub struct Unit {
-    /// Its id (W3C parent id).
-    pub id: UnitId,
-    /// The transaction it belongs to.
+pub struct Span {
+    /// Span id (W3C parent id).
+    pub id: SpanId,
+    /// Trace id.
     pub trace: TraceId,
-    /// The unit that caused it, when known.
-    pub parent: Option<UnitId>,
-    /// Whoever produced the messages that are consumed or moved here, where they say so.
+    /// The span that caused it, if known.
+    pub parent: Option<SpanId>,
+    /// Producers of the messages consumed or moved here, if the messages name them.
     pub linked: Option<Box<Linked>>,
-    /// What named `parent`: a header (`traceparent`, `b3`), `connection`: the call at its other
-    /// end, or `relay`: the same as another host's agent says. Empty where its grade
-    /// and evidence say it.
+    /// The carrier that named `parent`: a header (`traceparent`, `b3`), `connection` (the call at its other end),
+    /// `relay` (the same, reported by another host's agent) or `tcp_option` (an in-band context). Empty if `grade` and
+    /// `evidence` tell.
     pub carrier: &'static str,
-    /// Whether whoever sent it samples the transaction, where it says so.
+    /// Whether the sender samples the transaction, if it says so.
     pub sampled: Option<bool>,
-    /// What else it carried.
-    pub carried: Option<Arc<Carried>>,
+    /// The rest of its propagated context.
+    pub carried: Option<Arc<PropagatedContext>>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
@@ -318,78 +326,80 @@ pub struct Unit {
     pub service: ServiceId,
     /// Its request class.
     pub class: ClassId,
-    /// Process and thread that read (server) or sent (client) the request.
+    /// Process that read (server) or sent (client) the request.
     pub pid: u32,
     /// Thread of `pid`.
     pub tid: u32,
-    /// Socket it went over.
+    /// Cookie of its socket.
     pub cookie: u64,
     /// Method, command or verb.
     pub method: Arc<str>,
-    /// Path without the query string; literals stay out of labels. Of a database's query its summary.
+    /// Path without the query string; literals stay out of labels. For a database, the query summary.
     pub path: Arc<str>,
     /// Protocol version as written, e.g. `1.1`.
     pub version: &'static str,
     /// Local port of the socket (0 for UNIX).
     pub local_port: u16,
-    /// Remote address as text (empty for UNIX) and port.
+    /// Remote address as text (empty for UNIX).
     pub peer: Arc<str>,
     /// Remote port.
     pub peer_port: u16,
-    /// First byte arrived in the socket (server side; 0 when not known).
+    /// First byte arrived in the socket (server side; 0: unknown).
     pub arrived: Nanos,
-    /// Whether its connection was accepted by then.
+    /// Whether the connection was accepted by then.
     pub accepted: Accepted,
-    /// Time its jobs waited for threads of pools while its own thread slept; `None` without such jobs, and where it is not
-    /// certain. Nanoseconds.
+    /// Time its jobs waited for pool threads while its own thread slept; `None` without such jobs, or if uncertain.
+    /// Nanoseconds.
     pub pool_queue: Option<u64>,
+    /// Work done for it after its reply; `None` if negligible.
+    pub after_reply: Option<AfterReply>,
     /// First byte read (server) or sent (client).
     pub start: Nanos,
-    /// First byte of the reply sent (server) or read (client); 0 when there was none.
+    /// First byte of the reply sent (server) or read (client); 0: none.
     pub first_reply: Nanos,
-    /// Last byte of the reply, or what ended the unit.
+    /// Last byte of the reply, or the event that ended the span.
     pub end: Nanos,
     /// Bytes of the request, head and body.
     pub request_bytes: u64,
     /// Bytes of the reply, head and body.
     pub reply_bytes: u64,
-    /// Bytes of the reply after its head, as carried on the connection (chunk framing included); `None` when
-    /// the head was longer than what was captured.
+    /// Bytes of the reply after its head, as carried on the connection (chunk framing included); `None` if the head
+    /// exceeded what was captured.
     pub reply_body_bytes: Option<u64>,
-    /// Status code, when a reply was seen and the protocol has such codes.
+    /// Status code, if a reply was seen and the protocol has such codes.
     pub status: Option<u16>,
-    /// Kind of failure where the reply says it by a word: `WRONGTYPE`.
+    /// Kind of failure, if the reply names one: `WRONGTYPE`.
     pub failure: Option<&'static str>,
-    /// Whether it counts as failed (5xx on a server, 4xx and 5xx on a client, a failure by a word, aborted).
+    /// Whether it counts as failed (5xx on a server, 4xx and 5xx on a client, a named failure, aborted).
     pub error: bool,
     /// How it ended.
     pub outcome: Outcome,
-    /// CPU and waiting charged to it.
+    /// CPU and waiting time charged to it.
     pub cost: Cost,
-    /// Time in which at least one downstream call of it was open, nanoseconds.
+    /// Time during which at least one of its downstream calls was open, nanoseconds.
     pub downstream: u64,
-    /// How sure `parent` is (client side) or that its thread was its own (server side).
+    /// How sure `parent` is (client side), or that its thread worked for it alone (server side).
     pub grade: Grade,
-    /// The evidence for `grade`, in one word or two.
+    /// The evidence for `grade`.
     pub evidence: &'static str,
-    /// Its other end, where that is on another host with an agent.
-    pub far: Option<Box<Far>>,
-    /// `X-Request-ID`, bounded, where the configuration asks for it.
+    /// The other end, if that is on another host with an agent.
+    pub far: Option<Box<Remote>>,
+    /// `X-Request-ID`, bounded, if the configuration asks for it.
     pub request_id: Option<Arc<str>>,
 }
 
-impl Unit {
+impl Span {
     /// First byte read to last byte of the reply, nanoseconds.
     pub fn duration(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Time from the arrival of the first byte until it was read, nanoseconds; 0 when not known.
+    /// Time from the arrival of the first byte until it was read, nanoseconds; 0: unknown.
     pub fn queue(&self) -> u64 {
         if self.arrived == 0 { 0 } else { self.start.saturating_sub(self.arrived) }
     }
 
-    /// [`Unit::queue`] by where it was spent; `None` when that is not known.
+    /// [`Span::queue`] by where it was spent; `None` if unknown.
     pub fn queues(&self) -> Option<Queues> {
         let accept = match self.accepted {
             _ if self.arrived == 0 => return None,
@@ -400,52 +410,54 @@ impl Unit {
         Some(Queues { accept, socket: self.queue() - accept })
     }
 
-    /// The one table a database's query is about, where it is one (`db.collection.name`): what its summary, the path,
-    /// has after the operation.
+    /// The table a database query addresses, if exactly one (`db.collection.name`): the query summary, in `path`, after
+    /// the operation.
     pub fn collection(&self) -> Option<&str> {
         let rest = self.path.strip_prefix(&*self.method)?.strip_prefix(' ')?;
         (!rest.is_empty() && !rest.contains(' ')).then_some(rest)
     }
 }
 
-/// Whom CPU (or a sample) was charged to.
+/// What CPU (or a sample) is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A request class.
     Class(ClassId),
-    /// A service, for no request: its named overhead.
+    /// Overhead of a service, outside any request.
     Overhead(ServiceId),
     /// Kernel threads.
     Kernel,
 }
 
-/// A stack as the kernel gave it, with whom it was charged to.
+/// A stack from the kernel and what it was charged to.
 #[derive(Clone, Debug)]
 pub struct StackSample {
-    /// When.
+    /// Time of the sample.
     pub nanos: Nanos,
     /// Process.
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// What it stands for: the sampling period in force, nanoseconds.
+    /// The sampling period in force, nanoseconds.
     pub weight: u64,
     /// User-space return addresses, innermost first.
     pub user: Vec<u64>,
     /// Kernel return addresses, innermost first.
     pub kernel: Vec<u64>,
-    /// Whom the sample belongs to.
+    /// How the walk over the user frames ended.
+    pub outcome: tracer_common::unwind::Outcome,
+    /// What the sample is charged to.
     pub owner: Owner,
-    /// The unit of work it was taken in, when it was one.
-    pub unit: Option<UnitId>,
+    /// The span it was taken in, if any.
+    pub span: Option<SpanId>,
 }
 
-/// Seconds of CPU on this host by kind, since tracing began; what [`capture ratio`](HostBooks::capture_ratio) is of.
+/// CPU seconds of this host by kind, since tracing began; the basis of [`capture ratio`](HostCpu::capture_ratio).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct HostBooks {
+pub struct HostCpu {
     /// Charged to request classes.
     pub requests: f64,
-    /// Charged to services (and other processes) but to no request.
+    /// Charged to services (and other processes), outside any request.
     pub overhead: f64,
     /// Kernel threads.
     pub kernel: f64,
@@ -457,22 +469,22 @@ pub struct HostBooks {
     pub system_busy: f64,
 }
 
-impl HostBooks {
-    /// CPU attributed (classes, named overhead, kernel) ÷ CPU the system says was used; `None` before any was used.
+impl HostCpu {
+    /// Attributed CPU (classes, named overhead, kernel) ÷ CPU the system reports as used; `None` before any was used.
     pub fn capture_ratio(&self) -> Option<f64> {
         let attributed = self.requests + self.overhead + self.kernel + self.unreported;
         (self.system_busy > 0.0).then(|| attributed / self.system_busy)
     }
 }
 
-/// Takes what has been classed. Sinks never see each other and send nothing back.
+/// Consumes classified spans, costs and samples. Sinks never see each other and send nothing back.
 pub trait Sink {
-    /// A unit of work is finished.
-    fn unit(&mut self, names: &Names, unit: &Unit) {
-        let _ = (names, unit);
+    /// A span is finished.
+    fn span(&mut self, names: &Names, span: &Span) {
+        let _ = (names, span);
     }
-    /// CPU or waiting was charged. Called also for work after a unit was reported, so sums of this are exact while a
-    /// unit's own `cost` is what was known when it was reported.
+    /// CPU or waiting was charged. Also called for work after a span was reported, so sums of these calls are exact,
+    /// while a span's own `cost` is as of its report.
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
         let _ = (names, owner, cost);
     }
@@ -480,7 +492,7 @@ pub trait Sink {
     fn sample(&mut self, names: &Names, sample: &StackSample) {
         let _ = (names, sample);
     }
-    /// About once a second.
+    /// Called about once a second.
     fn tick(&mut self, now: Nanos) {
         let _ = now;
     }

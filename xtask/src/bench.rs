@@ -1,10 +1,10 @@
 //! `cargo xtask bench`: what tracing costs, measured on this machine in one run.
 //!
-//! Noise decides the method. Runs are short (a second) and come in pairs, without and with the agent, whose order
-//! alternates; load and server are pinned and run in real time; the result is the median of the pairs' ratios. Pairs of
-//! two runs without anything (the control) say how much of a ratio is noise, and pairs with empty programs on the
-//! agent's hooks (the floor) what no tracer on these hooks can be below. Kernel statistics (`bpf_stats_enabled`) cost
-//! some 40 ns a program run: they are on only while BPF time is read, and what they cost is measured and taken off.
+//! Noise decides the method. Runs are short (a second) and come in pairs, without and with the agent, in alternating
+//! order; load and server are pinned and run in real time; the result is the median of the pairs' ratios. Pairs of two
+//! runs without anything (the control) show how much of a ratio is noise, and pairs with empty programs on the agent's
+//! hooks (the floor) show the least any tracer on these hooks can cost. Kernel statistics (`bpf_stats_enabled`) cost
+//! some 40 ns per program run: they are on only while BPF time is read, and their own cost is measured and subtracted.
 
 mod agent;
 mod bpf;
@@ -33,7 +33,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::shell::{self, Root};
-use crate::{build, build_ebpf, readme};
+use crate::{build, build_ebpf, doc_tables};
 use cases::Case;
 use floor::Hooks;
 use measure::Bench;
@@ -48,10 +48,10 @@ pub(crate) struct Options {
     /// f: system calls, g: context switches, h: Redis by one client, i: turns, j: other datagrams); all when not given.
     #[arg(long, value_delimiter = ',', value_name = "CASE")]
     case: Vec<String>,
-    /// Pairs of runs with and without the agent, for each case.
+    /// Pairs of runs with and without the agent, per case.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=99))]
     pairs: u32,
-    /// Two pairs a case and no peers: does it work, roughly?
+    /// Two pairs per case and no peers: a rough check that everything works.
     #[arg(long)]
     quick: bool,
     /// Leave the peers (bpftrace, perf) out.
@@ -60,28 +60,28 @@ pub(crate) struct Options {
     /// Where results are written; target/bench.json when not given.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Put the tables into README.md.
+    /// Write the tables into docs/benchmarks.md.
     #[arg(long)]
-    readme: bool,
-    /// Measure nothing; make the tables (and with --readme the README's) from results of earlier runs, whose cases are
-    /// put together when they are of one commit. With --output, write them as one.
+    docs: bool,
+    /// Measure nothing; make the tables (and with --docs those of docs/benchmarks.md) from results of earlier runs;
+    /// cases of the same commit are merged. With --output, write them as one.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["case", "compare"])]
     from: Vec<PathBuf>,
-    /// Measure nothing; say what changed from one run's results to another's: better, worse, no difference shown.
+    /// Measure nothing; report what changed between the results of two runs: better, worse, no difference shown.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     compare: Option<Vec<PathBuf>>,
     /// With --compare: fail when anything is worse.
     #[arg(long, requires = "compare")]
     fail_on_worse: bool,
-    /// Measure nothing; load everything for so long (90s, 60m, 2h) and see whether anything grows or goes missing.
+    /// Measure nothing; load everything for this long (90s, 60m, 2h) and check that nothing grows or goes missing.
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60m", value_parser = soak::duration)]
     soak: Option<std::time::Duration>,
-    /// Trace nothing; play captured connections of every protocol to the parsers: time and allocations a message, bytes an
-    /// idle connection. Results in target/parsers.json when no --output is given.
+    /// Trace nothing; replay captured connections of every protocol to the parsers: time and allocations per message,
+    /// bytes per idle connection. Results in target/parsers.json when no --output is given.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "quick"])]
     parsers: bool,
-    /// Only what contexts in band cost, by TCP option and by header, between two network namespaces: with and without them in
-    /// `--pairs` rounds. Results in target/carriers.json when no --output is given.
+    /// Measure only what in-band contexts cost, by TCP option and by header, between two network namespaces: with and
+    /// without them in `--pairs` rounds. Results in target/carriers.json when no --output is given.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers"])]
     carriers: bool,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Options {
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
 const SLICES: u32 = 5;
 
-/// Measures, or compares what was measured.
+/// Measures, or compares earlier measurements.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if let Some([before, after]) = options.compare.as_deref() {
         return compare::run(before, after, options.fail_on_worse);
@@ -98,7 +98,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         return soak::run(way, time);
     }
     if options.parsers {
-        return parsers::run(options.output.as_deref(), options.readme);
+        return parsers::run(options.output.as_deref(), options.docs);
     }
     if options.carriers {
         return carriers::run(way, options);
@@ -119,8 +119,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     };
     let tables = table::all(&results);
     shell::print(&tables);
-    if options.readme {
-        readme::put("bench", &tables)?;
+    if options.docs {
+        doc_tables::put("bench", &tables)?;
     }
     Ok(())
 }
@@ -156,14 +156,14 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
     for case in cases {
         results.cases.push(bench.case(case).with_context(|| format!("case {}", case.name))?);
         results.seconds = began.elapsed().as_secs_f64();
-        // After every case: what was measured outlives what fails later.
+        // After every case: a later failure must not lose earlier results.
         results.write(&output)?;
     }
     bench.say(format!("machine-readable: {}", output.display()));
     Ok(results)
 }
 
-/// The commit measured, with a plus when files differ from it.
+/// The measured commit, with a plus if files differ from it.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).current_dir(shell::root()).output().ok()?;

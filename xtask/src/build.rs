@@ -16,15 +16,15 @@ pub(crate) struct Options {
     /// Build with optimisations, into target/release.
     #[arg(long)]
     release: bool,
-    /// Processor of the machine to be traced; this machine's when not given.
+    /// Processor of the machine to be traced; this machine's if omitted.
     #[arg(long, value_parser = ["x86_64", "aarch64"])]
     arch: Option<String>,
-    /// With `--arch`: build the object and see that the rest compiles, but make no binary.
+    /// With `--arch`: build the object and check that the rest compiles, but make no binary.
     #[arg(long, requires = "arch", conflicts_with = "release")]
     check: bool,
 }
 
-/// Builds and says where the binary is.
+/// Builds and prints the binary's path.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     build_ebpf::ready(way)?;
     let binary = match options.arch.as_deref() {

@@ -1,8 +1,8 @@
-//! How the eBPF object is built. Nothing outside this file knows.
+//! How the eBPF object is built. No other file knows.
 //!
 //! Two ways work, both from source. Debian ships a compiler with a prebuilt core for `bpfel-unknown-none`, which needs
-//! neither a nightly nor `build-std`; everywhere else a nightly of rustup builds core itself. Both link with bpf-linker,
-//! whose LLVM must be able to read the compiler's bitcode: that is tried, not guessed from versions.
+//! neither a nightly nor `build-std`; everywhere else a rustup nightly builds core itself. Both link with bpf-linker,
+//! whose LLVM must be able to read the compiler's bitcode: a trial link checks that instead of guessing from versions.
 
 use std::env;
 use std::fs;
@@ -16,13 +16,14 @@ use crate::packages::{self, Need};
 use crate::shell::{self, Root};
 
 const TARGET: &str = "bpfel-unknown-none";
-/// Debian's compiler, named in full: a rustup earlier in PATH would pick its own toolchain, which has no core for BPF.
+/// Debian's compiler by its full path: a rustup earlier in PATH would pick its own toolchain, which has no core for
+/// BPF.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
-/// The nightly that is installed where none is there: one whose LLVM is that of [`LLVM`], seen to build this object.
+/// The nightly to install if there is none: one whose LLVM is [`LLVM`], tested with this object.
 const NIGHTLY: &str = "nightly-2026-06-15";
 const LINKER_VERSION: &str = "0.13.0";
-/// The LLVM bpf-linker is built against; the newest Debian 12 has, and what its compiler uses.
+/// The LLVM that bpf-linker is built against; the newest in Debian 12, and what its compiler uses.
 const LLVM: &str = "22";
 
 /// A way to build the object.
@@ -37,20 +38,20 @@ pub(crate) enum Way {
 /// `cargo xtask build-ebpf`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Processor of the machine to be traced; this machine's when not given.
+    /// Processor of the machine to be traced; this machine's if omitted.
     #[arg(long, value_parser = ["x86_64", "aarch64"])]
     arch: Option<String>,
 }
 
-/// A compiler that can be used now.
+/// A usable compiler.
 #[derive(Debug)]
 enum Compiler {
     Debian,
-    /// The toolchain's name for rustup.
+    /// The toolchain's name in rustup.
     Nightly(String),
 }
 
-/// Builds the object; for this machine's processor it is put where `tracer-user/build.rs` looks.
+/// Builds the object; for this machine's processor puts it where `tracer-user/build.rs` looks.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     ready(way)?;
     match options.arch.as_deref() {
@@ -63,7 +64,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure the object can be built: installs what is missing, says what is used and why.
+/// Makes sure the object can be built: installs what is missing, reports what it uses and why.
 pub(crate) fn ready(way: Option<Way>) -> Result<()> {
     let (compiler, why) = match present(way) {
         Some(found) => found,
@@ -92,7 +93,7 @@ pub(crate) fn install(way: Option<Way>) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// Compiles the object for the processor of a traced machine; needs [`ready`].
+/// Compiles the object for a traced machine's processor; needs [`ready`].
 pub(crate) fn compile(way: Option<Way>, arch: &str) -> Result<PathBuf> {
     let remedy = "run `cargo xtask setup`";
     let (compiler, _) = present(way).with_context(|| format!("no compiler for eBPF is installed; {remedy}"))?;
@@ -100,7 +101,7 @@ pub(crate) fn compile(way: Option<Way>, arch: &str) -> Result<PathBuf> {
         format!("no bpf-linker that can read what {} writes is installed; {remedy}", compiler.name())
     })?;
     let crate_dir = shell::root().join("tracer-ebpf");
-    // A directory for each compiler and processor: switching back and forth builds nothing anew.
+    // One directory per compiler and processor: switching back and forth rebuilds nothing.
     let target = shell::target_dir()?.join("ebpf-build").join(format!("{}-{arch}", compiler.slug()));
     let flags = format!(
         "-C linker={} -C link-arg=--btf -C debuginfo=2 --cfg bpf_target_arch=\"{arch}\"",
@@ -143,7 +144,7 @@ impl Compiler {
         let mut command = match self {
             Self::Debian => {
                 let mut command = Command::new(debian);
-                // aya-ebpf uses assembly for BPF, which stable compilers keep behind a gate.
+                // aya-ebpf uses BPF assembly, which stable compilers gate.
                 command.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
                 command
             }
@@ -153,7 +154,7 @@ impl Compiler {
                 command
             }
         };
-        // The outer cargo's choices are for this machine, not for BPF.
+        // The outer cargo's settings are for this machine, not for BPF.
         for name in ["CARGO", "RUSTUP_TOOLCHAIN", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "RUSTC_WRAPPER"] {
             command.env_remove(name);
         }
@@ -162,7 +163,7 @@ impl Compiler {
     }
 }
 
-/// A compiler that is installed, and why it is the one.
+/// An installed compiler, and why it was chosen.
 fn present(way: Option<Way>) -> Option<(Compiler, String)> {
     let wanted = |candidate| way.is_none_or(|w| w == candidate);
     let asked = |reason: &str| if way.is_some() { "you asked for it".to_owned() } else { reason.to_owned() };
@@ -189,7 +190,7 @@ fn has_rust_src(toolchain: &str) -> bool {
     // With automatic installation on, rustup would fetch a toolchain only because we asked about it.
     let Some(installed) = shell::ask("rustup", &["toolchain", "list"]) else { return false };
     let named = |line: &str| line.strip_prefix(toolchain).is_some_and(|rest| rest.starts_with('-'));
-    // `nightly` must not take `nightly-2026-…` for itself.
+    // `nightly` must not match `nightly-2026-…`.
     let dated =
         |line: &str| line.strip_prefix("nightly-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     if !installed.lines().any(|line| named(line) && (toolchain != "nightly" || !dated(line))) {
@@ -199,7 +200,7 @@ fn has_rust_src(toolchain: &str) -> bool {
         .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir())
 }
 
-/// Installs a compiler, by the way that can work here.
+/// Installs a compiler, in the way that can work here.
 fn obtain(way: Option<Way>) -> Result<(Compiler, String)> {
     let debian = match way {
         Some(Way::Nightly) => Err("you asked for the other".to_owned()),
@@ -234,19 +235,19 @@ fn obtain(way: Option<Way>) -> Result<(Compiler, String)> {
     Ok((compiler, format!("Debian's packages cannot be used: {refused}")))
 }
 
-/// Whether Debian's packages can be installed beside what is there; the reason when not.
+/// Whether Debian's packages can be installed beside the present ones; if not, why.
 fn debian_possible() -> Result<(), String> {
     if !packages::has_apt() {
         return Err("there is no apt".into());
     }
-    // They all own /usr/bin/rustc, so one would have to go.
+    // They all own /usr/bin/rustc, so one would have to be removed.
     if let Some(other) = ["rustc", "cargo", "rustup"].into_iter().find(|name| packages::is_installed(name)) {
         return Err(format!("they conflict with the installed package {other}"));
     }
     if packages::available(Need::DebianEbpf) {
         return Ok(());
     }
-    // Images come without package lists; only fresh ones can say no.
+    // Images come without package lists; only fresh lists can rule the packages out.
     let fresh = Root::obtain("refresh the package lists").and_then(packages::update);
     if let Err(error) = fresh {
         return Err(format!("{error:#}"));
@@ -266,18 +267,18 @@ fn linker(compiler: &Compiler) -> Option<PathBuf> {
     candidates.into_iter().flatten().find(|path| path.is_file() && links(compiler, path).is_ok())
 }
 
-/// Where the bpf-linker we install stands: in the target directory, so that it is nobody else's business.
+/// Where we install bpf-linker: in the target directory, so that it affects nothing else.
 fn own_linker() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join("tools/bin/bpf-linker"))
 }
 
-/// Tries the linker on bitcode of the compiler: an older LLVM cannot read a newer one's.
+/// Tries the linker on the compiler's bitcode: an older LLVM cannot read a newer one's.
 fn links(compiler: &Compiler, linker: &Path) -> Result<()> {
     const PROBE: &str = "#![no_std]\n#[unsafe(no_mangle)]\npub extern \"C\" fn probe() -> u64 { 7 }\n";
     let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
     let (source, bitcode, object) = (dir.path().join("p.rs"), dir.path().join("p.bc"), dir.path().join("p.o"));
     fs::write(&source, PROBE).context("cannot write a temporary file")?;
-    // For this machine's target, whose core every compiler has: the file format is what is tried.
+    // For this machine's target, whose core every compiler has: the trial tests only the file format.
     let mut rustc = compiler.program(DEBIAN_RUSTC, "rustc");
     rustc.args(["--crate-type", "lib", "--edition", "2024", "--emit", "llvm-bc", "-C", "panic=abort", "-o"]);
     shell::output(rustc.arg(&bitcode).arg(&source))?;
@@ -286,7 +287,7 @@ fn links(compiler: &Compiler, linker: &Path) -> Result<()> {
     shell::output(&mut link).map(drop)
 }
 
-/// Installs bpf-linker: from source where the distribution has its LLVM, else as its project publishes it.
+/// Installs bpf-linker: from source if the distribution has its LLVM, else the project's release.
 fn obtain_linker(compiler: &Compiler) -> Result<PathBuf> {
     let own = own_linker()?;
     let root = own.parent().and_then(Path::parent).context("no directory for tools")?.to_path_buf();

@@ -1,4 +1,5 @@
-//! `cargo xtask check`: format, tidy, lints, documentation, dependencies, and that the object compiles for every processor.
+//! `cargo xtask check`: format, tidy, lints, documentation, dependencies, and that the object compiles for every
+//! processor.
 
 use anyhow::{Result, bail};
 

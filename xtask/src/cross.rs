@@ -1,7 +1,7 @@
-//! Building for arm64 on another machine: the compiler, a standard library for it, a C compiler and linker.
+//! Builds for arm64 on another machine: the compiler, a standard library for it, a C compiler and linker.
 //!
-//! The standard library is rustup's where this cargo has it; else Debian's own for arm64, which is unpacked beside the
-//! build (its package belongs to another processor: installing it would change what this machine's apt knows).
+//! The standard library is rustup's if this cargo has it; else Debian's own for arm64, unpacked beside the build (its
+//! package belongs to another processor: installing it would change this machine's apt configuration).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,21 +22,21 @@ pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Prefix of the C compiler's programs.
 pub(crate) const TOOLS: &str = "aarch64-linux-gnu-";
 
-/// Debian's compiler and its library, which must be of one version.
+/// Debian's compiler and its library, whose versions must match.
 const RUSTC: &str = "/usr/bin/rustc";
 const CARGO: &str = "/usr/bin/cargo";
 const COMPILER: &str = "rustc-web";
 const LIBRARY: &str = "libstd-rust-web-dev";
 
-/// What can build for arm64.
+/// A toolchain that can build for arm64.
 pub(crate) struct Cross {
-    /// The tree the compiler takes for its own, where that is not its own.
+    /// The compiler's sysroot, if not its own.
     sysroot: Option<PathBuf>,
     target: PathBuf,
 }
 
 impl Cross {
-    /// Makes sure there is one; installs the C compiler, unpacks the library.
+    /// Makes sure there is a toolchain; installs the C compiler and unpacks the library.
     pub(crate) fn ready() -> Result<Self> {
         packages::install(&[Need::Arm64])?;
         let target = shell::target_dir()?.join("arm64");
@@ -89,7 +89,7 @@ impl Cross {
         command
     }
 
-    /// Builds the eBPF object for arm64 and sees that the agent compiles.
+    /// Builds the eBPF object for arm64 and checks that the agent compiles.
     pub(crate) fn check(&self, way: Option<Way>) -> Result<()> {
         let object = build_ebpf::compile(way, RUST)?;
         shell::progress("checking tracer for arm64");
@@ -98,7 +98,7 @@ impl Cross {
         shell::run(&mut command, "the compiler's own words are above")
     }
 
-    /// Builds the agent with the eBPF object for arm64 inside; gives its path.
+    /// Builds the agent with the eBPF object for arm64 inside; returns its path.
     pub(crate) fn tracer(&self, way: Option<Way>, release: bool) -> Result<PathBuf> {
         let object = build_ebpf::compile(way, RUST)?;
         shell::progress("building tracer for arm64");

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent says about it;
-//! with `--hosts` over several hosts.
+//! `cargo xtask demo`: a small web shop under load on this machine, traced, and what the agent reports about it; with
+//! `--hosts` over several hosts.
 
 mod edges;
 mod hosts;
@@ -19,11 +19,11 @@ use clap::Args;
 
 use crate::build_ebpf::Way;
 use crate::http;
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 use crate::{build, build_ebpf, setup};
 
-/// Where the agent listens when nobody else does.
+/// Where the agent listens if the port is free.
 const CONSOLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 /// `cargo xtask demo`.
@@ -35,11 +35,12 @@ pub(crate) struct Options {
     /// Seconds of load before the figures are printed.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
-    /// Over so many hosts (network namespaces, removed at the end) with address translation between them, an agent on each:
-    /// prints one order as a tree across all of them, and how many edges between hosts were found, missed and wrong.
+    /// Over this many hosts (network namespaces, removed at the end) with address translation between them, an agent on
+    /// each: prints one order as a tree across all of them, and how many edges between hosts were found, missed and
+    /// wrong.
     #[arg(long, value_name = "3", value_parser = clap::value_parser!(u8).range(3..=3))]
     hosts: Option<u8>,
-    /// The agent's binary, where root starts this program anew.
+    /// The agent's binary, when sudo restarts this program as root.
     #[arg(long, hide = true)]
     tracer: Option<PathBuf>,
 }
@@ -59,7 +60,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let root = Root::obtain("load eBPF programs")?;
     stop_on_signals();
 
-    // Readable for the servers' own users, who are not root.
+    // Readable for the servers' unprivileged users.
     let dir =
         tempfile::Builder::new().prefix("tracer-demo-").tempdir().context("cannot create a temporary directory")?;
     open_to_all(dir.path())?;
@@ -73,7 +74,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let (mut agent, console) = start_agent(root, &tracer, dir.path())?;
 
     let shown = watch(&mut agent, dir.path(), console, options);
-    // The load first, so that nobody sees the servers go away; then the agent.
+    // The load first, so that no request meets a stopped server; then the agent.
     drop(load);
     let ended = agent.end();
     drop(shop);
@@ -81,7 +82,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     shown.and(ended.map(drop))
 }
 
-/// The demo over several hosts. Root runs all of it: who makes a network namespace must be.
+/// The demo over several hosts. All of it runs as root, because creating a network namespace needs it.
 fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
     let root = Root::obtain("make network namespaces and load eBPF programs")?;
     if root == Root::Already {
@@ -93,12 +94,12 @@ fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
     if options.once {
         command.arg("--once");
     }
-    // Ctrl-C is for the one that root started, too: it ends in order, and then this one does.
+    // Ctrl-C also reaches the child that runs as root: it ends in order, and then this process does.
     stop_on_signals();
     shell::run(&mut command, "")
 }
 
-/// Lets the load run, prints the figures and, unless once is enough, waits for Ctrl-C.
+/// Lets the load run, prints the figures and, unless `--once` is set, waits for Ctrl-C.
 fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) -> Result<()> {
     shell::progress(format!("tracing for {} s; console: http://{console}/", options.seconds));
     let until = Instant::now() + Duration::from_secs(options.seconds);
@@ -147,7 +148,7 @@ fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(Leash, SocketAd
     }
 }
 
-/// Fails with the agent's last words when it has ended.
+/// Fails with the agent's last output if it has ended.
 fn alive(agent: &mut Leash, dir: &Path) -> Result<()> {
     let Some(status) = agent.ended()? else { return Ok(()) };
     let log = fs::read(agent_log(dir)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
@@ -165,7 +166,7 @@ fn agent_log(dir: &Path) -> PathBuf {
     dir.join("tracer.log")
 }
 
-/// A loopback address nobody uses now.
+/// A free loopback address.
 fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port on 127.0.0.1")?;
     listener.local_addr().context("cannot read the address of a socket")
@@ -179,7 +180,7 @@ fn open_to_all(dir: &Path) -> Result<()> {
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody wants us to end.
+/// Whether a signal asked us to end.
 fn stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }
@@ -188,7 +189,7 @@ extern "C" fn note_signal(_: libc::c_int) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// From here on Ctrl-C, SIGTERM and SIGHUP end the demo in order.
+/// From here on, Ctrl-C, SIGTERM and SIGHUP end the demo in order.
 fn stop_on_signals() {
     let handler: extern "C" fn(libc::c_int) = note_signal;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

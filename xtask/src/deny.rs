@@ -1,5 +1,5 @@
 //! `cargo xtask deny`: licences, duplicate versions and sources of every dependency of all three workspaces, and known
-//! vulnerabilities where the database of them can be had.
+//! vulnerabilities if their database can be fetched.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,21 +8,21 @@ use anyhow::{Result, bail};
 
 use crate::shell;
 
-/// The version whose rules `deny.toml` is written in.
+/// The version whose rules `deny.toml` follows.
 const VERSION: &str = "0.20.2";
 /// Manifests of the workspaces.
 const WORKSPACES: [&str; 4] =
     ["Cargo.toml", "tracer-ebpf/Cargo.toml", "fuzz/Cargo.toml", "tests/workloads/tokio/Cargo.toml"];
-/// Most seconds to fetch the database of vulnerabilities, some tens of megabytes.
+/// Most seconds to fetch the vulnerability database, some tens of megabytes.
 const FETCH_SECONDS: u32 = 120;
 
-/// Checks everything; says loudly what could not be checked.
+/// Checks everything; reports prominently what could not be checked.
 pub(crate) fn run() -> Result<()> {
     let program = obtain()?;
     let mut failed = Vec::new();
     for manifest in WORKSPACES {
         let mut command = deny(&program, manifest);
-        // Warnings are of exceptions another workspace needs.
+        // Such warnings concern exceptions that another workspace needs.
         command.args(["check", "--allow", "unmatched-skip", "--allow", "unnecessary-skip"]);
         command.args(["--allow", "license-exception-not-encountered", "licenses", "bans", "sources"]);
         if let Err(error) = shell::run(&mut command, "its own words are above; the rules are in deny.toml") {
@@ -70,7 +70,7 @@ fn deny(program: &Path, manifest: &str) -> Command {
     command
 }
 
-/// cargo-deny, of the version wanted: from the target directory, where it is built once.
+/// cargo-deny in the wanted version: from the target directory, where it is built once.
 fn obtain() -> Result<PathBuf> {
     let root = shell::target_dir()?.join("tools");
     let own = root.join("bin/cargo-deny");
@@ -80,7 +80,7 @@ fn obtain() -> Result<PathBuf> {
     }
     shell::progress(format!("building cargo-deny {VERSION} (a minute or two, once)"));
     let mut command = shell::cargo();
-    // Built without optimisations: it checks for seconds.
+    // Built without optimisations: it runs only for seconds.
     command
         .args(["install", "--debug", "--locked", "--force", "--root"])
         .arg(&root)

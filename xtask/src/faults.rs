@@ -1,7 +1,7 @@
 //! `cargo xtask faults`: what happens to requests, traced programs and the agent when things go wrong.
 //!
 //! The cases are the truth tests `tests/tests/faults_*.rs`, which `cargo xtask test` runs too, at a size that fits
-//! there. Each writes the figures it measured as a line of JSON; this makes a table of them.
+//! there. Each writes its measured figures as a line of JSON; this makes a table of them.
 
 use std::fs;
 use std::path::Path;
@@ -13,17 +13,17 @@ use serde_json::Value;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, build_ebpf, readme, setup, test};
+use crate::{build, build_ebpf, doc_tables, setup, test};
 
 /// `cargo xtask faults`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The full size of every case (100 000 connections, 100 restarts, a minute stopped …) and not what fits in CI.
+    /// The full size of every case (100 000 connections, 100 restarts, a minute stopped …) instead of CI's.
     #[arg(long)]
     full: bool,
-    /// Put the table into README.md.
+    /// Write the table into docs/faults.md.
     #[arg(long)]
-    readme: bool,
+    docs: bool,
 }
 
 /// Head of the table.
@@ -33,7 +33,7 @@ const HEAD: &str = "| case | size | requests sent | ends reported whole | withou
 /// Most seconds one program of cases may take, at either size.
 const SECONDS: u32 = 1200;
 
-/// Runs the cases, prints the table, fails when a case did.
+/// Runs the cases, prints the table, fails if a case failed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     setup::programs()?;
     build_ebpf::ready(way)?;
@@ -64,8 +64,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if !tally.failed().is_empty() || !tally.skipped().is_empty() {
         bail!("cases failed or could not run: {}", [tally.failed(), tally.skipped()].concat().join(", "));
     }
-    if options.readme {
-        readme::put("faults", &table)?;
+    if options.docs {
+        doc_tables::put("faults", &table)?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn table(lines: &[Value]) -> String {
     text
 }
 
-/// One line; a case that does not measure something has a dash there.
+/// One line; a dash marks figures the case does not measure.
 fn row(line: &Value) -> String {
     let word = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| line[key].as_f64().map_or_else(|| "–".to_owned(), |n| format!("{n:.0}"));

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: builds the targets of `fuzz/` on stable Rust and runs each for a bounded time.
 //!
-//! The compiler's coverage pass and libFuzzer are all cargo-fuzz would add, and it wants a nightly; the flags stand
-//! below. A target's finding stays in `fuzz/artifacts/`, what it learned in `fuzz/corpus/`.
+//! cargo-fuzz would add only the compiler's coverage pass and libFuzzer, and it needs a nightly; the flags are below. A
+//! target's finding stays in `fuzz/artifacts/`, its corpus in `fuzz/corpus/`.
 
 use std::fs;
 use std::path::Path;
@@ -18,13 +18,13 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      --cfg fuzzing";
 
-/// Inputs each target tries where every run tries the same.
+/// Inputs each target tries where every run must try the same.
 const SAME_RUNS: u32 = 10_000;
 
 /// `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Targets; all when none is given.
+    /// Targets; all if none is given.
     target: Vec<String>,
     /// Seconds each target runs.
     #[arg(long, default_value_t = 20)]
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     properties: Option<u32>,
 }
 
-/// Runs every target; fails when one finds something.
+/// Runs every target; fails if one finds something.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(inputs) = options.properties {
         return properties(inputs);
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     packages::install(&[Need::Fuzz])?;
     let mut tally = Tally::default();
     let seconds = options.minutes.map_or(options.seconds, |minutes| minutes * 60);
-    some(&options.target, Time { seconds, same: false }, &mut tally)?;
+    some(&options.target, Time { seconds, same: false, replay: false }, &mut tally)?;
     tally.print();
     if !tally.failed().is_empty() {
         bail!("fuzz targets failed: {}", tally.failed().join(", "));
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Property tests stand among the unit tests: all are run, optimised.
+/// Property tests are among the unit tests: runs all of them, optimised.
 fn properties(inputs: u32) -> Result<()> {
     let mut command = shell::cargo();
     command.args([
@@ -73,11 +73,11 @@ fn properties(inputs: u32) -> Result<()> {
     )
 }
 
-/// The number property tests make their inputs from.
+/// The seed of property tests' inputs.
 const SEED: &str = "PROPTEST_RNG_SEED";
 
-/// Property tests of this command try the same inputs in every run, as fuzz targets do there, so that what fails is a change's
-/// fault and not luck's; new ones are tried by `cargo xtask fuzz --properties`.
+/// Fixes the inputs of this command's property tests, as for fuzz targets, so that a failure is a change's fault and
+/// not bad luck; `cargo xtask fuzz --properties` tries new inputs.
 pub(crate) fn same_inputs(command: &mut Command) {
     if std::env::var_os(SEED).is_none() {
         command.env(SEED, "1");
@@ -88,18 +88,25 @@ pub(crate) fn same_inputs(command: &mut Command) {
 #[derive(Clone, Copy)]
 struct Time {
     seconds: u32,
-    /// Whether every run tries the same inputs, [`SAME_RUNS`] of them or fewer, so that what it finds is a change's and not
-    /// luck's.
+    /// Whether every run tries the same inputs, [`SAME_RUNS`] of them or fewer, so that a finding is a change's fault
+    /// and not luck.
     same: bool,
+    /// Whether to run only existing inputs: seeds and corpus.
+    replay: bool,
 }
 
-/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test. Every run begins alike: new inputs are tried by
-/// `cargo xtask fuzz`.
+/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test. Every run starts alike: `cargo xtask
+/// fuzz` tries new inputs.
 pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
-    some(&[], Time { seconds, same: true }, tally)
+    some(&[], Time { seconds, same: true, replay: false }, tally)
 }
 
-/// The same with these targets only, where any are given.
+/// Builds every target and runs its seeds and corpus without new inputs: seconds for all of them.
+pub(crate) fn replay(tally: &mut Tally) -> Result<()> {
+    some(&[], Time { seconds: 0, same: true, replay: true }, tally)
+}
+
+/// The same with only these targets, if any are given.
 fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     let dir = shell::root().join("fuzz");
     let mut targets = targets(&dir.join("Cargo.toml"))?;
@@ -117,14 +124,16 @@ fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     let built = shell::target_dir()?.join("fuzz");
     let mut command = shell::cargo();
     command.current_dir(&dir).args(["build", "--locked", "--release", "--target", &host, "--target-dir"]).arg(&built);
-    // `--target`, so that build scripts and macros are left uninstrumented.
+    // `--target`, so that build scripts and macros stay uninstrumented.
     command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
     shell::run(&mut command, "the compiler's own words are above")?;
     // A target keeps one core busy.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     for together in targets.chunks(cores) {
         let run = |target: &str| {
-            shell::progress(format!("fuzz target {target}, {} s", time.seconds));
+            if !time.replay {
+                shell::progress(format!("fuzz target {target}, {} s", time.seconds));
+            }
             one(&dir, target, &built.join(&host).join("release").join(target), time)
         };
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -147,12 +156,17 @@ fn one(dir: &Path, target: &str, program: &Path, time: Time) -> Result<()> {
     let log = artifacts.join("log");
     let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut command = Command::new(program);
-    command.arg(format!("-max_total_time={}", time.seconds));
-    if time.same {
-        // So many, and not as many as a machine gets through: a faster one would try others.
+    if time.replay {
+        // libFuzzer runs every given input before it makes its own.
+        command.arg("-runs=0");
+    } else {
+        command.arg(format!("-max_total_time={}", time.seconds));
+    }
+    if time.same && !time.replay {
+        // A fixed number, because a faster machine would try other inputs in the same time.
         command.args(["-seed=1", &format!("-runs={SAME_RUNS}")]);
     }
-    // One input may take 10 s and 2 GB; more is a finding too.
+    // An input that takes more than 10 s or 2 GB is a finding too.
     command.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&corpus);
     let seeds = dir.join("seeds").join(target);

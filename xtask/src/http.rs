@@ -1,4 +1,4 @@
-//! As much of an HTTP client as asking a server on this machine takes: one GET a connection, HTTP/1.0.
+//! A minimal HTTP client for servers on this machine: one GET per connection, HTTP/1.0.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Largest reply taken.
+/// Largest accepted reply.
 const LARGEST: u64 = 64 << 20;
-/// Longest wait for a connection, and for the next bytes.
+/// Longest wait for a connection, and for further bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A reply.
@@ -20,7 +20,7 @@ pub(crate) struct Reply {
     pub(crate) text: String,
 }
 
-/// Asks for `path`.
+/// Requests `path`.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Reply> {
     let what = || format!("GET http://{address}{path}");
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(what)?;
@@ -40,7 +40,7 @@ fn parse(bytes: &[u8]) -> Option<Reply> {
     Some(Reply { status, text: body.to_owned() })
 }
 
-/// A value as part of a query.
+/// Encodes a value for a query.
 pub(crate) fn encode(value: &str) -> String {
     let mut encoded = String::new();
     for byte in value.bytes() {

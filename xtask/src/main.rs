@@ -1,9 +1,10 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|check|deny|test|ci|demo|bench|faults|transactions|fuzz|vm|tidy`.
+//! `cargo xtask setup|build-ebpf|build|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|tidy`.
 //!
-//! One file per subcommand; [`shell`] runs programs, [`packages`] is the one list of what is installed and why.
+//! One file per subcommand; [`shell`] runs programs, [`packages`] is the only list of installed packages, with reasons.
 //! Nothing here is part of the tracer.
 
+mod attribution;
 mod bench;
 mod build;
 mod build_ebpf;
@@ -12,19 +13,23 @@ mod ci;
 mod cross;
 mod demo;
 mod deny;
+mod doc_tables;
+mod docs;
 mod faults;
 mod fuzz;
 mod http;
-mod leash;
+mod links;
 mod packages;
 mod postgres;
 mod programs;
-mod readme;
 mod setup;
 mod shell;
+mod supervised_child;
 mod tally;
 mod test;
 mod tidy;
+mod tiers;
+mod times;
 mod transactions;
 mod vm;
 mod wheels;
@@ -40,34 +45,34 @@ use clap::{Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Task,
-    /// How the eBPF object is built; chosen by what this machine has when not given.
+    /// How to build the eBPF object; by default whatever this machine has.
     #[arg(long, global = true, value_enum)]
     toolchain: Option<build_ebpf::Way>,
 }
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install whatever building, testing and the demo need. Quick when everything is there.
+    /// Install what building, testing and the demo need. Quick if everything is present.
     Setup,
     /// Build the eBPF object (target/ebpf/tracer.bpf.o).
     BuildEbpf(build_ebpf::Options),
     /// Build the eBPF object and `tracer` with the object inside.
     Build(build::Options),
-    /// Format, tidy, lints and documentation: what needs no run.
+    /// Format, tidy, lints and documentation: every check without a run.
     Check,
-    /// Set-up, release build, then every test: unit, property, fuzz (bounded), kernel.
+    /// Set-up, release build, then the quick tier of tests; `--full`: every test.
     Test(test::Options),
     /// What CI does: `check`, then `test`.
     Ci(test::Options),
-    /// Trace a small web shop under load on this machine and print what is seen.
+    /// Trace a small web shop under load on this machine and print the results.
     Demo(demo::Options),
     /// Measure what tracing costs on this machine.
     Bench(bench::Options),
-    /// Run the fault cases and print what became of requests, traced programs and the agent in each.
+    /// Run the fault cases and print what happened to requests, traced programs and the agent in each.
     Faults(faults::Options),
     /// Run applications that pass an id on and print how many of their calls are linked to the right request.
     Transactions(transactions::Options),
-    /// A server that sleeps 5 ms a request; part of `bench`.
+    /// A server that sleeps 5 ms per request; part of `bench`.
     #[command(hide = true)]
     BenchSleeper {
         /// Where it listens.
@@ -77,9 +82,11 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
     Vm(vm::Options),
-    /// Licences, duplicate versions and sources of dependencies; known vulnerabilities where they can be looked up.
+    /// Licences, duplicate versions and sources of dependencies; known vulnerabilities if they can be looked up.
     Deny,
-    /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments.
+    /// Write the generated parts of docs/: configuration and metrics.
+    Docs,
+    /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments, links and stale pages.
     Tidy,
 }
 
@@ -101,6 +108,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, &options),
         Task::Deny => deny::run(),
+        Task::Docs => docs::run(),
         Task::Tidy => tidy::run(),
     };
     match done {

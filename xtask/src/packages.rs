@@ -1,4 +1,4 @@
-//! What is installed from the distribution, why, and how it is done without starting a service.
+//! The distribution's packages we install, why, and how to install them without starting a service.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 
 use crate::shell::{self, Root};
 
-/// What a package is for.
+/// Purpose of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Servers, loads and peers `bench` measures.
+    /// Servers, loads and peers that `bench` measures.
     Bench,
     /// Building the eBPF object with Debian's compiler.
     DebianEbpf,
@@ -19,7 +19,7 @@ pub(crate) enum Need {
     Guests,
     /// Building for arm64.
     Arm64,
-    /// Fetching programs that come as Python wheels.
+    /// Fetching programs distributed as Python wheels.
     Wheels,
     /// Real programs the demo and the kernel tests trace.
     Programs,
@@ -29,10 +29,10 @@ pub(crate) enum Need {
 pub(crate) struct Package {
     /// Its name on Debian and Ubuntu.
     pub(crate) name: &'static str,
-    /// The program that proves it is there on other distributions; empty where only Debian has it.
+    /// The program that proves its presence on other distributions; empty if only Debian has it.
     program: &'static str,
     need: Need,
-    /// What breaks without it.
+    /// What fails without it.
     why: &'static str,
 }
 
@@ -129,13 +129,13 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 
-/// Packages of these needs that are not there.
+/// Missing packages of these needs.
 pub(crate) fn missing(needs: &[Need]) -> Vec<&'static Package> {
     let wanted = PACKAGES.iter().filter(|p| needs.contains(&p.need));
     if !has_apt() {
         return wanted.filter(|p| !p.program.is_empty() && shell::find(p.program).is_none()).collect();
     }
-    // dpkg-query fails when one name is unknown, but still prints the others.
+    // dpkg-query fails if one name is unknown, but still prints the others.
     let mut query = Command::new("dpkg-query");
     query.args(["-W", "-f", "${Package} ${db:Status-Status}\n"]).args(PACKAGES.iter().map(|p| p.name));
     let known = query.output().map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
@@ -152,7 +152,7 @@ pub(crate) fn is_installed(name: &str) -> bool {
     shell::ask("dpkg-query", &["-W", "-f", "${db:Status-Status}", name]).is_some_and(|status| status == "installed")
 }
 
-/// Whether every package of a need is installed or could be, by what the package lists here say.
+/// Whether every package of a need is installed or installable, by the local package lists.
 pub(crate) fn available(need: Need) -> bool {
     missing(&[need]).iter().all(|p| has_candidate(p.name))
 }
@@ -162,7 +162,7 @@ fn has_candidate(name: &str) -> bool {
     policy.lines().any(|line| line.trim_start().starts_with("Candidate:") && !line.contains("(none)"))
 }
 
-/// Installs what is missing of these needs.
+/// Installs the missing packages of these needs.
 pub(crate) fn install(needs: &[Need]) -> Result<()> {
     let missing = missing(needs);
     for p in &missing {
@@ -171,7 +171,7 @@ pub(crate) fn install(needs: &[Need]) -> Result<()> {
     install_named(&missing.iter().map(|p| p.name).collect::<Vec<_>>())
 }
 
-/// Installs packages by name; those that are there are left alone.
+/// Installs packages by name; leaves present ones alone.
 pub(crate) fn install_named(names: &[&str]) -> Result<()> {
     let names: Vec<&str> = names.iter().copied().filter(|name| !is_installed(name)).collect();
     if names.is_empty() {
@@ -183,13 +183,13 @@ pub(crate) fn install_named(names: &[&str]) -> Result<()> {
     }
     let by_hand = format!("apt-get update && apt-get install -y --no-install-recommends {list}");
     let root = Root::obtain(&format!("install packages (by hand, as root: {by_hand})"))?;
-    // Images are often shipped without package lists.
+    // Images often come without package lists.
     if !names.iter().all(|name| has_candidate(name)) {
         update(root)?;
     }
     shell::progress(format!("installing {list}"));
     if let Err(first) = shell::run(&mut apt_install(root, &names), "") {
-        // Lists that name versions the mirror no longer has are the usual reason.
+        // Usually the lists name versions that the mirror no longer has.
         shell::progress(format!("{first}; refreshing the package lists and trying once more"));
         update(root)?;
         let remedy = format!("apt's own words are above; by hand, as root: {by_hand}");
@@ -206,8 +206,8 @@ pub(crate) fn update(root: Root) -> Result<()> {
     shell::run(&mut command, "apt's own words are above; check network and /etc/apt/sources.list*")
 }
 
-/// Installs packages while `policy-rc.d` forbids every service to start: nginx must not take port 80 because somebody
-/// ran a demo. What stood there before comes back, also after Ctrl-C; what a killed run left is recognised.
+/// Installs packages while `policy-rc.d` forbids every service to start: a demo must not let nginx take port 80. The
+/// previous file comes back, also after Ctrl-C; the leftover of a killed run is recognised.
 const INSTALL: &str = r#"
 policy=/usr/sbin/policy-rc.d
 saved=$policy.before-tracer-xtask

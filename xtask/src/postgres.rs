@@ -8,25 +8,25 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
-/// PostgreSQL refuses to run as root; this user has nothing.
+/// PostgreSQL refuses to run as root; this user has no privileges.
 const USER: &str = "nobody";
 
-/// A cluster that was made, and the programs it was made with.
+/// A new cluster, and the programs that made it.
 pub(crate) struct Cluster {
     /// Where the programs are.
     pub(crate) programs: PathBuf,
     data: PathBuf,
-    /// Words that come before a program's own, to run it as somebody else.
+    /// Command prefix that runs a program as another user.
     become_user: Vec<String>,
-    /// Words that come before those, to run it on another host.
+    /// Command prefix before that, which runs it on another host.
     enter: Vec<String>,
 }
 
 impl Cluster {
-    /// Makes one in `dir`, whose only user `user` is asked for no password.
+    /// Creates one in `dir` whose only user `user` needs no password.
     pub(crate) fn create(dir: &Path, user: &str) -> Result<Self> {
         let programs = programs().context("PostgreSQL's programs are not installed; run `cargo xtask setup`")?;
         let data = dir.join("data");
@@ -48,16 +48,16 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The same cluster, run where the words `enter` before a command lead.
+    /// The same cluster, run behind the command prefix `enter`.
     pub(crate) fn on(self, enter: Vec<String>) -> Self {
         Self { enter, ..self }
     }
 
-    /// Lets clients at addresses of `network` in without a password. Before the server is started.
+    /// Admits clients at addresses of `network` without a password. Call it before starting the server.
     pub(crate) fn admit(&self, network: &str) -> Result<()> {
         let path = self.data.join("pg_hba.conf");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        // The first line that fits counts; none of the others is of this network.
+        // The first matching line counts; no other line is for this network.
         fs::write(&path, format!("{text}host all all {network} trust\n"))
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -73,7 +73,7 @@ impl Cluster {
         Leash::start(Root::Already, Path::new(program), arguments, &[], log)
     }
 
-    /// Whether the server at `address` takes connections.
+    /// Whether the server at `address` accepts connections.
     pub(crate) fn is_ready(&self, address: SocketAddr) -> bool {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
         let program = self.programs.join("pg_isready").display().to_string();
@@ -82,7 +82,7 @@ impl Cluster {
         words.split_first().is_some_and(|(first, rest)| shell::ask(first, rest).is_some())
     }
 
-    /// A program of the server with the cluster's directory.
+    /// Command words for a program of the server with the cluster's directory.
     fn words(&self, program: &str) -> Vec<String> {
         let program = self.programs.join(program).display().to_string();
         let own = [program, "-D".to_owned(), self.data.display().to_string()];
@@ -100,7 +100,7 @@ fn programs() -> Option<PathBuf> {
     newest.or_else(|| shell::find("initdb")?.parent().map(Path::to_path_buf).filter(complete))
 }
 
-/// Lets the server's user pass through directories of ours that only root may enter.
+/// Lets the server's user traverse our directories that only root may enter.
 fn reachable(dir: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let own = std::env::temp_dir();

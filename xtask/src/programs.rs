@@ -1,8 +1,8 @@
-//! What kernels make of the BPF programs: instructions the verifier walked, machine code, load time; compared with
-//! the committed table `xtask/programs.toml`, which `cargo xtask vm --load --record` writes anew.
+//! What kernels make of the BPF programs: verified instructions, machine code, load time; compared with the committed
+//! table `xtask/programs.toml`, which `cargo xtask vm --load --record` rewrites.
 //!
 //! The counts depend on the kernel's verifier, so each kernel has a section. A program that grows much costs start-up
-//! time on every host, and one that nears a million is refused by the next kernel.
+//! time on every host, and the next kernel may refuse one that nears a million.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cross;
 use crate::shell::{self, Root};
 
-/// Growth up to this much is no news: a factor, and instructions below which the factor says nothing.
+/// Acceptable growth: a factor, and a number of instructions below which the factor means nothing.
 const FACTOR: f64 = 1.25;
 const SMALL: u64 = 500;
 /// The verifier refuses at a million; other kernels walk up to half as much again.
@@ -26,20 +26,20 @@ const HEAD: &str = "\
 # and, for the running kernel, by `cargo xtask test`.
 ";
 
-/// One program as a kernel has it.
+/// One program in one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
     /// Function in the object.
     pub(crate) name: String,
     /// Instructions the verifier walked.
     pub(crate) verified: u64,
-    /// Bytes of machine code; 0 when interpreted.
+    /// Bytes of machine code; 0 if interpreted.
     pub(crate) jited: u64,
     /// Milliseconds loading took.
     pub(crate) load_ms: f64,
 }
 
-/// Programs attached, from what `tracer doctor --json` printed.
+/// Attached programs, from the output of `tracer doctor --json`.
 pub(crate) fn of(doctor: &Value) -> Vec<Program> {
     let all = doctor["programs"].as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter()
@@ -55,19 +55,19 @@ pub(crate) fn of(doctor: &Value) -> Vec<Program> {
         .collect()
 }
 
-/// What is recorded of one kernel.
+/// The record of one kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Section {
     version: String,
     programs: Vec<Program>,
 }
 
-/// The committed table, by the kernel's name in the matrix.
+/// The committed table, by the matrix's kernel names.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Table(BTreeMap<String, Section>);
 
 impl Table {
-    /// Reads the committed one; empty when there is none yet.
+    /// Reads the committed table; empty if there is none yet.
     pub(crate) fn read() -> Result<Self> {
         let path = path();
         match fs::read_to_string(&path) {
@@ -112,7 +112,7 @@ impl Table {
         text
     }
 
-    /// Records what `kernel` makes of the programs now.
+    /// Records the programs' current figures on `kernel`.
     pub(crate) fn record(&mut self, kernel: &str, version: &str, programs: &[Program]) {
         let mut programs = programs.to_vec();
         programs.sort_by(|a, b| a.name.cmp(&b.name));
@@ -124,13 +124,13 @@ impl Table {
         fs::write(path(), self.text()).with_context(|| format!("cannot write {}", path().display()))
     }
 
-    /// What is recorded of a kernel of the matrix.
+    /// The record of a kernel in the matrix.
     pub(crate) fn of(&self, kernel: &str) -> Option<&Section> {
         self.0.get(kernel)
     }
 
-    /// What fits a kernel that need not be of the matrix: the section of the same series (6.18), else of each program
-    /// the largest count anywhere.
+    /// The record for a kernel that may not be in the matrix: the section of the same series (6.18), else each
+    /// program's largest count anywhere.
     fn fitting(&self, release: &str, processor: &str) -> Section {
         let other = |kernel: &str| kernel.ends_with("-arm64") != (processor == cross::RUST);
         let sections = || self.0.iter().filter(|(kernel, _)| !other(kernel)).map(|(_, section)| section);
@@ -153,7 +153,7 @@ fn path() -> PathBuf {
     shell::root().join("xtask/programs.toml")
 }
 
-/// How `now` compares with what is recorded: a table to read, and why it is not acceptable.
+/// Compares `now` with the record: returns a readable table, and the reasons why it is not acceptable.
 pub(crate) fn compare(recorded: Option<&Section>, now: &[Program]) -> (String, Vec<String>) {
     let mut table = String::from("program           verified   recorded   change    bytes     load\n");
     let mut faults = Vec::new();
@@ -183,7 +183,7 @@ fn grew(before: u64, now: u64) -> bool {
     now as f64 > before as f64 * FACTOR && now > before + SMALL
 }
 
-/// Compares the running kernel's counts, by the release binary.
+/// Compares the running kernel's counts, with the release binary.
 pub(crate) fn here(root: Root) -> Result<()> {
     let binary = shell::target_dir()?.join("release/tracer");
     let mut command = root.command(&binary);

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: whatever building, testing and the demo need.
+//! `cargo xtask setup`: everything that building, testing and the demo need.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::packages::{self, Need};
 use crate::shell;
 use crate::{wheels, workloads};
 
-/// Installs what is missing; says so when nothing is.
+/// Installs what is missing; reports if nothing is.
 pub(crate) fn run(way: Option<Way>) -> Result<()> {
     packages::install(&[Need::Programs, Need::Fuzz])?;
     build_ebpf::ready(way)?;
@@ -29,7 +29,7 @@ pub(crate) fn programs() -> Result<()> {
     packages::install(&[Need::Programs])
 }
 
-/// rustfmt and clippy, which minimal installations of rustup leave out.
+/// rustfmt and clippy, which minimal rustup installations lack.
 fn components() -> Result<()> {
     let missing: Vec<&str> = [("rustfmt", "fmt"), ("clippy", "clippy")]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Runs other programs: where they are, as whom they run, what is said when they fail.
+//! Runs other programs: finds them, chooses their user, and explains failures.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Prints a line people asked for.
+/// Prints a line of requested output.
 #[expect(clippy::print_stdout, reason = "the one place of xtask that writes to standard output")]
 pub(crate) fn print(line: impl Display) {
     println!("{line}");
 }
 
-/// Prints a line that says what is being done; on standard error, so that results can be piped.
+/// Prints a progress line; on standard error, so that results can be piped.
 pub(crate) fn progress(line: impl Display) {
     eprintln!("==> {line}");
 }
@@ -33,7 +33,7 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
     Ok(PathBuf::from(dir))
 }
 
-/// What cargo knows of the packages of a manifest's workspace, without their dependencies.
+/// Cargo's metadata of a manifest's workspace packages, without their dependencies.
 pub(crate) fn metadata(manifest: &Path) -> Result<serde_json::Value> {
     let text = output(
         cargo()
@@ -44,7 +44,7 @@ pub(crate) fn metadata(manifest: &Path) -> Result<serde_json::Value> {
     serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")
 }
 
-/// The cargo this xtask was started by, at the root of the repository.
+/// The cargo that started this xtask, at the root of the repository.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -52,7 +52,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Removes what cargo told this process about the package xtask: the next cargo or build script must not see it.
+/// Removes the package variables cargo set for xtask: the next cargo or build script must not see them.
 pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_")) {
@@ -61,7 +61,7 @@ pub(crate) fn forget_package(command: &mut Command) {
     }
 }
 
-/// Runs a command; its output goes where ours goes. `remedy` is what the reader can do when it fails.
+/// Runs a command with inherited output. `remedy` tells the reader what to do if it fails.
 pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
     let status = command.status().with_context(|| cannot_start(command))?;
     if !status.success() {
@@ -71,7 +71,7 @@ pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it printed; its errors appear in ours.
+/// Runs a command and returns its output; its errors appear in ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !out.status.success() {
@@ -81,7 +81,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// What a command printed, or nothing when it does not exist or fails: for asking, not for doing.
+/// A command's output, or nothing if it does not exist or fails: for queries, not for actions.
 pub(crate) fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Option<String> {
     let out = Command::new(program).args(args).stdin(Stdio::null()).output().ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
@@ -91,7 +91,7 @@ fn cannot_start(command: &Command) -> String {
     format!("cannot start `{}`", command.get_program().to_string_lossy())
 }
 
-/// A command as one would type it.
+/// A command as typed in a shell.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted = words.map(|word| {
@@ -102,7 +102,7 @@ pub(crate) fn shown(command: &Command) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Where a program is: in `PATH`, or where the system keeps administrators' programs.
+/// Finds a program in `PATH` or in the system's administration directories.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -118,14 +118,14 @@ pub(crate) fn is_root() -> bool {
 /// How a command becomes root here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
-    /// We are.
+    /// This process is root.
     Already,
-    /// By sudo, which does not ask (or has asked).
+    /// By sudo, without a prompt (or after it).
     Sudo,
 }
 
 impl Root {
-    /// Finds out, asking for sudo's password where there is somebody to ask. `why` completes "root is needed to".
+    /// Finds the way, asking for sudo's password on a terminal. `why` completes "root is needed to".
     pub(crate) fn obtain(why: &str) -> Result<Self> {
         if is_root() {
             return Ok(Self::Already);

@@ -1,22 +1,26 @@
-//! Runs test programs, shows what they print and adds up what they say: passed, failed, skipped, and by name.
+//! Runs test programs, shows their output and sums up the results: passed, failed, skipped, and by name.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// What a test prints on a line of its own when it cannot run here: `SKIPPED name: reason`.
+/// The line a test prints if it cannot run here: `SKIPPED name: reason`.
 const SKIPPED: &str = "SKIPPED ";
 
-/// Lines of a failed program's end that are shown again behind everything else: most of a backtrace and what came before it.
+/// Last lines of a failed program repeated after everything else: most of a backtrace and what preceded it.
 const LAST: usize = 120;
 
-/// Stands for a failed test whose name is not known.
+/// Most tests of a run that may fail once and pass when rerun. More of them are not bad luck: the run fails.
+const MOST_RERUNS: usize = 2;
+
+/// Stands for a failed test of unknown name.
 const NAMELESS: &str = "a test whose name was not printed";
 
 /// The sums of a test run.
@@ -25,14 +29,16 @@ pub(crate) struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
-    /// Tests that failed and then passed, when run again.
+    /// Tests that failed and passed when rerun.
     unsteady: Vec<String>,
-    /// The last lines of programs that failed.
+    /// Total time of reruns.
+    rerun_time: Duration,
+    /// The last lines of failed programs.
     said: Vec<String>,
 }
 
 impl Tally {
-    /// Counts one test that is not libtest's.
+    /// Counts one test outside of libtest.
     pub(crate) fn add(&mut self, name: &str, outcome: Result<()>) {
         match outcome {
             Ok(()) => self.passed += 1,
@@ -55,21 +61,40 @@ impl Tally {
         &self.failed
     }
 
+    /// The number of failures in the last line.
+    fn failures(&self) -> usize {
+        self.failed.len() + usize::from(self.steady().is_err())
+    }
+
     /// Tests that could not run.
     pub(crate) fn skipped(&self) -> &[String] {
         &self.skipped
     }
 
-    /// Runs a test program (or cargo running several) and counts. `name` stands for it should it die without a word.
+    /// Total time of reruns.
+    pub(crate) fn rerun_time(&self) -> Duration {
+        self.rerun_time
+    }
+
+    /// Fails if more tests than allowed passed only when rerun.
+    pub(crate) fn steady(&self) -> Result<()> {
+        if self.unsteady.len() > MOST_RERUNS {
+            let names = self.unsteady.join(", ");
+            bail!("{} tests passed only when run once more, at most {MOST_RERUNS} may: {names}", self.unsteady.len());
+        }
+        Ok(())
+    }
+
+    /// Runs a test program (or cargo running several) and counts. `name` stands for it if it dies without output.
     pub(crate) fn run(&mut self, command: &mut Command, name: &str) -> Result<()> {
         let sums = whole(command, name, show)?;
         self.take(sums);
         Ok(())
     }
 
-    /// The same for a program of tests that look at the whole machine, which other things disturb: what failed is run once
-    /// more, alone, and if it passes then, that is said and counted. `command` makes the command for arguments. What the
-    /// first run says is shown when it has ended, and marked if it failed, so that only what counts reads as a failure.
+    /// The same for tests that watch the whole machine, which other activity can disturb: reruns each failed test once,
+    /// alone, and if it passes then, reports and counts that. `command` makes the command for arguments. The first
+    /// run's output is shown when it has ended, and marked if it failed, so that only what counts reads as a failure.
     pub(crate) fn run_twice(&mut self, command: impl Fn(&[&str]) -> Command, name: &str) -> Result<()> {
         let mut lines = Vec::new();
         let first = whole(&mut command(&[]), name, |line| lines.push(line.to_owned()))?;
@@ -89,7 +114,9 @@ impl Tally {
         if first.named {
             first.sums.said.clear();
             let failed = std::mem::take(&mut first.sums.failed);
+            let begin = Instant::now();
             let again = again(&failed)?;
+            self.rerun_time += begin.elapsed();
             self.unsteady.extend(failed.into_iter().filter(|name| !again.sums.failed.contains(name)));
             self.take(again);
         }
@@ -105,7 +132,8 @@ impl Tally {
         self.said.extend(sums.said);
     }
 
-    /// Prints what failed programs said last, names, then the sums as the last line.
+    /// Prints the last output of failed programs, their names, the number of reruns, then the sums as the last line.
+    /// Too many reruns count as one failure: the last line alone shows whether the run passed.
     pub(crate) fn print(&self) {
         for line in &self.said {
             shell::print(line);
@@ -119,15 +147,20 @@ impl Tally {
         for name in &self.failed {
             shell::print(format!("FAILED {name}"));
         }
-        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        let again = self.unsteady.len();
+        if let Err(error) = self.steady() {
+            shell::print(format!("FAILED {error:#}"));
+        }
+        shell::print(format!("{again} passed only when run once more, of at most {MOST_RERUNS}"));
+        let (failed, skipped) = (self.failures(), self.skipped.len());
         shell::print(format!("{} passed, {failed} failed, {skipped} skipped", self.passed));
     }
 }
 
-/// What a program of tests came to.
+/// The result of a test program.
 struct Whole {
     sums: Tally,
-    /// Some failed, and their names are known.
+    /// Some tests failed, and their names are known.
     named: bool,
 }
 
@@ -151,12 +184,12 @@ fn whole(command: &mut Command, name: &str, mut see: impl FnMut(&str)) -> Result
     Ok(Whole { sums, named })
 }
 
-/// Shows a line. A reader of our output that has gone away is no reason to stop the tests.
+/// Shows a line. A closed reader of our output must not stop the tests.
 fn show(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Runs a command, passes its output on line by line, and reads libtest's words in it.
+/// Runs a command, passes its output on line by line, and parses libtest's messages in it.
 fn watch(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(std::process::ExitStatus, Tally)> {
     let mut child = command
         .stdin(Stdio::null())
@@ -188,11 +221,11 @@ fn watch(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(std::proce
     Ok((status, reader.end()))
 }
 
-/// Understands what libtest prints.
+/// Parses libtest's output.
 #[derive(Default)]
 struct Reader {
     tally: Tally,
-    /// Names under the `failures:` seen last.
+    /// Names under the latest `failures:`.
     failures: Vec<String>,
     listing: bool,
     /// Tests that printed SKIPPED; libtest counts them as passed.
@@ -287,6 +320,17 @@ mod tests {
         assert_eq!(tally.said.len(), LAST + 1, "{:?}", tally.said);
         assert_eq!(tally.said.last().map(String::as_str), Some("200"));
     }
+
+    #[test]
+    fn more_than_two_that_pass_only_when_run_once_more_fail_the_run() {
+        let mut tally = Tally { unsteady: vec!["a".into(), "b".into()], ..Tally::default() };
+        assert!(tally.steady().is_ok());
+        assert_eq!(tally.failures(), 0);
+        tally.unsteady.push("c".into());
+        assert!(tally.steady().is_err());
+        assert_eq!(tally.failures(), 1);
+    }
+
     #[test]
     fn what_fails_once_is_said_and_what_fails_twice_has_failed() {
         let first = || {
@@ -302,10 +346,11 @@ mod tests {
         };
         tally.twice(first(), again).expect("sums");
         let unsteady = vec!["a".into()];
-        // What counts is what the second run said.
+        // The second run's result counts.
         let said = vec!["again".into()];
+        tally.rerun_time = Duration::ZERO;
         assert_eq!(tally, Tally { passed: 2, failed: vec!["b".into()], unsteady, said, ..Tally::default() });
-        // One that died has no names to ask for.
+        // A program that died has no names to rerun.
         let mut tally = Tally::default();
         tally.twice(Whole { named: false, ..first() }, |_| unreachable!()).expect("sums");
         assert_eq!(tally.failed(), ["a", "b"]);

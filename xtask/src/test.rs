@@ -1,8 +1,8 @@
-//! `cargo xtask test`: the README's test command. Everything a fresh machine needs, then every test there is.
+//! `cargo xtask test`: what every change must pass; `--full`: every test. First installs what a fresh machine lacks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -10,49 +10,75 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, fuzz, programs, setup, wheels, workloads};
+use crate::times::Times;
+use crate::{build, fuzz, programs, setup, tiers, wheels, workloads};
 
-/// Seconds each fuzz target gets.
+/// Seconds per fuzz target with `--full`; otherwise each runs its seeds and corpus without new inputs.
 const FUZZ_SECONDS: u32 = 3;
-/// Most seconds one program of kernel tests may take: a hang must not take CI's hour.
+/// Most seconds for one program of kernel tests: a hang must not take CI's hour.
 const KERNEL_SECONDS: u32 = 1200;
 
 /// `cargo xtask test`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Accept that tests which need root, the eBPF toolchain or a kernel feature do not run; install nothing.
+    /// Accept that tests needing root, the eBPF toolchain or a kernel feature do not run; install nothing.
     #[arg(long)]
     pub(crate) without_kernel: bool,
+    /// Every test, instead of what takes at most a quarter of an hour.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print which kernel tests either tier runs, and do nothing else.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// An earlier step and its seconds, for the table of times: `check=120`.
+    #[arg(long, hide = true, value_name = "STEP=SECONDS", value_parser = step_before)]
+    pub(crate) before: Vec<(String, u64)>,
+    /// Run only these programs of kernel tests, whole, whichever tier they are in; nothing else.
+    #[arg(conflicts_with = "full")]
+    pub(crate) program: Vec<String>,
 }
 
-/// Runs everything; the last line says how many passed, failed and were skipped.
+fn step_before(text: &str) -> Result<(String, u64), String> {
+    let (step, seconds) = text.rsplit_once('=').ok_or("STEP=SECONDS is expected")?;
+    let seconds = seconds.parse().map_err(|error| format!("'{seconds}' is no number of seconds: {error}"))?;
+    Ok((step.to_owned(), seconds))
+}
+
+/// Runs the chosen tier; the last line counts passed, failed and skipped tests.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    if options.list {
+        shell::print(tiers::list(&shell::root())?);
+        return Ok(());
+    }
     let start = Instant::now();
     let step = |n: u8, what: &str| shell::progress(format!("[{:4} s] {n}/5 {what}", start.elapsed().as_secs()));
+    let mut times = Times::default();
+    for (step, seconds) in &options.before {
+        times.add(step, Duration::from_secs(*seconds));
+    }
     let mut tally = Tally::default();
     if options.without_kernel {
         step(1, "set-up: left out (--without-kernel)");
         step(2, "release build with the eBPF object: left out (--without-kernel)");
     } else {
         step(1, "set-up");
-        setup::run(way)?;
+        times.of("set-up", || setup::run(way))?;
         step(2, "release build");
-        build::tracer(way, true)?;
+        times.of("release build", || build::tracer(way, true))?;
     }
-    step(3, "unit and property tests");
-    let mut command = shell::cargo();
-    command.args(["test", "--locked", "--workspace", "--exclude", "tracer-tests", "--no-fail-fast"]);
-    fuzz::same_inputs(&mut command);
-    tally.run(&mut command, "unit and property tests")?;
-    step(4, &format!("fuzz targets, {FUZZ_SECONDS} s each"));
-    fuzz::all(FUZZ_SECONDS, &mut tally)?;
-    step(5, "kernel tests");
-    kernel(options, &mut tally)?;
+    if options.program.is_empty() {
+        machine_less(options, &step, &mut times, &mut tally)?;
+    }
+    step(5, if options.full { "kernel tests, all" } else { "kernel tests, quick tier" });
+    kernel(options, &mut times, &mut tally)?;
     shell::progress(format!("[{:4} s] done", start.elapsed().as_secs()));
+    times.add("reruns of tests that failed", tally.rerun_time());
+    shell::print(times.table());
     tally.print();
     if !tally.failed().is_empty() {
         bail!("tests failed: {}", tally.failed().join(", "));
     }
+    tally.steady()?;
     if !tally.skipped().is_empty() && !options.without_kernel {
         bail!(
             "{} tests could not run here (named above with the reason); `--without-kernel` accepts that",
@@ -62,9 +88,40 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Tests that need neither root nor a kernel feature.
+fn machine_less(options: &Options, step: &impl Fn(u8, &str), times: &mut Times, tally: &mut Tally) -> Result<()> {
+    step(3, "unit and property tests");
+    let mut command = shell::cargo();
+    command.args(["test", "--locked", "--workspace", "--exclude", "tracer-tests", "--no-fail-fast"]);
+    fuzz::same_inputs(&mut command);
+    times.of("unit and property tests", || tally.run(&mut command, "unit and property tests"))?;
+    if options.full {
+        step(4, &format!("fuzz targets, {FUZZ_SECONDS} s each"));
+        times.of("fuzz targets", || fuzz::all(FUZZ_SECONDS, tally))
+    } else {
+        step(4, "fuzz targets: their seeds and corpora, no new inputs");
+        times.of("fuzz targets", || fuzz::replay(tally))
+    }
+}
+
 /// Package `tracer-tests`: as root, one test at a time, because they look at the whole machine.
-fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
-    let programs = programs()?;
+fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()> {
+    let all = times.of("build of kernel tests", programs)?;
+    let mut chosen = Vec::new();
+    let named = &options.program;
+    for program in all {
+        let name = name_of(&program);
+        if !named.is_empty() {
+            if named.contains(&name) {
+                chosen.push((program, name, Vec::new()));
+            }
+        } else if let Some(only) = tiers::arguments(&name, options.full) {
+            chosen.push((program, name, only));
+        }
+    }
+    if let Some(unknown) = named.iter().find(|name| !chosen.iter().any(|(_, known, _)| known == *name)) {
+        bail!("there are no kernel tests {unknown}; `cargo xtask test --list` names all");
+    }
     let root =
         if options.without_kernel { None } else { Some(Root::obtain("load eBPF programs for the kernel tests")) };
     let root = match root {
@@ -74,8 +131,8 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
                 Some(Err(error)) => format!("{error:#}"),
                 _ => "--without-kernel".into(),
             };
-            for program in &programs {
-                for name in names(program)? {
+            for (program, _, only) in &chosen {
+                for name in names(program, only)? {
                     tally.skip(&name, &reason);
                 }
             }
@@ -83,22 +140,22 @@ fn kernel(options: &Options, tally: &mut Tally) -> Result<()> {
         }
     };
     let target = shell::target_dir()?;
-    for (at, program) in programs.iter().enumerate() {
-        let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        shell::progress(format!("kernel tests {} of {}: {name}", at + 1, programs.len()));
+    for (at, (program, name, tier)) in chosen.iter().enumerate() {
+        shell::progress(format!("kernel tests {} of {}: {name}", at + 1, chosen.len()));
         let wheels = wheels::environment()?;
         let built = workloads::environment()?;
         let command = |only: &[&str]| {
             let mut command = root.command("env");
-            // sudo starts with an environment of its own.
+            // sudo resets the environment.
             command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
             command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
-            command.arg(program).args(["--test-threads=1", "--nocapture"]).args(only);
+            command.arg(program).args(["--test-threads=1", "--nocapture"]);
+            command.args(if only.is_empty() { tier } else { only });
             command.current_dir(shell::root().join("tests"));
             command
         };
-        tally.run_twice(command, &name)?;
+        times.of(&format!("kernel tests: {name}"), || tally.run_twice(command, name))?;
     }
     tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root));
     Ok(())
@@ -111,7 +168,7 @@ pub(crate) fn programs() -> Result<Vec<PathBuf>> {
     programs_of(command)
 }
 
-/// The same by another `cargo test`.
+/// The same with another `cargo test` command.
 pub(crate) fn programs_of(mut command: Command) -> Result<Vec<PathBuf>> {
     command.args(["--package", "tracer-tests", "--no-run"]);
     command.args(["--message-format", "json-render-diagnostics"]).stderr(std::process::Stdio::inherit());
@@ -130,7 +187,30 @@ pub(crate) fn programs_of(mut command: Command) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-fn names(program: &PathBuf) -> Result<Vec<String>> {
-    let list = shell::output(Command::new(program).args(["--list", "--format", "terse"]))?;
+/// The name of a test program's file in `tests/tests/`: cargo appends a hash.
+fn name_of(program: &Path) -> String {
+    let stem = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    stem.rsplit_once('-').map_or(stem.clone(), |(name, _)| name.to_owned())
+}
+
+fn names(program: &Path, only: &[&str]) -> Result<Vec<String>> {
+    let list = shell::output(Command::new(program).args(["--list", "--format", "terse"]).args(only))?;
     Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_before_have_a_name_and_seconds() {
+        assert_eq!(step_before("release build, guests=61"), Ok(("release build, guests".to_owned(), 61)));
+        assert!(step_before("check").is_err() && step_before("check=x").is_err());
+    }
+
+    #[test]
+    fn a_test_program_has_the_name_of_its_file() {
+        assert_eq!(name_of(Path::new("/t/debug/deps/relay_cost-0123abcd")), "relay_cost");
+        assert_eq!(name_of(Path::new("/t/relay_cost")), "relay_cost");
+    }
 }

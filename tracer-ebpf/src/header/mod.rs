@@ -1,9 +1,9 @@
-//! Contexts in band: `traceparent` written into HTTP/1.1 requests to chosen destinations. Loaded only where it is asked for.
+//! In-band contexts: `traceparent` inserted into HTTP/1.1 requests to chosen destinations. Loaded only if configured.
 //!
-//! Only sockets that connect to such a destination are put where the kernel shows what is sent (`MEMBERS`), and every byte
-//! they send is followed from the first on: a request begins where the one before ends, by its own head, and nowhere else.
-//! What cannot be followed with certainty ends it for that connection: from then on nothing is put in, and the socket is let
-//! go of with the next acknowledgement.
+//! Only sockets that connect to such a destination join the map whose sends the kernel shows (`MEMBERS`), and the
+//! program follows every byte they send from the first on: a request begins only where the one before ends by its own
+//! head. Where the program loses certainty, it stops for that connection: it inserts nothing more, and the next
+//! acknowledgement releases the socket.
 
 pub(crate) mod came;
 mod line;
@@ -26,10 +26,10 @@ use aya_ebpf::{
     programs::{SkMsgContext, SockOpsContext},
 };
 use tracer_common::{
-    event::{FAMILY_INET, FAMILY_INET6, TAG_HELD, TAG_REFUSED, TAG_TX, Tag},
+    event::{FAMILY_INET, FAMILY_INET6, INBAND_HELD, INBAND_REFUSED, INBAND_TX, InbandContext},
     header::{DESTINATIONS_MAX, Destination, LEN, LOOK, NO_BLOCKING, ONCE, Outcome, PORT_BITS, SOCKETS_MAX, TESTING},
+    inband_context::SAMPLED,
     lost::Lost,
-    tag::SAMPLED,
 };
 
 use crate::{
@@ -46,15 +46,15 @@ use crate::{
     },
 };
 
-/// Sockets whose requests get headers, by their cookie. The loader gives it room only where that is wanted.
+/// Sockets whose requests get headers, by their cookie. The loader sizes it only if headers are configured.
 #[map]
 static MEMBERS: SockHash<u64> = SockHash::with_max_entries(SOCKETS_MAX, 0);
 
-/// Where requests get headers. Likewise.
+/// Where requests get headers. Sized like [`MEMBERS`].
 #[map]
 static DESTINATIONS: LpmTrie<Destination, u32> = LpmTrie::with_max_entries(DESTINATIONS_MAX, 0);
 
-/// What the test at start found, and whether it is running.
+/// The result of the start-up test, and whether it is running.
 #[map]
 static HEADER_CONTROL: Array<u32> = Array::with_max_entries(1, 0);
 
@@ -62,13 +62,14 @@ static HEADER_CONTROL: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
 static HEADER_COUNTS: Array<u64> = Array::with_max_entries(Outcome::ALL.len() as u32, 0);
 
-/// Most of a TCP connection's bytes that are acknowledged before its first: the SYN.
+/// Most bytes a TCP connection has acknowledged before its first data: the SYN.
 const SYN: u64 = 1;
 const TCP_CLOSE: u32 = 7;
 
 fn count(outcome: Outcome) {
     if let Some(counter) = HEADER_COUNTS.get_ptr_mut(outcome as u32) {
-        // SAFETY: an aligned element of the map. Whole, because their differences say how many there are.
+        // SAFETY: an aligned element of the map. Atomic, because differences between counters say how many connections
+        // are joined.
         unsafe {
             asm!("lock *(u64 *)({at} + 0) += {one}", at = in(reg) counter, one = in(reg) 1u64, options(nostack));
         }
@@ -80,7 +81,7 @@ fn control() -> u32 {
     HEADER_CONTROL.get(0).copied().unwrap_or(0)
 }
 
-/// hook: sk_msg, of the sockets in [`MEMBERS`]. First seen: 5.10. Emits [`Tag`].
+/// hook: sk_msg, of the sockets in [`MEMBERS`]. First seen: 5.10. Emits [`InbandContext`].
 #[sk_msg]
 pub(crate) fn header(ctx: SkMsgContext) -> u32 {
     // SAFETY: a member of the context.
@@ -93,12 +94,13 @@ pub(crate) fn header(ctx: SkMsgContext) -> u32 {
         emit::count(Lost::SocketStorage);
         return sk_action::SK_PASS;
     }
-    // SAFETY: not null; whoever sends holds the socket's lock.
+    // SAFETY: not null; a sender holds the socket's lock.
     let heads = unsafe { &mut *heads };
     let Some(tcp) = SockPtr(sk).tcp() else { return sk_action::SK_PASS };
     if tcp.lends() {
-        // The kernel says once for each piece that it is done with it, and the owner counts sends.
-        // SAFETY: the context is the helper's, and this a member of it. No room for one piece: it goes as it is.
+        // The kernel reports each piece's completion separately, but the owner counts sends.
+        // SAFETY: the context is the helper's, and this a member of it. Without room for one contiguous piece, the
+        // message goes as it is.
         unsafe { bpf_msg_pull_data(ctx.msg, 0, (*ctx.msg).size, 0) };
         if heads.state < HEADS_OVER {
             heads.state = HEADS_OVER;
@@ -124,10 +126,10 @@ pub(crate) fn header(ctx: SkMsgContext) -> u32 {
     }
 }
 
-/// Why a connection is not followed any more.
+/// Why the program stops following a connection.
 enum Stop {
     Over(Outcome),
-    /// Bytes that mean nothing are in the message and cannot be taken out.
+    /// The message holds meaningless bytes that cannot be removed.
     Drop,
 }
 
@@ -137,7 +139,7 @@ impl From<Outcome> for Stop {
     }
 }
 
-/// Some bytes are sent.
+/// Follows one send.
 #[inline(always)]
 fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> Result<(), Stop> {
     // SAFETY: a member of the context.
@@ -146,8 +148,8 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
     if heads.state == HEADS_FOLLOWED {
         let untaken = heads.next.wrapping_sub(start);
         if untaken != 0 {
-            // Where there was no room the kernel took less than it showed, and does not show what comes then: by the sequence
-            // numbers the request ends where it ends all the same.
+            // Without room the kernel took less than it showed, and does not show the rest again: by sequence numbers
+            // the request still ends in the same place.
             if untaken <= heads.body {
                 heads.rest += untaken as u64;
             } else {
@@ -163,7 +165,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
         }
     }
     let look = if size < LOOK { size } else { LOOK };
-    // Where that is all in one piece, it costs next to nothing.
+    // Cheap if the head is contiguous already.
     // SAFETY: the context is the helper's.
     if unsafe { bpf_msg_pull_data(msg, 0, look, 0) } != 0 {
         return Err(Outcome::Refused.into());
@@ -172,7 +174,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
         return Err(Outcome::NotHttp.into());
     }
     scan::head(msg, heads);
-    // Through memory: of what the loop did the verifier need not know.
+    // Read through memory: the verifier need not know what the loop did.
     // SAFETY: the record's own.
     let (found, line, end, length) = unsafe {
         (
@@ -189,7 +191,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
         return Err(Outcome::Malformed.into());
     }
     if found & scan::WHOLE == 0 {
-        // Of what never had a line feed it is not known what it is.
+        // Without a line feed the protocol is unknown.
         return Err(if line != 0 { Outcome::NotWhole } else { Outcome::NotHttp }.into());
     }
     if found & scan::UPGRADE != 0 || scan::word(msg, 0) == Some(u64::from_le_bytes(*b"CONNECT ")) {
@@ -218,7 +220,7 @@ fn follow(msg: *mut sk_msg_md, sk: *mut c_void, tcp: Tcp, heads: &mut Heads) -> 
     Ok(())
 }
 
-/// Whether the first `line` bytes are a request line of HTTP/1.1 or 1.0 (RFC 9112 §3).
+/// Whether the first `line` bytes are an HTTP/1.1 or 1.0 request line (RFC 9112 §3).
 #[inline(always)]
 fn is_request(msg: *mut sk_msg_md, line: u64) -> bool {
     const VERSION: u64 = u64::from_le_bytes(*b"HTTP/1.\0");
@@ -232,7 +234,7 @@ fn is_request(msg: *mut sk_msg_md, line: u64) -> bool {
         && scan::byte(msg, line - 11) == Some(b' ')
 }
 
-/// Puts the header behind the first line, unless that could be sent in part; how many bytes that are.
+/// Inserts the header behind the first line, unless the kernel could send it in part; returns how many bytes it added.
 #[inline(always)]
 fn insert(
     msg: *mut sk_msg_md,
@@ -253,7 +255,7 @@ fn insert(
     if sock.is_null() || !policy::traced(policy, task.tgid()) {
         return Ok(0);
     }
-    // SAFETY: not null; whoever sends holds the socket's lock, and looks at it after this.
+    // SAFETY: not null; a sender holds the socket's lock, and other hooks look at it later.
     let sock = unsafe { &mut *sock };
     if sock.flags & SOCK_IGNORED != 0 {
         return Ok(0);
@@ -261,24 +263,32 @@ fn insert(
     if control() & NO_BLOCKING != 0 && tcp.blocks() {
         return Err(Outcome::Blocking.into());
     }
-    // With nothing under way there is room for all that is looked at: it is sent whole.
+    // With nothing under way the window has room for the whole head: the kernel sends it whole.
     if start != tcp.snd_una() {
         count(Outcome::Busy);
         return Ok(0);
     }
     let (trace, flags, held) = if heads.opened != 0 {
-        (heads.opener, heads.opener_flags, TAG_HELD)
+        (heads.opener, heads.opener_flags, INBAND_HELD)
     // SAFETY: copied out at once.
     } else if let Some(held) = unsafe { HELD.get(task.tid()) } {
-        (held.trace, held.flags as u32, TAG_HELD)
+        (held.trace, held.flags as u32, INBAND_HELD)
     } else {
         ([random(), random()], SAMPLED as u32, 0)
     };
     let span = random();
-    // First the room for what user space must know: a context that nobody knows of has no call.
-    let Some(slot) = ring::reserve(size_of::<Tag>() as u64, Lost::RingTag) else { return Ok(0) };
+    // Reserve the record first: user space could not match a context it never learns of to a call.
+    let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return Ok(0) };
     let done = grow(msg, line, heads.end, trace, span, flags);
-    put(slot, if done.is_ok() { TAG_TX | held } else { TAG_TX | TAG_REFUSED }, heads.cookie, trace, span, start, flags);
+    put(
+        slot,
+        if done.is_ok() { INBAND_TX | held } else { INBAND_TX | INBAND_REFUSED },
+        heads.cookie,
+        trace,
+        span,
+        start,
+        flags,
+    );
     done?;
     sock.grown = sock.grown.wrapping_add(LEN);
     sock.grown_at = start;
@@ -286,14 +296,14 @@ fn insert(
     Ok(LEN)
 }
 
-/// Puts the line into a head of `end` bytes.
+/// Inserts the line into a head of `end` bytes.
 #[inline(always)]
 fn grow(msg: *mut sk_msg_md, at: u32, end: u32, trace: [u64; 2], span: u64, flags: u32) -> Result<(), Stop> {
     // SAFETY: the context is the helper's.
     if unsafe { bpf_msg_push_data(msg, at, LEN, 0) } != 0 {
         return Err(Outcome::Refused.into());
     }
-    // The whole head, so that it is one piece: the kernel sends a piece whole or not at all.
+    // Pull the whole head, so that it is contiguous: the kernel sends a piece whole or not at all.
     // SAFETY: as above.
     let pulled = unsafe { bpf_msg_pull_data(msg, 0, end + LEN, 0) } == 0;
     if pulled && line::write(msg, at as u64, trace, span, flags) {
@@ -321,13 +331,14 @@ pub(crate) fn header_sockets(ctx: SockOpsContext) -> u32 {
     1
 }
 
-/// Whether what a callback's connection goes to is one of the destinations.
+/// Whether a callback's connection goes to one of the destinations.
 #[inline(always)]
 fn chosen(ops: *mut bpf_sock_ops) -> bool {
     let mut key = Key::new(0, [0u8; 18]);
     // SAFETY: members of the context.
     let (family, port) = unsafe { ((*ops).family as u16, u32::from_be((*ops).remote_port) as u16) };
-    // All of them in either case: of two loads in two branches the compiler makes one, at a place that the verifier does not know.
+    // Load all of them in either case: the compiler merges two loads in two branches into one at an offset the verifier
+    // does not know.
     // SAFETY: members of the context.
     let (short, long) = unsafe {
         let ip6 = &raw const (*ops).remote_ip6;
@@ -358,7 +369,7 @@ fn chosen(ops: *mut bpf_sock_ops) -> bool {
     DESTINATIONS.get(&key).is_some()
 }
 
-/// `connect` was called, by the thread that runs here.
+/// The current thread called `connect`.
 #[inline(always)]
 fn connects(ops: *mut bpf_sock_ops) {
     let Some(policy) = policy::control() else { return };
@@ -389,7 +400,7 @@ fn connects(ops: *mut bpf_sock_ops) {
     }
 }
 
-/// What is kept of a callback's connection, if it goes to a destination.
+/// The record of a callback's connection, if it goes to a destination.
 #[inline(always)]
 fn known(ops: *mut bpf_sock_ops) -> Option<&'static mut Heads> {
     let sk = socket(ops);
@@ -419,7 +430,7 @@ fn connected(ops: *mut bpf_sock_ops) {
     if tcp.lends() {
         return count(Outcome::ZeroCopy);
     }
-    // What a connection's SYN carried has passed unseen.
+    // Bytes in the SYN itself have passed unseen.
     if tcp.bytes_acked() > SYN || tcp.write_seq() != tcp.snd_una() {
         return count(Outcome::NotTaken);
     }
@@ -437,8 +448,9 @@ fn connected(ops: *mut bpf_sock_ops) {
     listen(ops, BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
-/// What was sent is acknowledged: a socket that gets nothing more is let go of, before what the acknowledgement came with can be
-/// read. What is sent again may be acknowledged without a word, so that is the time then.
+/// The peer acknowledged what was sent: releases a socket that gets no more headers, before its owner can read what
+/// came with the acknowledgement. A retransmission may be acknowledged without a callback, so a retransmission releases
+/// too.
 #[inline(always)]
 fn acknowledged(ops: *mut bpf_sock_ops) {
     let Some(heads) = known(ops) else { return };
@@ -448,11 +460,11 @@ fn acknowledged(ops: *mut bpf_sock_ops) {
     heads.state = HEADS_GONE;
     count(Outcome::Left);
     let key = heads.cookie;
-    // SAFETY: the map and a key of it. Not there any more: as good.
+    // SAFETY: the map and a key of it. A missing key needs no deletion.
     unsafe { bpf_map_delete_elem(ptr::from_ref(&MEMBERS).cast_mut().cast(), (&raw const key).cast()) };
 }
 
-/// The connection is over: the kernel takes it out of the map by itself.
+/// The connection closed: the kernel removes it from the map by itself.
 #[inline(always)]
 fn closed(ops: *mut bpf_sock_ops) {
     let Some(heads) = known(ops) else { return };
@@ -462,7 +474,7 @@ fn closed(ops: *mut bpf_sock_ops) {
     }
 }
 
-/// A connection was accepted: what its requests cause has their transaction's name.
+/// A connection was accepted: the calls its requests cause carry the requests' transaction.
 #[inline(always)]
 fn accepted(ops: *mut bpf_sock_ops) {
     let Some(policy) = policy::control() else { return };

@@ -1,17 +1,17 @@
-//! The head of an HTTP/1.1 request in what a system call sends: where its first line and itself end, and what of its
-//! headers says where the request ends.
+//! Scans what a system call sends for the head of an HTTP/1.1 request: where its first line and the head end, and which
+//! headers determine where the request ends.
 //!
-//! Anything that servers could read in two ways is [`BAD`]. What is found is kept in the socket's record, so that the
-//! verifier has nothing to tell one round of the loop from the next.
+//! Anything that servers could read in two ways is [`BAD`]. Findings stay in the socket's record, so that the verifier
+//! sees no difference between rounds of the loop.
 
 use aya_ebpf::bindings::sk_msg_md;
 use tracer_common::header::LOOK;
 
 use crate::{bound, storage::Heads};
 
-/// [`Heads::found`]: the head's end.
+/// [`Heads::found`]: the head ends here.
 pub(super) const WHOLE: u32 = 1 << 0;
-/// [`Heads::found`]: it is not to be believed.
+/// [`Heads::found`]: the head is unreliable.
 pub(super) const BAD: u32 = 1 << 1;
 /// [`Heads::found`]: there is a `traceparent`.
 pub(super) const PRESENT: u32 = 1 << 2;
@@ -19,29 +19,29 @@ pub(super) const PRESENT: u32 = 1 << 2;
 pub(super) const CHUNKED: u32 = 1 << 3;
 /// [`Heads::found`]: `Expect`.
 pub(super) const EXPECT: u32 = 1 << 4;
-/// [`Heads::found`]: an upgrade to something else than HTTP/2.
+/// [`Heads::found`]: an upgrade to something other than HTTP/2.
 pub(super) const UPGRADE: u32 = 1 << 5;
 /// [`Heads::found`]: `Content-Length`.
 const LENGTH: u32 = 1 << 6;
 /// [`Heads::found`]: its value has begun.
 const DIGITS: u32 = 1 << 7;
 
-/// [`Heads::mode`]: the end of the line is looked for.
+/// [`Heads::mode`]: search the end of the line.
 const SEEK: u32 = 0;
-/// [`Heads::mode`]: a line begins.
+/// [`Heads::mode`]: at the start of a line.
 const LINE: u32 = 1;
-/// [`Heads::mode`]: the value of `Content-Length` is read.
+/// [`Heads::mode`]: read the value of `Content-Length`.
 const VALUE: u32 = 2;
-/// [`Heads::mode`]: the value of `Upgrade` is read.
+/// [`Heads::mode`]: read the value of `Upgrade`.
 const PROTOCOL: u32 = 3;
 
-/// Rounds of the loop: two words of the head each, and for each of some fifty lines two more; with more lines than that the verifier
-/// would walk more than half of what it may. A longer head gets no header.
+/// Rounds of the loop: one for two words of the head, and two more for each of some fifty lines; with more lines than
+/// that the verifier would walk more than half of its limit. A longer head gets no header.
 const ROUNDS: u32 = LOOK / 16 + 96;
-/// Lengths of bodies that are followed: 10^15 bytes.
+/// Longest body the scan follows: 10^15 bytes.
 const LENGTH_MAX: u64 = 1_000_000_000_000_000;
 
-/// Lower case of letters; `-` and `:` stay what they are.
+/// Sets the lower-case bit of letters; `-` and `:` keep their values.
 const LOWER: u64 = 0x2020_2020_2020_2020;
 
 /// Eight bytes at `at`, unless the head's visible part ends before.
@@ -75,7 +75,7 @@ pub(super) fn byte(msg: *mut sk_msg_md, at: u64) -> Option<u8> {
 pub(super) fn line_feed(word: u64) -> Option<u64> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let zero = word ^ 0x0a0a_0a0a_0a0a_0a0a;
-    // The lowest bit that is set is that of the first; above it there can be wrong ones.
+    // The lowest set bit marks the first line feed; higher bits can be false.
     let hits = zero.wrapping_sub(ONES) & !zero & 0x8080_8080_8080_8080;
     if hits == 0 {
         return None;
@@ -84,7 +84,7 @@ pub(super) fn line_feed(word: u64) -> Option<u64> {
     Some(first.wrapping_mul(0x0001_0203_0405_0607) >> 56)
 }
 
-/// Reads the head of the message.
+/// Scans the head of the message.
 #[inline(always)]
 pub(super) fn head(msg: *mut sk_msg_md, heads: &mut Heads) {
     let heads: *mut Heads = heads;
@@ -124,7 +124,7 @@ pub(super) fn head(msg: *mut sk_msg_md, heads: &mut Heads) {
                         Some(eight) => line_feed(eight),
                         None => Some(8),
                     };
-                    // Where the line feed is not in these, or not sought yet, the next round looks.
+                    // Skip two words without a line feed; else the next round looks at the second one.
                     set(at_of, at as u32 + if more.is_none() { 16 } else { 8 });
                     continue;
                 }
@@ -162,7 +162,7 @@ pub(super) fn head(msg: *mut sk_msg_md, heads: &mut Heads) {
                 set(found_of, BAD);
                 return;
             }
-            // No name that matters is as short as the rest.
+            // No relevant name is as short as what is left.
             let Some(front) = word(msg, at) else { continue };
             let front = front | LOWER;
             if front == u64::from_le_bytes(*b"upgrade:") {
@@ -216,7 +216,7 @@ pub(super) fn head(msg: *mut sk_msg_md, heads: &mut Heads) {
             set(at_of, at as u32 + 1);
             continue;
         }
-        // What is agreed on by `h2c` begins with a line of its own (RFC 9113 §3.4), which is no request's.
+        // A protocol agreed on by `h2c` begins with a line of its own (RFC 9113 §3.4), which no request line matches.
         set(mode_of, SEEK);
         if one | 0x20 != b'h'
             || byte(msg, at + 1) != Some(b'2')

@@ -7,14 +7,17 @@ use aya_ebpf::helpers::generated::bpf_task_pt_regs;
 use tracer_common::members::ABSENT;
 
 use super::{load, task::Task};
-use crate::offsets::{OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_NR, OFF_REG_TASK};
+use crate::offsets::{
+    OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_CS, OFF_REG_FP, OFF_REG_NR, OFF_REG_PC, OFF_REG_SP,
+    OFF_REG_TASK,
+};
 
 /// Saved `pt_regs`.
 #[derive(Clone, Copy)]
 pub(crate) struct Regs(*const c_void);
 
 impl Regs {
-    /// Of `task`. During a system call they hold its number and arguments.
+    /// The registers of `task`. During a system call they hold its number and arguments.
     #[inline(always)]
     pub(crate) fn of(task: Task) -> Self {
         // SAFETY: `task` is trusted.
@@ -62,7 +65,7 @@ impl Regs {
         unsafe { load(self.0, OFF_REG_ARG4.load()) }
     }
 
-    /// The register in which Go keeps which goroutine it runs; 0 on processors where that is not known.
+    /// The register in which Go keeps its current goroutine; 0 on processors where it is unknown.
     #[inline(always)]
     pub(crate) fn goroutine(self) -> u64 {
         let at = OFF_REG_TASK.load();
@@ -71,5 +74,19 @@ impl Regs {
         }
         // SAFETY: offset from BTF.
         unsafe { load(self.0, at) }
+    }
+
+    /// Program counter, stack pointer and frame pointer.
+    #[inline(always)]
+    pub(crate) fn stack(self) -> (u64, u64, u64) {
+        // SAFETY: offsets from BTF.
+        unsafe { (load(self.0, OFF_REG_PC.load()), load(self.0, OFF_REG_SP.load()), load(self.0, OFF_REG_FP.load())) }
+    }
+
+    /// Whether it runs 32-bit code (`__USER32_CS`, `arch/x86/include/asm/segment.h`).
+    #[inline(always)]
+    pub(crate) fn is_compat(self) -> bool {
+        // SAFETY: offset from BTF; of the member, the low 16 bits are the selector.
+        unsafe { load::<u16>(self.0, OFF_REG_CS.load()) == 0x23 }
     }
 }

@@ -125,7 +125,7 @@ impl SockPtr {
     /// Kernel address of a UNIX socket's other end. Only for [`What::UnixStream`].
     #[inline(always)]
     pub(crate) fn unix_peer(self) -> u64 {
-        // A `sock` is the first member of its `unix_sock`; the helper reads past what BTF knows of `sock`.
+        // A `sock` is the first member of its `unix_sock`; the helper reads beyond what BTF allows for `sock`.
         peek(self.0 as u64, OFF_UNIX_PEER.load())
     }
 
@@ -135,14 +135,14 @@ impl SockPtr {
         unsafe { load::<u8>(self.0, OFF_SK_SHUTDOWN.load()) & RCV_SHUTDOWN != 0 }
     }
 
-    /// No process has it: it was not accepted yet (or was closed).
+    /// No process owns the socket: it was not accepted yet (or was closed).
     #[inline(always)]
     pub(crate) fn is_nobodys(self) -> bool {
         // SAFETY: offset of the pointer `sk_socket`.
         unsafe { load::<u64>(self.0, OFF_SK_SOCKET.load()) == 0 }
     }
 
-    /// The same socket as TCP; `None` when it is not.
+    /// The same socket as TCP; `None` for another protocol.
     #[inline(always)]
     pub(crate) fn tcp(self) -> Option<Tcp> {
         // SAFETY: trusted socket.
@@ -179,11 +179,11 @@ impl Tcp {
         /// Sequence number after the last byte received in order.
         rcv_nxt, u32, OFF_TCP_RCV_NXT
     );
-    /// Whether a read of it waits for bytes, as its file says; not where it has none.
+    /// Whether reads of the socket block, as its file's flags say; false without a file.
     #[inline(always)]
     pub(crate) fn blocks(self) -> bool {
-        // SAFETY: a `sock` is the first member of its `tcp_sock`; pointers to pointers to an unsigned int, and a load that finds
-        // nothing gives zero.
+        // SAFETY: a `sock` is the first member of its `tcp_sock`; pointers to pointers to an unsigned int, and a load
+        // that faults gives zero.
         unsafe {
             let socket: *const c_void = load(self.0, OFF_SK_SOCKET.load());
             if socket.is_null() {
@@ -194,7 +194,7 @@ impl Tcp {
         }
     }
 
-    /// Whether its owner may lend the kernel memory to send from (`SO_ZEROCOPY`).
+    /// Whether the owner may send from memory it shares with the kernel (`SO_ZEROCOPY`).
     #[inline(always)]
     pub(crate) fn lends(self) -> bool {
         // SAFETY: as above; offset of an unsigned long.

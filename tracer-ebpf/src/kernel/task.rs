@@ -9,7 +9,7 @@ use tracer_common::members::ABSENT;
 use super::load;
 use crate::offsets::{
     OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES,
-    OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_PID, OFF_TASK_RUN_DELAY, OFF_TASK_TGID,
+    OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_MM, OFF_TASK_PID, OFF_TASK_RUN_DELAY, OFF_TASK_TGID,
 };
 
 /// `PF_KTHREAD` (`include/linux/sched.h`).
@@ -66,7 +66,7 @@ impl Task {
         unsafe { load(self.0, OFF_TASK_RUN_DELAY.load()) }
     }
 
-    /// Where a thread's own data are, by the register that says it on x86-64; 0 elsewhere.
+    /// Where thread-local data lies, from the register that holds it on x86-64; 0 elsewhere.
     #[inline(always)]
     pub(crate) fn fsbase(self) -> u64 {
         if OFF_TASK_FSBASE.load() == ABSENT {
@@ -74,6 +74,13 @@ impl Task {
         }
         // SAFETY: offset of `thread.fsbase` (an unsigned long).
         unsafe { load(self.0, OFF_TASK_FSBASE.load()) }
+    }
+
+    /// Address of its `mm_struct`.
+    #[inline(always)]
+    pub(crate) fn mm(self) -> u64 {
+        // SAFETY: offset of `mm` (a pointer).
+        unsafe { load(self.0, OFF_TASK_MM.load()) }
     }
 
     /// `comm`.
@@ -91,7 +98,7 @@ impl Task {
         comm
     }
 
-    /// The kernel address of the socket behind descriptor `fd`, 0 when it is none or cannot be read.
+    /// The kernel address of the socket behind descriptor `fd`, 0 if it is not a socket or cannot be read.
     #[inline(always)]
     pub(crate) fn socket_of(self, fd: u32) -> u64 {
         // SAFETY: `files` is a pointer member; what follows is read by the fault-tolerant helper.

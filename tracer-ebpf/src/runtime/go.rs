@@ -1,31 +1,32 @@
-//! Go: a task is a goroutine. A register holds the one that runs wherever a system call is made (`r14`, its own ABI's
-//! register for that), and its data say how it is numbered; numbers are never used again.
+//! Go: a task is a goroutine. At every system call a register holds the current one (`r14`, Go's ABI register for it),
+//! and its data has its number; Go never reuses numbers.
 //!
-//! `Runtime::at`: offsets, sixteen bits each: of a goroutine its machine, of a machine its goroutine, of a goroutine its
-//! number and its maker's; then of a goroutine where it began, and what it waits for, and the number (eight bits) that says it waits for a
-//! channel to take what it sends, and the first of three that say that it waits for a lock. Then from where to where goroutines begin that serve
-//! connections: who makes one of them makes it for others, too.
+//! `Runtime::at`: offsets, sixteen bits each: of the machine in a goroutine, of the goroutine in a machine, of a
+//! goroutine's number and of its parent's number. Then of a goroutine's start address and its wait reason, the wait
+//! reason (eight bits) of a blocked channel send, and the first of three that mean a wait for a lock. Then the address
+//! ranges where goroutines that serve connections begin: no edge is reported for those, because their parent makes them
+//! for others, too.
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use tracer_common::{
-    event::{KIN_CREATED, KIN_WOKE},
+    event::{TASK_EDGE_CREATED, TASK_EDGE_WOKE},
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GO, Runtime, UserProbe},
 };
 
-use super::{hit, kin, named, of, uses};
+use super::{hit, named, of, task_edge, uses};
 use crate::{
     emit,
     kernel::{regs::Regs, task::Task},
     socket::user,
 };
 
-/// Of `net/http.persistConn`: the connection (the second word of an interface), and what TLS has agreed on, if it has.
+/// In `net/http.persistConn`: the connection (the second word of an interface), and the TLS state, if negotiated.
 const CONNECTION: u64 = 88;
 const TLS: u64 = 96;
-/// Of `crypto/tls.Conn`: the connection below it.
+/// In `crypto/tls.Conn`: the connection below it.
 const BELOW: u64 = 8;
-/// Of `net.netFD`: the descriptor, the family and the kind of its socket.
+/// In `net.netFD`: the descriptor, the family and the type of its socket.
 const DESCRIPTOR: u64 = 16;
 const FAMILY: u64 = 56;
 const TYPE: u64 = 64;
@@ -39,7 +40,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     goroutine(runtime, Regs::of(task).goroutine())
 }
 
-/// The goroutine at `at`, if its thread runs it.
+/// The goroutine at `at`, if its thread is running it.
 #[inline(always)]
 fn goroutine(runtime: &Runtime, at: u64) -> u64 {
     let offsets = runtime.at[0];
@@ -52,7 +53,7 @@ fn goroutine(runtime: &Runtime, at: u64) -> u64 {
     named(runtime, user::<u64>(at + (offsets >> 32 & 0xffff)))
 }
 
-/// hook: uprobe at the call of `runtime.runqput` in `runtime.newproc.func1`. Emits [`tracer_common::event::Kin`].
+/// hook: uprobe at the call of `runtime.runqput` in `runtime.newproc.func1`. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn go_created(ctx: ProbeContext) -> u32 {
     hit(UserProbe::GoCreated);
@@ -75,12 +76,12 @@ pub(crate) fn go_created(ctx: ProbeContext) -> u32 {
     let child: u64 = user(made + (offsets >> 32 & 0xffff));
     let parent: u64 = user(made + (offsets >> 48 & 0xffff));
     if child != 0 {
-        kin(task, tgid, KIN_CREATED, named(runtime, child), named(runtime, parent));
+        task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
     }
     0
 }
 
-/// hook: uprobe where `net/http.(*persistConn).roundTrip` has its frame.
+/// hook: uprobe where `net/http.(*persistConn).roundTrip` has set up its frame.
 #[uprobe]
 pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
     hit(UserProbe::GoRoundTrip);
@@ -98,7 +99,7 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
     let net: u64 = user(stream);
     let (family, kind): (u64, u64) = (user(net + FAMILY), user(net + TYPE));
     if !FAMILIES.contains(&family) || kind != STREAM {
-        // A connection of the application's own making.
+        // The application made a connection of its own kind.
         emit::count(Lost::Runtime);
         return 0;
     }
@@ -106,7 +107,7 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// hook: uprobe where `runtime.ready` has its frame. Emits [`tracer_common::event::Kin`].
+/// hook: uprobe where `runtime.ready` has set up its frame. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
     hit(UserProbe::GoReady);
@@ -118,7 +119,7 @@ pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
     }
     let offsets = runtime.at[0];
     let (woken, _) = words(&ctx);
-    // It runs on the thread's own stack; whose sake that is for its machine says. Nobody's: timers and the like.
+    // It runs on the thread's own stack; the machine names the goroutine it acts for. None: timers and the like.
     let machine: u64 = user(running(&ctx) + (offsets & 0xffff));
     let waker: u64 = user(machine + (offsets >> 16 & 0xffff));
     if waker == 0 || waker == woken {
@@ -131,14 +132,14 @@ pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
         return 0;
     }
     let waits: u8 = user(woken + (runtime.at[1] >> 16 & 0xffff));
-    // For a lock that was let go: no work. Three numbers in a row.
+    // A released lock is no work. Three consecutive numbers.
     if (waits as u64).wrapping_sub(runtime.at[1] >> 40 & 0xff) < 3 {
         return 0;
     }
-    // Who waits to send gives; the waker takes.
+    // A blocked sender gives; its waker takes.
     let gives = waits as u64 == (runtime.at[1] >> 32 & 0xff);
     let (from, to) = if gives { (to, from) } else { (from, to) };
-    kin(task, tgid, KIN_WOKE, named(runtime, to), named(runtime, from));
+    task_edge(task, tgid, TASK_EDGE_WOKE, named(runtime, to), named(runtime, from));
     0
 }
 
@@ -150,7 +151,7 @@ fn words(ctx: &ProbeContext) -> (u64, u64) {
     unsafe { ((*ctx.regs).rax, (*ctx.regs).rbx) }
 }
 
-/// The goroutine that runs.
+/// The current goroutine.
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
 fn running(ctx: &ProbeContext) -> u64 {
@@ -158,7 +159,7 @@ fn running(ctx: &ProbeContext) -> u64 {
     unsafe { (*ctx.regs).r14 }
 }
 
-/// Not known there, and the programs are not attached.
+/// Unknown on arm64, where these programs are not attached.
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
 fn words(_: &ProbeContext) -> (u64, u64) {

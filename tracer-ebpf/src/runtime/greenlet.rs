@@ -1,24 +1,26 @@
-//! Greenlets (`CPython`): threads keep the one that runs in a thread-local value of the module, which lives as long as its thread.
+//! Greenlets (`CPython`): the module keeps a thread's current greenlet in a thread-local value that lives as long as
+//! the thread.
 //!
-//! `Runtime::at`: where in a thread's vector of modules (`dtv`) the module is, where in its thread-local data the thread's state is
-//! pointed to, and the address of the type of greenlets, which every thread's first one has.
+//! `Runtime::at`: the module's offset in a thread's vector of modules (`dtv`), the offset of the pointer to the
+//! thread's state in its thread-local data, and the address of the greenlet type that every thread's first greenlet
+//! has.
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use tracer_common::{
-    event::KIN_CREATED,
+    event::TASK_EDGE_CREATED,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GREENLET, Runtime, UserProbe},
 };
 
-use super::{hit, kin, named, of};
+use super::{hit, named, of, task_edge};
 use crate::{emit, kernel::task::Task, socket::user};
 
-/// Of a thread's own data (`tcbhead_t`, glibc): its vector of modules.
+/// In a thread's control block (`tcbhead_t`, glibc): its vector of modules.
 const VECTOR: u64 = 8;
-/// Of an object of Python: its type.
+/// In a Python object: its type.
 const TYPE: u64 = 8;
 
-/// The greenlet the current thread runs; 0: a thread that has none.
+/// The greenlet the current thread runs; 0: the thread has none.
 #[inline(always)]
 pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     let own = task.fsbase();
@@ -28,7 +30,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     let vector: u64 = user(own + VECTOR);
     let module: u64 = user(vector + runtime.at[0]);
     let state: u64 = user(module.wrapping_add(runtime.at[1]));
-    // The first greenlet of the thread, and the one that runs. What cannot be read is 0.
+    // The thread's first greenlet, and its current one. Unreadable values are 0.
     let [first, current]: [u64; 2] = user(state);
     if first == 0 || current == 0 {
         return 0;
@@ -40,7 +42,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     named(runtime, current)
 }
 
-/// hook: uprobe `greenlet::UserGreenlet::UserGreenlet`, and `MainGreenlet`'s. Emits [`tracer_common::event::Kin`].
+/// hook: uprobe `greenlet::UserGreenlet::UserGreenlet`, and `MainGreenlet`'s. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn python_greenlet(ctx: ProbeContext) -> u32 {
     hit(UserProbe::PythonGreenlet);
@@ -51,6 +53,6 @@ pub(crate) fn python_greenlet(ctx: ProbeContext) -> u32 {
     if runtime.kind != KIND_GREENLET || runtime.at[0] == AT_UNKNOWN || made == 0 {
         return 0;
     }
-    kin(task, tgid, KIN_CREATED, named(runtime, made), entity(task, runtime));
+    task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, made), entity(task, runtime));
     0
 }

@@ -1,4 +1,5 @@
-//! Which task of its runtime a thread runs: read out of the process's memory and registers, by what user space says of it.
+//! Which task of its runtime a thread runs: read from the process's memory and registers, at the places user space
+//! found.
 //!
 //! A process without a runtime costs one look at its thread's record.
 
@@ -17,7 +18,7 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray},
 };
 use tracer_common::{
-    event::{ENTITY_BITS, Header, KIN_WATCHED, Kin, Kind},
+    event::{ENTITY_BITS, Header, Kind, TASK_EDGE_WATCHED, TaskEdge},
     limits::RUNTIMES_MAX,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
@@ -29,11 +30,11 @@ use crate::{
     storage::{SOCK_PASSIVE, Sock, Thread},
 };
 
-/// What runs in which process, by process id.
+/// Runtimes by process id.
 #[map]
 static RUNTIMES: HashMap<u32, Runtime> = HashMap::with_max_entries(RUNTIMES_MAX, 0);
 
-/// Hits of each probe in user space.
+/// Hits of each user-space probe.
 #[map]
 static HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(UserProbe::ALL.len() as u32, 0);
 
@@ -41,39 +42,39 @@ static HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(UserProbe::ALL.len
 #[inline(always)]
 fn hit(probe: UserProbe) {
     if let Some(counter) = HITS.get_ptr_mut(probe as u32) {
-        // SAFETY: a per-CPU element; whoever interrupts can lose a count, no more.
+        // SAFETY: a per-CPU element; an interrupt can lose a count, no more.
         unsafe { *counter += 1 };
     }
 }
 
-/// The runtime of a process; the record stays where it is while the process is in the map.
+/// The runtime of a process; the record stays in place while the process is in the map.
 #[inline(always)]
 fn of(tgid: u32) -> Option<&'static Runtime> {
     // SAFETY: user space replaces it as a whole, and only when the program was replaced.
     unsafe { RUNTIMES.get_ptr(tgid).map(|runtime| &*runtime) }
 }
 
-/// Looks up what kind of runtime the thread's process has: its policy has changed.
+/// Looks up the kind of runtime of the thread's process, whose policy has changed.
 #[inline(always)]
 pub(crate) fn refresh(thread: &mut Thread, tgid: u32) {
     thread.runtime = of(tgid).map_or(0, |runtime| runtime.kind);
     thread.entity = 0;
-    thread.kins = 0;
+    thread.edge_seq = 0;
 }
 
-/// Notes with the thread how many relations its process told of. Before the time of what it does is read, and theirs is read
-/// before they are counted: by time, none that is counted here comes after it.
+/// Stores in the thread's record how many task edges its process reported. Call this before reading the operation's
+/// time, as edges read theirs before they are counted: no edge counted here is later than the operation.
 #[inline(always)]
 pub(crate) fn counted(thread: &mut Thread, tgid: u32) {
     if thread.runtime != 0
         && let Some(runtime) = of(tgid)
     {
-        thread.kins = kins(runtime) as u32;
+        thread.edge_seq = edge_seq(runtime) as u32;
     }
 }
 
-/// Notes with the thread which task it runs, or sends for. Nothing else of the largest programs depends on what comes of it: the
-/// verifier need not walk them once for each.
+/// Stores in the thread's record which task it runs, or sends for. Nothing else in the largest programs depends on the
+/// result, so the verifier need not walk them once per runtime.
 #[inline(always)]
 pub(crate) fn note<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, sock: &Sock) {
     if thread.runtime == 0 {
@@ -108,36 +109,36 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
     }
 }
 
-/// The task `name` of a runtime, as `tracer_common::event::Op::entity`; 0: not known which.
+/// The task `name` of a runtime, as `tracer_common::event::Op::entity`; 0: unknown task.
 #[inline(always)]
 fn named(runtime: &Runtime, name: u64) -> u64 {
     ((runtime.kind as u64) << ENTITY_BITS) | (name & ((1 << ENTITY_BITS) - 1))
 }
 
 #[inline(always)]
-fn kins(runtime: &Runtime) -> u64 {
-    // SAFETY: one word of map memory, which others count up.
-    unsafe { (&raw const runtime.kins).read_volatile() }
+fn edge_seq(runtime: &Runtime) -> u64 {
+    // SAFETY: one word of map memory, which others increment.
+    unsafe { (&raw const runtime.edge_seq).read_volatile() }
 }
 
 /// Reports that `child` and `parent` have `relation`; both as `tracer_common::event::Op::entity`.
 #[inline(always)]
-fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
+fn task_edge(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
     let Some(runtime) = RUNTIMES.get_ptr_mut(tgid) else { return };
-    // Before it is counted: whoever counts it sees a later time.
+    // Read the time before counting: anyone who sees the count sees a later time.
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: one word of map memory.
-    let nth = unsafe { next(&raw mut (*runtime).kins) } as u32;
+    let nth = unsafe { next(&raw mut (*runtime).edge_seq) } as u32;
     // SAFETY: user space replaces it as a whole, and only when the program was replaced.
     let watched = unsafe { (*runtime).kind == KIND_TOKIO && (*runtime).at[1] != 0 };
-    let record = Kin {
+    let record = TaskEdge {
         header: Header {
-            kind: Kind::Kin as u8,
-            flags: watched as u8 * KIN_WATCHED,
+            kind: Kind::TaskEdge as u8,
+            flags: watched as u8 * TASK_EDGE_WATCHED,
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
-            len: size_of::<Kin>() as u32,
+            len: size_of::<TaskEdge>() as u32,
             nanos: now,
             tgid,
             tid: task.tid(),
@@ -151,7 +152,7 @@ fn kin(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
     emit::event(&record, Lost::RingKin);
 }
 
-/// Counts up; gives the new count.
+/// Increments; returns the new count.
 ///
 /// # Safety
 /// `counter` is a word of map memory.

@@ -1,22 +1,23 @@
-//! Node.js: where the callbacks of an event loop end, and its async ids.
+//! Node.js: where an event loop's callbacks end, and its async ids.
 //!
-//! `Runtime::at`: not 0 where every end of a callback is seen; where in the main thread's environment the four numbers
-//! stand that say which async resource runs (doubles: execution, trigger, counter, default trigger), 0 = not known.
+//! `Runtime::at`: not 0 if the probes see every end of a callback; the address, in the main thread's environment, of
+//! the four numbers that name the current async resource (doubles: execution, trigger, counter, default trigger), 0 =
+//! not known.
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use tracer_common::{
-    event::KIN_TURNED,
+    event::TASK_EDGE_TURNED,
     runtime::{NODE_ID_BITS, NODE_SURE, Runtime, UserProbe},
 };
 
-use super::{hit, kin, named, of};
+use super::{hit, named, of, task_edge};
 use crate::{
     kernel::task::Task,
     socket::user,
     storage::{THREADS, Thread},
 };
 
-/// What the current thread does, as `tracer_common::runtime::NODE_SURE` says it.
+/// What the current thread does, in the form of `tracer_common::runtime::NODE_SURE`.
 #[inline(always)]
 pub(super) fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) -> u64 {
     if !TX {
@@ -30,7 +31,7 @@ pub(super) fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &
 
 const IDS: u64 = (1 << NODE_ID_BITS) - 1;
 
-/// The four numbers, of the main thread only: workers have their own.
+/// The four numbers, for the main thread only: workers have their own.
 #[inline(always)]
 fn ids(task: Task, runtime: &Runtime) -> [u64; 4] {
     if runtime.at[1] == 0 || task.tid() != task.tgid() {
@@ -40,15 +41,15 @@ fn ids(task: Task, runtime: &Runtime) -> [u64; 4] {
     [whole(execution), whole(trigger), whole(counter), default]
 }
 
-/// Bits of a double's fraction; what its exponent is ahead of.
+/// Bits of a double's fraction; the bias of its exponent.
 const FRACTION: u64 = 52;
 const BIAS: u64 = 1023;
 
-/// The whole number a double (IEEE 754) stands for; 0 for those that stand for none, or for less than 1.
+/// The whole number a double (IEEE 754) represents; 0 if it is no whole number or less than 1.
 #[inline(always)]
 fn whole(bits: u64) -> u64 {
     let exponent = bits >> FRACTION;
-    // Negative ones, too, are beyond.
+    // Excludes negative ones, too.
     if !(BIAS..=BIAS + FRACTION).contains(&exponent) {
         return 0;
     }
@@ -56,7 +57,7 @@ fn whole(bits: u64) -> u64 {
     fraction >> ((BIAS + FRACTION - exponent) & 63)
 }
 
-/// The loop of the current thread turns to something else.
+/// The current thread's loop turns to something else.
 #[inline(always)]
 fn turned(probe: UserProbe) {
     hit(probe);
@@ -67,7 +68,7 @@ fn turned(probe: UserProbe) {
     }
     // SAFETY: not null, and the current thread's own.
     let thread = unsafe { &mut *thread };
-    // What it does from now on is of another callback, whatever becomes of the record.
+    // From now on it runs another callback, even if the record is lost.
     thread.polls = thread.polls.wrapping_add(1);
     if thread.received == 0 {
         return;
@@ -77,7 +78,7 @@ fn turned(probe: UserProbe) {
     let Some(runtime) = of(tgid) else { return };
     let [_, _, counter, _] = ids(task, runtime);
     let counter = named(runtime, NODE_SURE | (counter & (NODE_SURE - 1)));
-    kin(task, tgid, KIN_TURNED, counter, named(runtime, 0));
+    task_edge(task, tgid, TASK_EDGE_TURNED, counter, named(runtime, 0));
 }
 
 /// hook: uprobe `node::Environment::RunTimers`.

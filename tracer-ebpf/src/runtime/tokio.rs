@@ -1,6 +1,6 @@
-//! tokio: a task's number is in a thread-local value while the task is polled; numbers are never used again.
+//! tokio: a thread-local value holds a task's number while the task is polled; tokio never reuses numbers.
 //!
-//! `Runtime::at`: where that value is, from the thread's own data on; not 0 where it is told who wakes whom.
+//! `Runtime::at`: the offset of that value in thread-local data; not 0 if wake-ups between tasks are reported.
 
 use aya_ebpf::{
     macros::{map, uprobe},
@@ -8,19 +8,19 @@ use aya_ebpf::{
     programs::ProbeContext,
 };
 use tracer_common::{
-    event::{KIN_CREATED, KIN_WOKE},
+    event::{TASK_EDGE_CREATED, TASK_EDGE_WOKE},
     limits::WOKEN_MAX,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, UserProbe},
 };
 
-use super::{hit, kin, named, of};
+use super::{hit, named, of, task_edge};
 use crate::{emit, kernel::task::Task, socket::user};
 
-/// Of a task's own data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and what
-/// schedules it.
+/// In a task's data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and the
+/// scheduler.
 const NUMBER: u64 = 0x28;
-/// They are counted from 1: none gets there, and addresses are beyond.
+/// Numbers count from 1 and never get this far; addresses are beyond.
 const NUMBERS_END: u64 = 1 << 40;
 
 /// A task.
@@ -31,16 +31,16 @@ struct Key {
     number: u64,
 }
 
-/// Tasks that were spawned or woken. Between tasks a worker has a number of its own, under which it wakes whatever can go on
-/// because bytes came or time passed; that number is never woken, so it never gets here. Least recently used ones go first:
-/// what one of them wakes next is not told.
+/// Tasks that were spawned or woken. Between tasks a worker has a number of its own, under which it wakes every task
+/// that bytes or timers unblocked; that number is never woken, so it never gets here. The least recently used go first:
+/// a wake-up by an evicted task is not reported.
 #[map]
 static WOKEN: LruHashMap<Key, u8> = LruHashMap::with_max_entries(WOKEN_MAX, 0);
 
-/// Whether it is a task.
+/// Whether the number is a task's.
 #[inline(always)]
 fn is_task(key: &Key) -> bool {
-    // SAFETY: not looked into.
+    // SAFETY: only presence is checked.
     unsafe { WOKEN.get(key) }.is_some()
 }
 
@@ -58,7 +58,7 @@ fn polled(task: Task, runtime: &Runtime) -> u64 {
     if own == 0 { 0 } else { user(own.wrapping_add(runtime.at[0])) }
 }
 
-/// The same as an entity; 0: a thread that runs no tasks.
+/// The polled task as an entity; 0: the thread runs no tasks.
 #[inline(always)]
 pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     let number = polled(task, runtime);
@@ -72,7 +72,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     named(runtime, number)
 }
 
-/// hook: uprobe `tokio::runtime::task::list::OwnedTasks::bind_inner`. Emits [`tracer_common::event::Kin`].
+/// hook: uprobe `tokio::runtime::task::list::OwnedTasks::bind_inner`. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
     hit(UserProbe::TokioSpawned);
@@ -89,19 +89,20 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
         remember(&Key { tgid: tgid as u64, number: child });
     }
     if parent == 0 {
-        // Nobody's.
+        // Spawned outside of any task.
         return 0;
     }
-    // Whoever makes a task is older than it.
+    // A parent is older than its child.
     if child >= NUMBERS_END || child <= parent {
         emit::count(Lost::Runtime);
         return 0;
     }
-    kin(task, tgid, KIN_CREATED, named(runtime, child), named(runtime, parent));
+    task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
     0
 }
 
-/// hook: uprobes in `tokio::runtime::task::waker::wake_by_val` and `wake_by_ref`. Emits [`tracer_common::event::Kin`].
+/// hook: uprobes in `tokio::runtime::task::waker::wake_by_val` and `wake_by_ref`. Emits
+/// [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
     hit(UserProbe::TokioWoken);
@@ -119,10 +120,10 @@ pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
         return 0;
     }
     remember(&Key { tgid: tgid as u64, number: child });
-    // Outside of tasks, by itself, or by a worker that looked after its sockets and timers.
+    // Woken outside of tasks, by itself, or by a worker that handled its sockets and timers.
     if parent == 0 || parent == child || !is_task(&Key { tgid: tgid as u64, number: parent }) {
         return 0;
     }
-    kin(task, tgid, KIN_WOKE, named(runtime, child), named(runtime, parent));
+    task_edge(task, tgid, TASK_EDGE_WOKE, named(runtime, child), named(runtime, parent));
     0
 }

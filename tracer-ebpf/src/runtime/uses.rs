@@ -1,5 +1,5 @@
-//! For whom a thread sends by a descriptor, where what writes is not who asked for it: a goroutine of the connection, or a loop at
-//! the end of a turn.
+//! On whose behalf a thread sends by a descriptor, where the writing task is not the one that made the request: a
+//! connection's own goroutine, or a loop at the end of a turn.
 
 use aya_ebpf::{helpers::generated::bpf_ktime_get_ns, macros::map, maps::LruHashMap};
 use tracer_common::limits::USES_MAX;
@@ -14,7 +14,7 @@ struct Descriptor {
     fd: u32,
 }
 
-/// For whom the next request is sent by a descriptor, and since when that is known.
+/// On whose behalf the next request is sent by a descriptor, and since when that is known.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Use {
@@ -22,13 +22,13 @@ struct Use {
     since: u64,
 }
 
-/// What tasks do for others by which descriptor. Least recently used ones go first: none is used later than it takes
-/// to write a request.
+/// Requests that are about to be sent, by descriptor. The least recently used go first: an entry lasts only until its
+/// request is written.
 #[map]
 static USES: LruHashMap<Descriptor, Use> = LruHashMap::with_max_entries(USES_MAX, 0);
 
-/// For whom the current thread sends by a descriptor, if that was noted; else `own`. What was known before the connection
-/// was there was of another.
+/// The task on whose behalf the current thread sends by a descriptor, if noted; else `own`. A note older than the
+/// connection belongs to a previous one.
 #[inline(always)]
 pub(super) fn sends(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
     // The first argument of every system call that sends.
@@ -39,7 +39,7 @@ pub(super) fn sends(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
     if found.since < established { own } else { found.entity }
 }
 
-/// What is sent next by a descriptor is for `entity`.
+/// Notes that the next send by a descriptor is on behalf of `entity`.
 #[inline(always)]
 pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
     // SAFETY: no argument.
@@ -47,10 +47,10 @@ pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
     let _ = USES.insert(&Descriptor { tgid, fd }, &found, 0);
 }
 
-/// The same, where several may ask before anything is sent: then it is for `nobody`.
+/// The same, where several tasks may write before anything is sent: then it is `nobody`'s.
 #[inline(always)]
 pub(super) fn note_shared(tgid: u32, fd: u32, entity: u64, nobody: u64) {
-    // SAFETY: looked at at once.
+    // SAFETY: read at once.
     let other = unsafe { USES.get(&Descriptor { tgid, fd }) }.is_some_and(|found| found.entity != entity);
     note(tgid, fd, if other { nobody } else { entity });
 }

@@ -8,8 +8,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use tracer_common::{
     event::{
-        Books, Header, Kind, OPEN_MIDSTREAM, OPEN_QUEUED, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN,
-        State, tcp_state,
+        Header, Kind, OPEN_MIDSTREAM, OPEN_QUEUED, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State,
+        ThreadCounters, tcp_state,
     },
     lost::Lost,
     policy::Control,
@@ -23,14 +23,14 @@ use crate::{
         task::Task,
     },
     policy,
-    sched::books,
+    sched::counters,
     storage::{SOCK_ACTIVE, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_QUEUED, SOCKS, Sock, THREADS},
 };
 
 const TCP_SYN_RECV: i32 = 3;
 const TCP_LISTEN: i32 = 10;
 
-/// Reports a socket at its first operation, which moved `bytes`; false when it is not to be traced.
+/// Reports a socket at its first operation, which moved `bytes`; returns false if the socket is not to be traced.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "inlined; a struct would only be spilled to the stack")]
 pub(super) fn open(
@@ -45,7 +45,7 @@ pub(super) fn open(
     bytes: u32,
 ) -> bool {
     let (local_port, remote_port) = if what == What::UnixStream { (0, 0) } else { (sk.local_port(), sk.remote_port()) };
-    // A socket without a peer is decided upon by where it sends first.
+    // A socket without a peer is judged by the destination of its first send.
     let far_port = if what == What::Udp && tx && remote_port == 0 { names::destination() } else { remote_port };
     if !policy::ports_traced(control, local_port, far_port) {
         sock.flags |= SOCK_IGNORED;
@@ -101,12 +101,12 @@ pub(super) fn open(
                     // A receive has set it already.
                     sock.rx_next = tcp.copied_seq();
                 } else {
-                    // Whoever receives first is likely to answer.
+                    // The thread that receives first is likely to answer.
                     sock.tx_next = tcp.write_seq();
                     sock.grown = 0;
                     sock.tx_tid = task.tid();
                 }
-                // What was received and is not waiting, less what this operation took.
+                // Bytes received, less those still unread and those this operation took.
                 let waiting = tcp.rcv_nxt().wrapping_sub(tcp.copied_seq());
                 let taken = if tx { 0 } else { bytes };
                 record.rx_before = received.saturating_sub(waiting as u64).saturating_sub(taken as u64);
@@ -153,7 +153,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         }
         return;
     }
-    // SAFETY: not null; the socket is locked by whoever changes its state.
+    // SAFETY: not null; whoever changes a socket's state holds its lock.
     let sock = unsafe { &mut *sock };
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -193,7 +193,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         old: old as u8,
         new: new as u8,
         reserved: [0; 6],
-        books: Books {
+        counters: ThreadCounters {
             cpu: 0,
             runq: 0,
             blocked: 0,
@@ -205,7 +205,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             reads: 0,
         },
     };
-    // These two are entered by the thread that connects or closes; the others from a packet, in whatever runs.
+    // The thread that connects or closes enters these states itself; a packet enters the others, in any context.
     if matches!(new, SYN_SENT | FIN_WAIT1 | LAST_ACK) {
         let task = Task::current();
         let thread = THREADS.get(task.0, true);
@@ -223,24 +223,24 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             record.header.flags = STATE_OWN;
             record.header.tgid = tgid;
             record.header.tid = task.tid();
-            record.books = books(task, thread, now);
+            record.counters = counters(task, thread, now);
         }
     }
     emit::event(&record, Lost::RingConnection);
 }
 
-/// hook: tp_btf sk_data_ready(sk). First seen: 6.12. Emits nothing: remembers when the first unread byte arrived.
-/// It makes the record: else a connection's first request had no arrival time.
+/// hook: tp_btf sk_data_ready(sk). First seen: 6.12. Emits nothing: stores when the first unread byte arrived. Creates
+/// the socket's record, or a connection's first request would have no arrival time.
 #[btf_tracepoint(function = "sk_data_ready")]
 pub(crate) fn arrived(ctx: BtfTracePointContext) -> i32 {
     readable(SockPtr(ctx.arg(0)));
     0
 }
 
-/// Bytes arrived on `sk`, or it can be accepted from.
+/// Bytes arrived on `sk`, or a connection waits to be accepted.
 #[inline(always)]
 pub(super) fn readable(sk: SockPtr) {
-    // Nearly always there is a record, and then nothing else need be looked at.
+    // The record nearly always exists, and then nothing else needs checking.
     let mut sock = SOCKS.get(sk.0, false);
     if sock.is_null() {
         if policy::control().is_none() || !matches!(sk.what(), What::Tcp | What::UnixStream) || sk.is_listening() {
@@ -263,12 +263,12 @@ pub(super) fn readable(sk: SockPtr) {
     }
 }
 
-/// `sk` was accepted. Only a connection that was heard of has anything that waited meanwhile.
+/// `sk` was accepted. Only a connection with a record can have had bytes waiting.
 #[inline(always)]
 pub(super) fn taken(sk: SockPtr) {
     let sock = SOCKS.get(sk.0, false);
     if !sock.is_null() {
-        // SAFETY: not null; nobody has its descriptor yet.
+        // SAFETY: not null; no process has its descriptor yet.
         let sock = unsafe { &mut *sock };
         // SAFETY: no argument.
         sock.accepted = unsafe { bpf_ktime_get_ns() };

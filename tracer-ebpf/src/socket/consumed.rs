@@ -18,13 +18,12 @@ use crate::{
         sock::{SockPtr, What},
         task::Task,
     },
-    sched::books,
+    sched::counters,
     storage::{SOCK_OPENED, SOCK_SENDING},
 };
 
-/// hook: tp_btf tcp_rcv_space_adjust(sk). First seen: 5.10. Emits [`Op`] without payload, for splice only: every
-/// other consumer is seen by `sock_recv_length`, and what neither shows is found by `copied_seq` at the next
-/// operation.
+/// hook: tp_btf tcp_rcv_space_adjust(sk). First seen: 5.10. Emits [`Op`] without payload, for splice only:
+/// `sock_recv_length` sees every other consumer, and `copied_seq` at the next operation reveals what neither shows.
 #[btf_tracepoint(function = "tcp_rcv_space_adjust")]
 pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
     let nr = Regs::of(Task::current()).nr();
@@ -45,7 +44,7 @@ fn spliced(sk: SockPtr) {
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     if sock.flags & SOCK_OPENED == 0 {
-        // Joined here: what this call took is before the beginning.
+        // First seen here: the bytes this call took precede the beginning.
         sock.rx_next = copied;
         connection::open(sk, what, control, sock, now, task, tgid, false, 0);
         return;
@@ -92,9 +91,9 @@ fn spliced(sk: SockPtr) {
         sent_end: thread.sent_end,
         sent_at: thread.sent_at,
         entity: 0,
-        kins: 0,
+        edge_seq: 0,
         frames: 0,
-        books: books(task, thread, now),
+        counters: counters(task, thread, now),
     };
     if emit::event(&op, Lost::RingOp) {
         thread.sent_cookie = 0;

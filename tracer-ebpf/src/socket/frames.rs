@@ -1,12 +1,12 @@
-//! Headers of frames that begin behind the front of an operation: HTTP/2's, which say how long each is. With them user
-//! space follows bodies that are longer than what is carried.
+//! Starts of HTTP/2 frames that begin behind the front of an operation. Frame headers hold the lengths, so user space
+//! can follow bodies longer than the carried payload.
 //!
-//! Where a frame begins is kept from one operation to the next while operations are long; a long one that is not known to
-//! begin within a frame is taken to begin with one, which most do. Being wrong costs what is carried here and nothing
-//! else: user space looks only at the places where it expects a frame.
+//! The position of the next frame carries over from one operation to the next while operations are long; a long
+//! operation of unknown position is assumed to begin with a frame, as most do. A wrong assumption costs only the bytes
+//! carried here: user space looks only where it expects a frame.
 //!
-//! A program of its own, which the others go on with when there is something to follow: in theirs the verifier would walk
-//! every step once for each way there.
+//! A separate program, which the others tail-call if there are frames to follow: inside theirs the verifier would walk
+//! every step once per path.
 
 use core::ffi::c_void;
 
@@ -36,30 +36,30 @@ const STEPS: u32 = 192;
 const HEADER: u64 = 9;
 /// Bytes of a client's preface (§3.4).
 const PREFACE: u64 = 24;
-/// Bytes of a frame's payload that are carried: of DATA its padding's length, or the prefix of a message of gRPC.
+/// Payload bytes carried of a DATA frame: its padding length, or the prefix of a gRPC message.
 const DATA_CARRIED: u64 = 7;
-/// Of all others.
+/// Payload bytes carried of all other frames.
 const CARRIED: u64 = FRAME_MAX as u64;
-/// Longest frame believed in.
+/// Longest plausible frame.
 const LONGEST: u64 = 1 << 20;
 /// Highest known type.
 const TYPES: u64 = 9;
-/// Bytes before a piece: where it lies in the operation, and above 32 bits how long it is.
+/// Bytes before a fragment: its offset in the operation, and above 32 bits its length.
 const PREFIX: u64 = 8;
-/// Room for one piece.
+/// Room for one fragment.
 const PIECE: u64 = PREFIX + HEADER + CARRIED;
-/// Short operations in a row, each of whole frames, after which it is no longer followed where frames begin.
+/// Consecutive short operations of whole frames after which the walk stops tracking where frames begin.
 const CALM: u8 = 16;
-/// A piece that is not kept.
+/// Marks a fragment not to keep.
 const NONE: u64 = u64::MAX;
 
-/// What goes on with a send.
+/// Tail-called after a send.
 #[map]
 static FRAMES_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
-/// With a receive.
+/// Tail-called after a receive.
 #[map]
 static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
-/// With those of UNIX sockets, where they have hooks of their own: programs call only those of hooks like theirs.
+/// The same for UNIX sockets with hooks of their own: a program can tail-call only programs of the same hook.
 #[map]
 static FRAMES_TX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
@@ -79,8 +79,8 @@ pub(crate) fn frames_rx(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Leaves the operation, whose record is written, to the other program when there is something to follow; returns if not, or
-/// if there is no program.
+/// Hands the operation, whose record is written, to the other program if there are frames to follow; returns if there
+/// are none, or no program.
 #[inline(always)]
 pub(super) fn go_on<const TX: bool, const WHICH: u8>(
     ctx: &impl EbpfContext,
@@ -88,7 +88,7 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
     frames: &Frames,
     slot: &Slot,
 ) {
-    // SAFETY: the record that was written there.
+    // SAFETY: the record was written there.
     let op = unsafe { &*slot.record.cast::<Op>() };
     if op.header.flags & (OP_NO_PAYLOAD | OP_FAULT | OP_EOF) != 0 {
         return;
@@ -105,11 +105,12 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
         (true, _) => &FRAMES_TX,
         (false, _) => &FRAMES_RX,
     };
-    // SAFETY: what is in the array are programs for this hook.
+    // SAFETY: the array holds only programs for this hook.
     unsafe { array.tail_call(ctx, 0) };
 }
 
-/// Copies behind the record what frames begin with that are not whole in the operation's front, and completes it.
+/// Copies behind the record the starts of frames that the operation's front does not hold whole, and completes the
+/// record.
 #[inline(always)]
 pub(super) fn follow<const TX: bool>(sk: SockPtr) {
     let thread = THREADS.get(Task::current().0, false);
@@ -121,28 +122,28 @@ pub(super) fn follow<const TX: bool>(sk: SockPtr) {
     // SAFETY: as above.
     let Some(slot) = Slot::unpark(unsafe { &(*walk).slot }) else { return };
     let sock = SOCKS.get(sk.0, false);
-    let mut pieces = 0;
+    let mut fragments = 0;
     if !sock.is_null() {
-        // SAFETY: not null. Two threads on one socket race; what user space reads it reads elsewhere.
+        // SAFETY: not null. Two threads on one socket race; user space reads from elsewhere.
         let frames = unsafe { &mut (*sock).frames[TX as usize] };
         // SAFETY: the slot has the room.
-        pieces = unsafe { pieces_of(walk, slot.record, frames) };
+        fragments = unsafe { pieces_of(walk, slot.record, frames) };
     }
-    let pieces = bound::at_most::<{ FRAMES_BYTES as u64 }>(pieces);
-    // SAFETY: the record that stands there.
+    let fragments = bound::at_most::<{ FRAMES_BYTES as u64 }>(fragments);
+    // SAFETY: the record is there.
     let op = unsafe { &mut *slot.record.cast::<Op>() };
-    if pieces != 0 {
-        op.frames = pieces as u32;
-        op.header.len = (size_of::<Op>() as u64 + aligned(slot.record) + pieces) as u32;
+    if fragments != 0 {
+        op.frames = fragments as u32;
+        op.header.len = (size_of::<Op>() as u64 + aligned(slot.record) + fragments) as u32;
     }
     let len = op.header.len as u64;
     slot.complete(len);
 }
 
-/// Bytes behind the record before its pieces: a multiple of eight, because words stand among them.
+/// Bytes behind the record before its fragments: a multiple of eight, because fragments contain words.
 #[inline(always)]
 fn aligned(record: *mut u8) -> u64 {
-    // SAFETY: the record that stands there.
+    // SAFETY: the record is there.
     let (head, tail) = unsafe {
         let op = record.cast::<Op>();
         ((&raw const (*op).head).read_volatile(), (&raw const (*op).tail).read_volatile())
@@ -150,10 +151,10 @@ fn aligned(record: *mut u8) -> u64 {
     bound::at_most::<{ (HEAD_MAX + TAIL_MAX) as u64 }>(head as u64 + tail as u64 + 7 & !7)
 }
 
-/// Gives the bytes of pieces.
+/// Copies the fragments; returns how many bytes they take.
 ///
 /// # Safety
-/// Behind the record and what it carries is room for [`FRAMES_BYTES`] and one more piece.
+/// Behind the record and its payload is room for [`FRAMES_BYTES`] and one more fragment.
 #[inline(always)]
 unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
     let get = |field: *mut u64| {
@@ -185,7 +186,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
         unsafe { record.add(size_of::<Op>()).add(aligned(record) as usize) }
     };
     let op = record.cast::<Op>();
-    // SAFETY: fields of the record that stands there.
+    // SAFETY: fields of the record that is there.
     let (pos_of, end_of, front_of) = unsafe {
         let (pos, bytes, head) = (&raw const (*op).pos, &raw const (*op).bytes, &raw const (*op).head);
         (move || pos.read_volatile(), move || bytes.read_volatile() as u64, move || head.read_volatile() as u64)
@@ -193,7 +194,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
     let (pos, end) = (pos_of(), end_of());
     if frames.known == 0 || frames.next < pos {
         frames.have = 0;
-        // SAFETY: the operation's front: none is walked of which nothing was carried.
+        // SAFETY: the operation's front: the walk excludes operations without payload.
         let preface =
             pos == 0 && unsafe { op.add(1).cast::<u32>().read_volatile() } == u32::from_ne_bytes(super::PREFACE);
         frames.next = if preface { pos + PREFACE } else { pos };
@@ -207,7 +208,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
     set(place_at, if have == 0 { first } else { NONE });
     set(out_at, PREFIX + have);
     set(left_at, HEADER - have);
-    // No payload of a frame is being copied.
+    // No frame payload is being copied.
     set(next_at, 0);
     if get(count_at) == 0 {
         set(base_at, get(vec_at));
@@ -216,7 +217,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
         set(len_at, 0);
     }
     // The first bytes of a header that came with the operation before.
-    // SAFETY: the first piece's bytes.
+    // SAFETY: the first fragment's bytes.
     unsafe { area().add(PREFIX as usize).cast::<u64>().write(frames.carry) };
     frames.known = 0;
     for _ in 0..STEPS {
@@ -247,7 +248,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
         let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
         let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get(out_at));
         let from = get(base_at) + (cur - element);
-        // SAFETY: there is room for a piece behind FRAMES_BYTES.
+        // SAFETY: there is room for a fragment behind FRAMES_BYTES.
         if unsafe { bpf_probe_read_user(area().add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
             break;
         }
@@ -263,7 +264,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
             // SAFETY: the first eight bytes of the header, just read.
             let header = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() }.to_be();
             let (len, kind) = (header >> 40, header >> 32 & 0xff);
-            // Nothing but zeros are no frame, but common in bodies.
+            // All zeros are no frame, but common in bodies.
             if len > LONGEST || kind > TYPES || header == 0 {
                 break;
             }
@@ -288,14 +289,14 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
         frames.have = 0;
         frames.calm = if calm && cur == end { frames.calm + 1 } else { 0 };
         if next != 0 {
-            // The payload of its last frame goes on in the next operation, whose front has it.
+            // The last frame's payload continues in the next operation, whose front has it.
             frames.next = pos + next;
         } else {
             frames.next = pos + cur;
             if have != 0 {
                 let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get(piece_at));
                 frames.have = have as u8;
-                // SAFETY: the piece's bytes.
+                // SAFETY: the fragment's bytes.
                 frames.carry = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() };
             }
         }
@@ -309,7 +310,7 @@ unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) 
     get(piece_at)
 }
 
-/// Keeps the piece that was copied, where it is not whole in the operation's front, and there is room for another one.
+/// Keeps the copied fragment, if the operation's front does not hold it whole and there is room for another one.
 #[inline(always)]
 fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
     // SAFETY: fields of the thread's record.
@@ -321,7 +322,7 @@ fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
     let len = out - piece - PREFIX;
     let mut next = piece;
     if place != NONE && place + len > front && piece + PIECE <= FRAMES_BYTES as u64 {
-        // SAFETY: before the piece's bytes.
+        // SAFETY: before the fragment's bytes.
         unsafe { area.add(piece as usize).cast::<u64>().write(place | len << 32) };
         next = out + 7 & !7;
     }

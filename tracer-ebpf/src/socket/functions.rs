@@ -1,8 +1,8 @@
-//! What no tracepoint shows: accept; and socket I/O at the exits of the functions that do it, for kernels without
-//! `sock_send_length` and `sock_recv_length`.
+//! What no tracepoint shows: accept; and, on kernels without `sock_send_length` and `sock_recv_length`, socket I/O at
+//! the exits of the functions that do it.
 //!
-//! These are called through the protocol's table, so no compiler inlines them away, and none calls another: each
-//! operation passes exactly one. `…_sendpage` carries sendfile and splice, page by page, until 6.5; since then those are
+//! The kernel calls these through the protocol's table, so no compiler inlines them, and none calls another: each
+//! operation passes exactly one. Until 6.5 `…_sendpage` carries sendfile and splice, page by page; since then those use
 //! `…_sendmsg` too.
 
 use aya_ebpf::{
@@ -13,7 +13,7 @@ use aya_ebpf::{
 use super::{ALONE, ALONE_PAGES, ALONE_UNIX, MSG_PEEK, connection, frames, moved};
 use crate::kernel::sock::SockPtr;
 
-/// The socket that is the first argument moved `moved_bytes` bytes, when that is above zero (a receive: or zero).
+/// The socket of the first argument moved `moved_bytes` bytes; ignores errors, and sends of zero bytes.
 #[inline(always)]
 fn exit<const TX: bool, const WHICH: u8>(ctx: &FExitContext, moved_bytes: i64) {
     if moved_bytes < 0 || (TX && moved_bytes == 0) {
@@ -78,8 +78,8 @@ pub(crate) fn arrived_entry(ctx: FEntryContext) -> i32 {
 
 macro_rules! accepts {
     ($($name:ident $function:literal),+) => { $(
-        /// hook: fexit (socket, newsock, …) → int. Emits nothing: remembers when the connection was accepted. Of a socket
-        /// that was not, `newsock` is empty.
+        /// hook: fexit (socket, newsock, …) → int. Emits nothing: stores when the connection was accepted. `newsock` is
+        /// empty if the accept failed.
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
             if let Some(sk) = SockPtr::of_socket(ctx.arg(1)) {
@@ -93,7 +93,7 @@ accepts!(accepted "inet_accept", accepted_unix "unix_accept");
 
 macro_rules! follows {
     ($($name:ident $function:literal $tx:literal),+) => { $(
-        /// Called by those above.
+        /// Tail-called by the programs above.
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
             if let Some(sk) = SockPtr::of_socket(ctx.arg(0)) {

@@ -20,25 +20,26 @@ use tracer_common::{
     arch::Shape,
     event::{Header, Kind, OP_DATAGRAM, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TURN, OP_TX, OP_UNSEEN, Op},
     header,
-    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
+    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
     policy::Control,
     ring::FRAMES_ROOM,
 };
 
 use crate::{
-    arch, bound, emit, handover,
+    arch, bound, emit,
     kernel::{
         regs::Regs,
         sock::{SockPtr, What},
         task::Task,
     },
     policy, ring, runtime,
-    sched::books,
+    sched::counters,
     storage::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
         SOCK_TURNS, SOCKS, Sock, THREADS, Thread,
     },
+    thread_pool,
 };
 
 const MSG_PEEK: i32 = 2;
@@ -53,8 +54,8 @@ pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// hook: as [`tx`], behind it. Where the kernel preempts programs, it skips them for whatever runs on that CPU meanwhile;
-/// it does not skip this one, unless it was preempted here, too.
+/// hook: as [`tx`], after it. Where the kernel preempts a program, it skips that program for other tasks on that CPU
+/// meanwhile; it does not skip this one, unless it was preempted here, too.
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn tx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
@@ -75,7 +76,7 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// hook: as [`rx`], behind it; see [`tx_again`].
+/// hook: as [`rx`], after it; see [`tx_again`].
 #[btf_tracepoint(function = "sock_recv_length")]
 pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
@@ -88,16 +89,16 @@ pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
 
 /// Which program on its hook this is: the only one.
 const ALONE: u8 = 0;
-/// The only one, of UNIX sockets: what it goes on with hangs on another function.
+/// The only one, for UNIX sockets: its tail call's target attaches to another function.
 const ALONE_UNIX: u8 = 3;
-/// The only one, of pages, which have no bytes in user memory.
+/// The only one, for pages, which have no bytes in user memory.
 const ALONE_PAGES: u8 = 4;
-/// The first, and there can be a second.
+/// The first of possibly two.
 const FIRST: u8 = 1;
-/// The second: it does what the first was kept from.
+/// The second: it handles operations for which the kernel skipped the first.
 const SECOND: u8 = 2;
 
-/// What is known once a socket operation is found worth following.
+/// The context of a socket operation worth following.
 struct Seen {
     control: &'static Control,
     task: Task,
@@ -107,7 +108,7 @@ struct Seen {
     what: What,
 }
 
-/// The socket's and the thread's records, when the operation is to be traced.
+/// The socket's and the thread's records, if the operation is to be traced.
 #[inline(always)]
 fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
@@ -141,7 +142,7 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let sock = SOCKS.get(sk.0, true);
     if sock.is_null() {
         emit::count(Lost::SocketStorage);
-        // Lost, and seen to be.
+        // Count the lost operation, so that the gap shows.
         thread.ops = thread.ops.wrapping_add(1);
         return None;
     }
@@ -158,13 +159,13 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX, WHICH>(sk) else { return };
     if bytes == 0 {
-        // The end of what the peer sends: once, and only of a socket that was heard of.
+        // End of stream: report once, and only for a socket with a reported opening.
         if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {
             return;
         }
         sock.flags |= SOCK_EOF;
     }
-    handover::noted::<TX>(thread, sock.flags);
+    thread_pool::noted::<TX>(thread, sock.flags);
     runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -182,7 +183,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     }
     sock.ops += 1;
     policy::refresh(sock);
-    // Of such a connection the other direction's end is told with the operation that turns it, and nothing else.
+    // On such a connection, only the operation that reverses the direction reports how far the other direction came.
     let turns = sock.flags & SOCK_TURNS != 0;
     let (other_end, other_at) = if TX { (sock.rx, sock.last_rx) } else { (sock.tx, sock.last_tx) };
     let (pos, arrived, skip) = if TX {
@@ -196,7 +197,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         let pos = sock.rx + unseen as u64;
         sock.rx = pos + bytes as u64;
         if bytes == 0 {
-            // The end is never skipped; it tells when the last byte before it was received.
+            // The end is never skipped; it reports when the last byte before it was received.
             (pos, sock.last_rx, false)
         } else {
             sock.last_rx = now;
@@ -220,20 +221,20 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     runtime::note::<TX>(task, thread, tgid, sock);
     let (early, asked) = match what {
         What::Udp => (OP_DATAGRAM, names::HEAD),
-        _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock)),
-        _ => (0, head_cap::<TX>(sock)),
+        _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock, bytes)),
+        _ => (0, head_cap::<TX>(sock, bytes)),
     };
     // Through memory for the same reason as the bytes to carry, below.
     // SAFETY: the current thread's own record.
     unsafe { (&raw mut thread.early).write_volatile(early as u32) };
     let least = if asked < control.head_max { asked } else { control.head_max };
-    // What is not in user memory has no bytes here.
+    // Pages have no bytes in user memory.
     let carried = if shape == Shape::Pages { 0 } else { bytes.min(least + TAIL_MAX as u32) };
-    // What begins a connection may be followed by long bodies at once.
+    // The beginning of a connection may be followed by long bodies at once.
     // SAFETY: the current thread's own record.
     let room = unsafe {
         let room = &raw mut thread.walk.room;
-        // Copies, of which nothing is left to tell one way from the other.
+        // Copy through memory, so that nothing distinguishes the paths for the verifier.
         let first = &raw mut thread.walk.first;
         first.write_volatile([pos, bytes as u64, least as u64]);
         let [pos, bytes, least] = first.read_volatile();
@@ -245,7 +246,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     };
     let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingOp) else { return };
     let op = slot.record.cast::<Op>();
-    // Through memory, so that the verifier forgets which of its values it has: it would walk what follows once for each.
+    // Through memory, so that the verifier forgets which value it holds: it would walk what follows once per value.
     // SAFETY: the record is written last; until then its place is free.
     let cap = unsafe {
         op.cast::<u64>().write_volatile(least as u64);
@@ -281,7 +282,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     }
     let (sent_cookie, sent_pos, sent_end, sent_at) = if flags & OP_TURN != 0 {
         sent::told(thread, sock.cookie);
-        // As many as a record has bits for are enough: user space knows the rest.
+        // A record's 32 bits are enough: user space knows the rest.
         (sock.cookie, other_end.saturating_sub(u32::MAX as u64), other_end, other_at)
     } else if TX && flags & OP_DATAGRAM != 0 {
         // What the thread sent before waits for its next record.
@@ -324,9 +325,9 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
             sent_end,
             sent_at,
             entity: thread.entity,
-            kins: thread.kins,
+            edge_seq: thread.edge_seq,
             frames: 0,
-            books: books(task, thread, now),
+            counters: counters(task, thread, now),
         };
     }
     // SAFETY: the current thread's own record.
@@ -339,7 +340,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     slot.complete(len);
 }
 
-/// Sequence number of the first byte, bytes before it that no hook showed (splice, zero-copy receive, an operation for
+/// Sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy receive, an operation for
 /// which the kernel skipped the program), and whether unread bytes remain.
 #[inline(always)]
 fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task, bytes: u32) -> (u32, u32, bool) {
@@ -352,7 +353,7 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
         let mut start = next.wrapping_sub(bytes);
         let mut grown = sock.grown;
         if grown != 0 {
-            // What was put in behind the first line is no byte of the operation, and its first byte was sent before it.
+            // Bytes inserted behind the first line are not the operation's, and its first byte was sent before them.
             sock.grown = 0;
             if start.wrapping_sub(header::LEN) == sock.grown_at {
                 start = sock.grown_at;
@@ -360,7 +361,7 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
             }
         }
         let tid = task.tid();
-        // Only a thread that sent last, too: two that send at once see each other's bytes counted.
+        // Only if the same thread sent last: two threads that send at once see each other's bytes counted.
         let unseen = if sock.tx_tid == tid { start.wrapping_sub(sock.tx_next).wrapping_sub(grown) } else { 0 };
         sock.tx_next = next;
         sock.tx_tid = tid;
@@ -376,33 +377,33 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     }
     let unseen = if known { start.wrapping_sub(sock.rx_next) } else { 0 };
     sock.rx_next = start.wrapping_add(bytes);
-    // Half the space back means the counter did not advance: another thread read meanwhile.
+    // A difference of more than half the space means the counter did not advance: another thread read meanwhile.
     (start, if unseen < 1 << 31 { unseen } else { 0 }, copied != received)
 }
 
-/// How HTTP/2 begins (RFC 9113 §3.4). A hint, so that its first operations are carried whole; what is spoken user space
-/// finds out.
+/// How HTTP/2 begins (RFC 9113 §3.4). A hint, so that its first operations are carried whole; user space determines the
+/// protocol.
 const PREFACE: [u8; 4] = *b"PRI ";
 
-/// Operations of a connection that pass before user space is sure to have been asked what it wants: an answer takes up to
-/// 50 ms, in which a fast client moves this many, and is looked for at each of the first eight and at every sixteenth.
+/// Operations of a connection that can pass before user space has set its policy: that takes up to 50 ms, in which a
+/// fast client does this many, and the kernel side looks at each of the first eight and at every sixteenth.
 const OPS_UNKNOWN: u32 = 256;
 
 /// How much of an operation's front to carry.
 #[inline(always)]
-fn head_cap<const TX: bool>(sock: &Sock) -> u32 {
+fn head_cap<const TX: bool>(sock: &Sock, bytes: u32) -> u32 {
     let asked = if TX { sock.head_tx } else { sock.head_rx };
     let cap = if asked != 0 {
         asked
     } else if sock.run_before > 0 {
-        // Several operations the other way may have been several requests, and this one several replies.
+        // Several operations in the other direction may be several requests, and this one several replies.
         HEAD_MAX as u16
     } else if (sock.ops < OPS_UNKNOWN && sock.flags & (SOCK_DECIDED | SOCK_FRAMES) == SOCK_FRAMES)
         || sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) == 0
     {
-        // User space has not had the time to say that many frames lie in one operation, or that they do not.
+        // User space has not had time to say whether one operation holds many frames.
         HEAD_UNKNOWN
-    } else if (sock.flags & SOCK_PASSIVE != 0) == TX {
+    } else if (sock.flags & SOCK_PASSIVE != 0) == TX && bytes > HEAD_REPLY_WHOLE as u32 {
         HEAD_REPLY
     } else {
         HEAD_REQUEST

@@ -1,7 +1,7 @@
-//! Which datagrams are reported: those of sockets that resolve names, told by their ports.
+//! Which datagrams are reported: those of sockets that resolve names, recognised by their ports.
 //!
-//! Most UDP is something else (QUIC, statistics, games), so that two loads and two comparisons are all that a socket with a
-//! peer costs. One without a peer says where it sends with each datagram: the first one decides.
+//! Most UDP is something else (QUIC, statistics, games), so a socket with a peer costs only two loads and two
+//! comparisons. A socket without a peer names a destination for each datagram: the first one decides.
 
 use tracer_common::{
     arch::Shape,
@@ -20,7 +20,7 @@ use crate::{
 /// Offset of `sin6_addr` in `struct sockaddr_in6`.
 const SIN6_ADDR: u64 = 8;
 
-/// Bytes carried from the front of a datagram: a header and one question of the greatest length.
+/// Bytes carried from the front of a datagram: a header and one question of maximum length.
 pub(super) const HEAD: u32 = 288;
 
 #[inline(always)]
@@ -56,8 +56,8 @@ pub(super) fn wanted<const TX: bool>(sk: SockPtr, control: &Control) -> bool {
     sock.flags & SOCK_NAMES != 0
 }
 
-/// Where in user memory the address stands that a system call names for the datagram that is being sent, the one with
-/// this `index` where it sends several; 0 when it names none.
+/// User address of the destination that a system call names for the datagram being sent, for the one with this `index`
+/// if it sends several; 0 if it names none.
 #[inline(always)]
 fn address(regs: Regs, index: u32) -> u64 {
     let nr = regs.nr();
@@ -70,7 +70,7 @@ fn address(regs: Regs, index: u32) -> u64 {
     }
 }
 
-/// Port the datagram that is being sent goes to, by its system call; 0 when that names none.
+/// Destination port of the datagram being sent, from its system call; 0 if that names none.
 #[inline(always)]
 pub(super) fn destination() -> u16 {
     let address = address(Regs::of(Task::current()), 0);
@@ -81,12 +81,12 @@ pub(super) fn destination() -> u16 {
     if family == FAMILY_INET || family == FAMILY_INET6 { u16::from_be(port) } else { 0 }
 }
 
-/// Where the datagram goes whose payload was copied, as a record says it: the address, and family and port; all zero when
-/// its system call names none.
+/// Destination of the datagram whose payload was copied, in the form of a record: the address, and family and port; all
+/// zero if its system call names none.
 #[inline(always)]
 pub(super) fn far(regs: Regs, thread: &Thread) -> (u64, u64, u64) {
     const NONE: (u64, u64, u64) = (0, 0, 0);
-    // Who looked for the payload of one of several has counted it.
+    // The copy of a `sendmmsg` payload has advanced the index already.
     let address = address(regs, thread.mmsg_next.wrapping_sub(1));
     if address == 0 {
         return NONE;

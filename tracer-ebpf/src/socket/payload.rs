@@ -1,4 +1,4 @@
-//! The bytes of an operation, out of the user buffer its system call still names in the saved registers.
+//! The bytes of an operation, from the user buffer that its system call still names in the saved registers.
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
@@ -24,21 +24,21 @@ pub(super) const MMSGHDR: u64 = 64;
 /// Offset of `msg_len` in it.
 const MMSG_LEN: u64 = 56;
 
-/// Elements of an array of I/O vectors from which a tail is gathered.
+/// Elements of an array of I/O vectors from which the tail is gathered.
 const TAIL_PIECES: usize = 8;
 
-/// What of an operation's payload was copied behind its record.
+/// Which of an operation's payload was copied behind its record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Found {
     pub(super) head: u32,
     pub(super) tail: u32,
-    /// There is no user buffer, or none is known.
+    /// There is no user buffer, or its address is unknown.
     pub(super) missing: bool,
-    /// User memory was not there.
+    /// User memory was not present.
     pub(super) fault: bool,
 }
 
-/// A value in user memory; zero where there is none.
+/// A value in user memory; zero if it cannot be read.
 #[inline(always)]
 pub(crate) fn user<T: Copy>(at: u64) -> T {
     let mut value = MaybeUninit::<T>::uninit();
@@ -49,11 +49,11 @@ pub(crate) fn user<T: Copy>(at: u64) -> T {
     }
 }
 
-/// Copies up to `cap` bytes from the front of the operation's buffer behind `op`, and its last bytes after them when
-/// the front does not cover everything.
+/// Copies up to `cap` bytes from the front of the operation's buffer behind `op`, and its last bytes after them if the
+/// front does not cover everything.
 ///
 /// # Safety
-/// `op` is where a record will stand, with room behind it for two heads and a tail.
+/// `op` is the place of a record, with room behind it for two heads and a tail.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one call, inlined: a struct would only be spilled to the stack")]
 pub(super) unsafe fn copy(
@@ -126,7 +126,7 @@ unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes: u32, cap: 
     if buffer == 0 {
         return Found { missing: true, ..Found::default() };
     }
-    // SAFETY: the thread's record; behind the record of the operation is the payload.
+    // SAFETY: the thread's record; the payload lies behind the operation's record.
     let payload = unsafe {
         source.write_volatile([buffer, 0]);
         op.add(1).cast::<u8>()
@@ -142,7 +142,7 @@ unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes: u32, cap: 
     unsafe { with_tail(payload, head, buffer + bytes as u64, bytes) }
 }
 
-/// Adds the last bytes before user address `end` when `head` bytes do not cover all `bytes`.
+/// Adds the last bytes before user address `end` if `head` bytes do not cover all `bytes`.
 ///
 /// # Safety
 /// `payload` has room for [`HEAD_MAX`] and [`TAIL_MAX`] bytes.
@@ -159,7 +159,8 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
     Found { head, tail: if refused == 0 { tail } else { 0 }, ..Found::default() }
 }
 
-/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail where the last few hold it.
+/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail if the last few elements hold
+/// it.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -227,12 +228,13 @@ unsafe fn vectors(op: *mut Op, source: *mut [u64; 2], vec: u64, count: u64, byte
     if get(left_at) != 0 || rest == 0 {
         return Found { head, ..Found::default() };
     }
-    // The last elements from their ends on: what stands there comes in pieces of a few bytes.
+    // From the ends of the last elements: they hold fragments of a few bytes.
     let tail = bound::at_most::<{ TAIL_MAX as u64 }>(rest as u64);
     set(due_at, tail);
     for _ in 0..TAIL_PIECES {
         let last = get(last_at);
-        // SAFETY: as above; addresses before the first are not used, because all bytes are in those from it on.
+        // SAFETY: as above; the walk never goes before the first element, because the elements from there on hold all
+        // bytes.
         unsafe { bpf_probe_read_user(base_at.cast(), 8, last as *const c_void) };
         let used = get(used_at);
         let due = get(due_at);
@@ -247,7 +249,7 @@ unsafe fn vectors(op: *mut Op, source: *mut [u64; 2], vec: u64, count: u64, byte
         if due == n {
             return Found { head, tail: tail as u32, ..Found::default() };
         }
-        // Those before it were used whole.
+        // The elements before it were used whole.
         set(last_at, last - 16);
         set(used_at, user(last - 16 + 8));
     }

@@ -1,11 +1,12 @@
-//! Sends without payload (sendfile): remembered by the thread and told with its next record, instead of a record each.
+//! Sends without payload (sendfile): kept in the thread's record and reported with its next event, instead of an event
+//! each.
 //!
-//! Such an operation says only how far a reply has come. A reply of one head and one body by sendfile then costs one
-//! record and not two; the position and the time are those of the operation.
+//! Such an operation only shows how far a reply has come. A reply of one head and one body by sendfile then costs one
+//! event and not two; position and time are those of the operation.
 
 use aya_ebpf::helpers::generated::bpf_get_smp_processor_id;
 use tracer_common::{
-    event::{Books, Header, Kind, OP_NO_PAYLOAD, OP_TX, Op},
+    event::{Header, Kind, OP_NO_PAYLOAD, OP_TX, Op, ThreadCounters},
     lost::Lost,
 };
 
@@ -15,10 +16,11 @@ use crate::{
     storage::{Sock, Thread},
 };
 
-/// Most bytes remembered at once: a record has 32 bits for them.
+/// Most bytes kept at once: a record has 32 bits for them.
 const MOST: u64 = 1 << 30;
 
-/// Remembers that `thread` sent the bytes from `pos` to the end of what `sock` sent; false when it remembers others.
+/// Stores that `thread` sent the bytes from `pos` to the end of what `sock` sent; returns false if it already holds
+/// others.
 #[inline(always)]
 pub(super) fn remember(thread: &mut Thread, sock: &Sock, pos: u64) -> bool {
     if thread.sent_cookie == 0 {
@@ -32,7 +34,7 @@ pub(super) fn remember(thread: &mut Thread, sock: &Sock, pos: u64) -> bool {
     true
 }
 
-/// Forgets what was sent by the socket `cookie`: a record of its own says it.
+/// Drops what was sent by the socket `cookie`: another record reports it.
 #[inline(always)]
 pub(super) fn told(thread: &mut Thread, cookie: u64) {
     if thread.sent_cookie == cookie {
@@ -40,9 +42,9 @@ pub(super) fn told(thread: &mut Thread, cookie: u64) {
     }
 }
 
-/// Reports what is remembered: the thread stops running, and it may be long until its next operation.
+/// Reports what is kept: the thread stops running, and its next operation may be far off.
 #[inline(always)]
-pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
+pub(crate) fn flush(task: Task, thread: &mut Thread, counters: ThreadCounters) {
     thread.ops = thread.ops.wrapping_add(1);
     let op = Op {
         header: Header {
@@ -67,11 +69,11 @@ pub(crate) fn flush(task: Task, thread: &mut Thread, books: Books) {
         sent_pos: 0,
         sent_end: 0,
         sent_at: 0,
-        // Whoever runs now may be another than who sent.
+        // The current task may be another than the sender.
         entity: 0,
-        kins: 0,
+        edge_seq: 0,
         frames: 0,
-        books,
+        counters,
     };
     thread.sent_cookie = 0;
     emit::event(&op, Lost::RingOp);

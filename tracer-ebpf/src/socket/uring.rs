@@ -1,4 +1,4 @@
-//! `io_uring`: the buffer of a request, remembered from its submission until the socket hook sees the bytes move.
+//! `io_uring`: the buffer of a request, kept from its submission until the socket hook sees the bytes move.
 //!
 //! Not covered: registered files and provided buffers (chosen later); such operations are reported without bytes.
 
@@ -32,7 +32,7 @@ const SEND_ZC: u8 = 47;
 const SENDMSG_ZC: u8 = 48;
 const REQ_F_FIXED_FILE: u64 = 1;
 
-/// Which socket, and whether it sends.
+/// Socket and direction.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Key {
@@ -51,13 +51,13 @@ struct Buffer {
 #[map]
 static URING: LruHashMap<Key, Buffer> = LruHashMap::with_max_entries(URING_MAX, 0);
 
-/// Takes what was remembered for `sk`: address and number of vectors (0 = a plain buffer).
+/// Takes the entry of `sk`: address and number of vectors (0 = a plain buffer).
 #[inline(always)]
 pub(super) fn take(sk: SockPtr, tx: bool) -> Option<(u64, u64)> {
     let key = Key { sk: sk.0 as u64, tx: tx as u64 };
     // SAFETY: copied out at once.
     let found = unsafe { URING.get(key) }.copied()?;
-    // Used up: a stale address would name someone else's bytes.
+    // Used up: a stale address would name unrelated bytes.
     let _ = URING.remove(key);
     Some((found.at, found.count))
 }
@@ -82,7 +82,7 @@ fn remember(req: u64) {
     let (at, count) = match opcode {
         SEND | RECV | SEND_ZC => (peek(req, OFF_URING_SR_BUF.load()), 0),
         READ | WRITE => (peek(req, OFF_URING_RW_ADDR.load()), 0),
-        // The length stands with the request in a place that moved between kernels: look at the first vectors only.
+        // The length is in a member of the request that moved between kernels: read only the first vector.
         READV | WRITEV => (peek(req, OFF_URING_RW_ADDR.load()), 1),
         SENDMSG | RECVMSG | SENDMSG_ZC => {
             let mut vector = [0u64; 2];

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use tracer_common::event::{Books, FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, tcp_state};
+use tracer_common::event::{FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, ThreadCounters, tcp_state};
 use tracer_common::limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX};
 use tracer_user::model::{Direction, Side};
 use tracer_user::protocols::{
-    Chunk, Closed, Conventions, Conversation, Detected, PROTOCOLS, Said, Settings, Stamp, Verdict, conventions,
+    Chunk, Closed, ConnectionParser, Conventions, Detected, ExchangeEvent, PROTOCOLS, Settings, Stamp, Verdict,
+    conventions,
 };
 
 /// Time between two operations, nanoseconds.
@@ -115,7 +116,7 @@ impl Captured {
     /// Plays the connection once, to learn how much the kernel would be asked to carry of each operation, and what is in
     /// it.
     fn new(operations: &[(Direction, Vec<u8>)]) -> Self {
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let (settings, mut said, mut moved) = (Settings::default(), Vec::new(), Vec::new());
         let mut pos = [0u64; 2];
         let mut lasts = 0;
@@ -143,9 +144,11 @@ impl Captured {
             }
         }
         conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
-        let session =
-            |word: &Said| matches!(word, Said::Begun { protocol, .. } if conventions(protocol) == Conventions::Session);
-        let told = said.iter().filter(|word| matches!(word, Said::Begun { .. } | Said::Replied { .. })).count();
+        let session = |word: &ExchangeEvent| matches!(word, ExchangeEvent::Begun { protocol, .. } if conventions(protocol) == Conventions::Session);
+        let told = said
+            .iter()
+            .filter(|word| matches!(word, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. }))
+            .count();
         // A session's messages are told of as one.
         let messages = if said.iter().any(session) { operations.len() } else { told } as u64;
         Self { moved, lasts, messages }
@@ -157,7 +160,7 @@ impl Captured {
     }
 
     /// Has `conversation` take all of it; what is said goes through `said`.
-    pub(crate) fn play(&self, conversation: &mut Conversation, settings: &Settings, said: &mut Vec<Said>) {
+    pub(crate) fn play(&self, conversation: &mut ConnectionParser, settings: &Settings, said: &mut Vec<ExchangeEvent>) {
         for (nth, moved) in self.moved.iter().enumerate() {
             let at = Stamp { nanos: STEP * (nth as u64 + 1), pid: 1, tid: 1, reads: nth as u32 };
             conversation.bytes(&moved.chunk(at), settings, said);
@@ -167,10 +170,17 @@ impl Captured {
 
     /// What happened on a connection `cookie` that does the same, beginning at `at`, and `ends`, or stays as long as
     /// there is something to come.
-    pub(crate) fn records(&self, cookie: u64, at: &mut u64, books: &mut [Books], ends: bool, into: &mut Records) {
+    pub(crate) fn records(
+        &self,
+        cookie: u64,
+        at: &mut u64,
+        counters: &mut [ThreadCounters],
+        ends: bool,
+        into: &mut Records,
+    ) {
         let thread = cookie as u32 % THREADS;
         let (tgid, tid) = (1000, 1000 + thread);
-        let Some(books) = books.get_mut(thread as usize) else { return };
+        let Some(counters) = counters.get_mut(thread as usize) else { return };
         let header = |kind: Kind, flags, nanos, len: usize| Header {
             kind: kind as u8,
             flags,
@@ -199,9 +209,9 @@ impl Captured {
         let count = if ends { self.moved.len() } else { self.lasts };
         for moved in self.moved.iter().take(count) {
             *at += STEP;
-            books.cpu += WORK;
+            counters.cpu += WORK;
             let tx = moved.dir == Direction::Tx;
-            books.reads = books.reads.wrapping_add(u32::from(!tx));
+            counters.reads = counters.reads.wrapping_add(u32::from(!tx));
             done[usize::from(tx)] = moved.pos + moved.len as u64;
             let len = Op::SIZE + moved.head.len() + moved.tail.len();
             let op = Op {
@@ -213,12 +223,12 @@ impl Captured {
                 seq: (if tx { isn_local } else { isn_remote }).wrapping_add(moved.pos as u32),
                 head: moved.head.len() as u16,
                 tail: moved.tail.len() as u16,
-                nth: books.switches + 1,
-                books: *books,
+                nth: counters.switches + 1,
+                counters: *counters,
                 ..Op::default()
             };
             // One switch an operation: it is their number, too.
-            books.switches = books.switches.wrapping_add(1);
+            counters.switches = counters.switches.wrapping_add(1);
             into.push(Op::SIZE, |out| op.encode(out));
             into.bytes.extend_from_slice(&moved.head);
             into.bytes.extend_from_slice(&moved.tail);
@@ -234,7 +244,7 @@ impl Captured {
                 tx: done[1],
                 last_rx: *at - STEP,
                 last_tx: *at - STEP,
-                books: *books,
+                counters: *counters,
                 ..State::default()
             };
             into.push(State::SIZE, |out| state.encode(out));
@@ -250,16 +260,16 @@ impl Moved {
             len: self.len as u64,
             head: &self.head,
             tail: &self.tail,
-            pieces: &[],
+            fragments: &[],
             at,
             arrived: at.nanos,
         }
     }
 }
 
-/// Books of the threads connections are served by.
-pub(crate) fn threads() -> Vec<Books> {
-    vec![Books::default(); THREADS as usize]
+/// ThreadCounters of the threads connections are served by.
+pub(crate) fn threads() -> Vec<ThreadCounters> {
+    vec![ThreadCounters::default(); THREADS as usize]
 }
 
 /// Records, one behind the other.

@@ -16,29 +16,29 @@ pub(crate) fn held(captured: &[&Captured], count: u64) -> i64 {
     // The room of the queues is nobody's; nor are the threads.
     fill(&mut engine, captured, 0..captured.len() as u64);
     let ((), used) = counted(|| fill(&mut engine, captured, 1000..1000 + count));
-    let fills = engine.fills();
-    assert_eq!(fills.connections.entries, count + captured.len() as u64, "all are there");
-    assert_eq!(fills.units.entries, 0, "none has anything to do");
+    let table_use = engine.table_use();
+    assert_eq!(table_use.connections.entries, count + captured.len() as u64, "all are there");
+    assert_eq!(table_use.spans.entries, 0, "none has anything to do");
     used.bytes
 }
 
 /// Makes connections and waits until what they did is reported.
 fn fill(engine: &mut Engine, captured: &[&Captured], cookies: std::ops::Range<u64>) {
-    let (mut at, mut books) = (engine.now, threads());
+    let (mut at, mut counters) = (engine.now, threads());
     let (mut records, mut out): (Records, Vec<Output>) = Default::default();
     let mut cookies = cookies.peekable();
     while cookies.peek().is_some() {
         records.clear();
         for cookie in cookies.by_ref().take(BATCH as usize) {
             if let Some(captured) = captured.get(cookie as usize % captured.len()) {
-                captured.records(cookie, &mut at, &mut books, false, &mut records);
+                captured.records(cookie, &mut at, &mut counters, false, &mut records);
             }
         }
         for record in records.iter().filter_map(|bytes| decode::record(bytes).ok()) {
             engine.record(&record, &mut out);
             out.clear();
         }
-        engine.take_asks().for_each(drop);
+        engine.take_policies().for_each(drop);
         engine.report(at, &mut out);
         out.clear();
     }

@@ -3,7 +3,7 @@
 //!
 //! Each connection is played again and again as the records the kernel would have made of it. *Decode*: bytes to records
 //! and nothing else, the floor. *Parse*: records to what was said on the connection. *Whole*: through the pipeline, with
-//! its units, classes, metrics and store. CPU time of this thread; the median of the rounds. With `--idle` only what idle
+//! its spans, classes, metrics and store. CPU time of this thread; the median of the rounds. With `--idle` only what idle
 //! connections hold.
 
 mod fixtures;
@@ -17,7 +17,7 @@ use tracer_user::config::Config;
 use tracer_user::decode;
 use tracer_user::host::process::ProcessFacts;
 use tracer_user::pipeline::{Introduce, Pipeline};
-use tracer_user::protocols::{Conversation, Settings};
+use tracer_user::protocols::{ConnectionParser, Settings};
 
 use fixtures::{Captured, Records, threads};
 use heap::{Heap, counted};
@@ -145,13 +145,13 @@ impl Times {
 
 fn decoded(captured: &[Captured]) -> Cost {
     let mut records = Records::default();
-    let (mut at, mut books) = (1 << 40, threads());
+    let (mut at, mut counters) = (1 << 40, threads());
     measure(captured, |round| {
         for _ in 0..round.times / BATCH {
             records.clear();
             for cookie in 0..BATCH {
                 for one in captured {
-                    one.records(cookie, &mut at, &mut books, true, &mut records);
+                    one.records(cookie, &mut at, &mut counters, true, &mut records);
                 }
             }
             round.run(|| {
@@ -169,7 +169,7 @@ fn parsed(captured: &[Captured]) -> Cost {
         for _ in 0..round.times / BATCH {
             round.run(|| {
                 for one in (0..BATCH).flat_map(|_| captured) {
-                    let mut conversation = Conversation::new(false);
+                    let mut conversation = ConnectionParser::new(false);
                     one.play(&mut conversation, &settings, &mut said);
                 }
             });
@@ -180,20 +180,20 @@ fn parsed(captured: &[Captured]) -> Cost {
 fn piped(captured: &[Captured]) -> Cost {
     let mut pipeline = Pipeline::new(&Config::default(), 1, 0, "bench");
     let mut records = Records::default();
-    let (mut at, mut books, mut cookie) = (1 << 40, threads(), 0);
+    let (mut at, mut counters, mut cookie) = (1 << 40, threads(), 0);
     let mut ticked = at;
     measure(captured, |round| {
         for _ in 0..round.times / BATCH {
             records.clear();
             for one in (0..BATCH).flat_map(|_| captured) {
                 cookie += 1;
-                one.records(cookie, &mut at, &mut books, true, &mut records);
+                one.records(cookie, &mut at, &mut counters, true, &mut records);
             }
             round.run(|| {
                 for bytes in records.iter() {
                     pipeline.record(bytes, &mut Nobody);
                 }
-                pipeline.take_asks().for_each(drop);
+                pipeline.take_policies().for_each(drop);
                 if at - ticked > 1_000_000_000 {
                     ticked = at;
                     pipeline.tick(at);

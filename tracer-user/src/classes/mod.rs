@@ -1,24 +1,37 @@
-//! Units of work to request classes: user rules first, else templates learned from paths.
+//! Spans of work to request classes: user rules first, else templates learned from paths.
+//!
+//! Only the answer says whether a path is one of the application's, so a path of which nothing is known is classed when it
+//! is answered ([`Classifier::classify`]); one that is known is classed at once ([`Classifier::known`]). Paths that no route
+//! answered teach nothing, and are one class of their method: `GET {unmatched}`.
 
+mod answer;
 pub mod rules;
 pub mod template;
+mod tokens;
 pub mod tree;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::guard::fill::{Fill, scaled};
+use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
 use crate::protocols::{Conventions, UNNAMED, conventions, grpc, messaging};
+use crate::text;
+use answer::Answer;
 use rules::Rule;
-use tree::Tree;
+use tree::{Growth, Tree};
 
 /// Longest path remembered, bytes: a longer one is followed anew each time.
 const CACHED_PATH: usize = 512;
 /// Most methods of one service and side that get trees of their own.
 const METHODS: usize = 32;
+/// Most classes of one service for paths of which no answer says whether there is a route (refused, never answered).
+const UNPROVEN: usize = 16;
+/// The route of paths that no route answered.
+const UNMATCHED: &str = "{unmatched}";
 
 /// Bounds over all services.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +40,7 @@ pub struct Bounds {
     pub classes: usize,
     /// Most positions in the trees of paths; beyond it new words count as values.
     pub positions: usize,
-    /// Most exact paths remembered; beyond it the memory is emptied and fills again.
+    /// Most exact paths remembered; beyond it the memory is emptied and table_use again.
     pub cache: usize,
 }
 
@@ -48,13 +61,13 @@ impl Bounds {
 
 /// How full the classifier is.
 #[derive(Clone, Copy, Debug)]
-pub struct ClassFills {
+pub struct ClassTables {
     /// Classes.
-    pub classes: Fill,
+    pub classes: TableUse,
     /// Positions of paths.
-    pub positions: Fill,
+    pub positions: TableUse,
     /// Exact paths remembered.
-    pub cache: Fill,
+    pub cache: TableUse,
 }
 
 /// How requests are classed.
@@ -123,6 +136,8 @@ struct Service {
     classes: usize,
     merged: u64,
     trees: HashMap<(&'static str, Side, Arc<str>), Tree>,
+    /// Names of classes that no answer has proven; at most [`UNPROVEN`].
+    unproven: Vec<Arc<str>>,
 }
 
 /// Gives requests their class.
@@ -135,7 +150,7 @@ pub struct Classifier {
     ids: HashMap<(ServiceId, &'static str, Side, Arc<str>), ClassId>,
     /// Service classes of the classes that rules name.
     service_classes: FxHashMap<ClassId, Arc<str>>,
-    cache: FxHashMap<u64, Vec<(Key, ClassId)>>,
+    cache: FxHashMap<u64, Vec<Cached>>,
     cached: usize,
     bounds: Bounds,
     /// Requests that would begin a class are counted under its parent.
@@ -143,6 +158,17 @@ pub struct Classifier {
     positions: usize,
     /// Times each bound was reached: classes, positions, cache.
     reached: [u64; 3],
+}
+
+/// The class of an exact request.
+#[derive(Debug)]
+struct Cached {
+    key: Key,
+    class: ClassId,
+    /// Requests so far. Its tree counts them whenever they have doubled.
+    hits: u64,
+    /// Whether its class is a route of a tree.
+    routed: bool,
 }
 
 /// An exact request.
@@ -181,12 +207,12 @@ impl Classifier {
     }
 
     /// How full everything is.
-    pub fn fills(&self) -> ClassFills {
+    pub fn table_use(&self) -> ClassTables {
         let Bounds { classes, positions, cache } = self.bounds;
-        ClassFills {
-            classes: Fill::new(self.ids.len(), classes, self.reached[0]),
-            positions: Fill::new(self.positions, positions, self.reached[1]),
-            cache: Fill::new(self.cached, cache, self.reached[2]),
+        ClassTables {
+            classes: TableUse::new(self.ids.len(), classes, self.reached[0]),
+            positions: TableUse::new(self.positions, positions, self.reached[1]),
+            cache: TableUse::new(self.cached, cache, self.reached[2]),
         }
     }
 
@@ -204,11 +230,6 @@ impl Classifier {
         self.cached = 0;
     }
 
-    /// Whether a class can depend on the reply, so that it is known only at the end.
-    pub fn has_status_rules(&self) -> bool {
-        self.status_rules
-    }
-
     /// The service class that a class's rule says; of several rules with one name the first that was met.
     pub fn service_class(&self, class: ClassId) -> Option<&Arc<str>> {
         self.service_classes.get(&class)
@@ -224,40 +245,92 @@ impl Classifier {
         self.services.get(&service).map_or(0, |service| service.merged)
     }
 
-    /// The class of a request.
+    /// The class of a request that is not answered yet, where its answer can make no difference.
+    pub fn known(&mut self, names: &mut Names, facts: &Facts<'_>) -> Option<ClassId> {
+        if self.status_rules {
+            return None;
+        }
+        if let Some(id) = self.rule(names, facts).or_else(|| self.cached(facts)) {
+            return Some(id);
+        }
+        let conventions = conventions(facts.protocol);
+        if facts.method == UNNAMED || conventions != Conventions::Http {
+            return Some(self.learn(names, facts, Answer::Routed));
+        }
+        let method = method(facts, conventions);
+        let key = (facts.protocol, facts.side, Arc::clone(&method));
+        let tree = self.services.get_mut(&facts.service)?.trees.get_mut(&key)?;
+        let found = tree.find(facts.path).filter(|found| found.stable)?;
+        tree.count(facts.path, 1);
+        Some(self.of_route(names, facts, &method, &found.route, true))
+    }
+
+    /// What a request that is not answered yet may be called; it becomes no class by that.
+    pub fn provisional(&mut self, names: &mut Names, facts: &Facts<'_>) -> Arc<str> {
+        let rule_or_known = self.rule(names, facts).or_else(|| self.known(names, facts));
+        if let Some(info) = rule_or_known.and_then(|id| names.class(id)) {
+            return Arc::clone(&info.name);
+        }
+        let method = method(facts, conventions(facts.protocol));
+        let key = (facts.protocol, facts.side, Arc::clone(&method));
+        let tree = self.services.get(&facts.service).and_then(|service| service.trees.get(&key));
+        let route = tree.and_then(|tree| tree.find(facts.path)).map(|found| found.route);
+        Arc::from(format!("{method} {}", route.unwrap_or_else(|| tree::guess(facts.path))))
+    }
+
+    /// The class of a request that is over.
     pub fn classify(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
-        if !self.config.rules.is_empty() {
-            let service_name = names.service(facts.service);
-            let hit = self.config.rules.iter().find(|rule| rule.fits(facts, &service_name, &self.headers));
-            if let Some(rule) = hit {
-                let (name, route) = (Arc::clone(&rule.name), Arc::from(""));
-                let service_class = rule.service_class.clone();
-                let id = self.id(names, facts, Arc::clone(&name), route, true);
-                // Where there was no room it is counted under a parent, which others share.
-                if let Some(service_class) = service_class
-                    && !self.service_classes.contains_key(&id)
-                    && names.class(id).is_some_and(|info| info.name == name)
-                {
-                    self.service_classes.insert(id, service_class);
-                }
-                return id;
+        if let Some(id) = self.rule(names, facts).or_else(|| self.cached(facts)) {
+            return id;
+        }
+        self.learn(names, facts, Answer::of(conventions(facts.protocol), facts.status))
+    }
+
+    /// The class of the first rule that fits.
+    fn rule(&mut self, names: &mut Names, facts: &Facts<'_>) -> Option<ClassId> {
+        if self.config.rules.is_empty() {
+            return None;
+        }
+        let service_name = names.service(facts.service);
+        let rule = self.config.rules.iter().find(|rule| rule.fits(facts, &service_name, &self.headers))?;
+        let (name, route) = (Arc::clone(&rule.name), Arc::from(""));
+        let service_class = rule.service_class.clone();
+        let id = self.id(names, facts, Arc::clone(&name), route, true);
+        // Where there was no room it is counted under a parent, which others share.
+        if let Some(service_class) = service_class
+            && !self.service_classes.contains_key(&id)
+            && names.class(id).is_some_and(|info| info.name == name)
+        {
+            self.service_classes.insert(id, service_class);
+        }
+        Some(id)
+    }
+
+    fn cached(&mut self, facts: &Facts<'_>) -> Option<ClassId> {
+        let entries = self.cache.get_mut(&hash(facts))?;
+        let entry = entries.iter_mut().find(|Cached { key, .. }| {
+            key.service == facts.service
+                && key.protocol == facts.protocol
+                && key.side == facts.side
+                && *key.method == *facts.method
+                && *key.path == *facts.path
+        })?;
+        entry.hits += 1;
+        let class = entry.class;
+        if entry.routed && entry.hits.is_power_of_two() {
+            // Words that are asked for often stay when their position is collapsed.
+            let (weight, method) = (entry.hits / 2, method(facts, conventions(facts.protocol)));
+            let trees = self.services.get_mut(&facts.service).map(|service| &mut service.trees);
+            if let Some(tree) = trees.and_then(|trees| trees.get_mut(&(facts.protocol, facts.side, method))) {
+                tree.count(facts.path, weight);
             }
         }
-        let hash = hash(facts);
-        if let Some(entries) = self.cache.get(&hash)
-            && let Some((_, id)) = entries.iter().find(|(key, _)| {
-                key.service == facts.service
-                    && key.protocol == facts.protocol
-                    && key.side == facts.side
-                    && *key.method == *facts.method
-                    && *key.path == *facts.path
-            })
-        {
-            return *id;
-        }
-        let id = self.learn(names, facts);
+        Some(class)
+    }
+
+    fn remember(&mut self, facts: &Facts<'_>, class: ClassId, routed: bool) {
         if facts.path.len() > CACHED_PATH {
-            return id;
+            return;
         }
         if self.cached >= self.bounds.cache {
             self.reached[2] += 1;
@@ -271,62 +344,91 @@ impl Classifier {
             method: facts.method.into(),
             path: facts.path.into(),
         };
-        self.cache.entry(hash).or_default().push((key, id));
-        id
+        self.cache.entry(hash(facts)).or_default().push(Cached { key, class, hits: 1, routed });
     }
 
-    fn learn(&mut self, names: &mut Names, facts: &Facts<'_>) -> ClassId {
-        if facts.method == UNNAMED {
-            return self.id(names, facts, Arc::from(UNNAMED), Arc::from(""), false);
-        }
+    fn learn(&mut self, names: &mut Names, facts: &Facts<'_>, answer: Answer) -> ClassId {
         let conventions = conventions(facts.protocol);
-        if conventions == Conventions::Rpc {
-            return self.id(names, facts, Arc::from(grpc::method(facts.path)), Arc::from(""), false);
-        }
-        if matches!(conventions, Conventions::Database | Conventions::Names | Conventions::Turns) {
+        let name = if facts.method == UNNAMED {
+            Some((Arc::from(UNNAMED), ""))
+        } else if conventions == Conventions::Rpc {
+            Some((Arc::from(grpc::method(facts.path)), ""))
+        } else if matches!(conventions, Conventions::Database | Conventions::Names | Conventions::Turns) {
             // The protocol itself names requests: from a list that ends, or by a summary.
-            let name = if facts.path.is_empty() { facts.method } else { facts.path };
-            return self.id(names, facts, Arc::from(name), Arc::from(""), false);
+            Some((Arc::from(if facts.path.is_empty() { facts.method } else { facts.path }), ""))
+        } else if conventions == Conventions::Messaging && facts.path.is_empty() {
+            Some((Arc::from(facts.method), ""))
+        } else if conventions == Conventions::Messaging && !messaging::has_words(facts.protocol) {
+            Some((Arc::from(format!("{} {}", facts.method, facts.path)), facts.path))
+        } else {
+            None
+        };
+        if let Some((name, route)) = name {
+            let id = self.id(names, facts, name, Arc::from(route), false);
+            self.remember(facts, id, false);
+            return id;
         }
-        let messaging = conventions == Conventions::Messaging;
-        if messaging && facts.path.is_empty() {
-            return self.id(names, facts, Arc::from(facts.method), Arc::from(""), false);
+        let method = method(facts, conventions);
+        if answer != Answer::Routed {
+            return self.not_routed(names, facts, &method, answer);
         }
-        if messaging && !messaging::has_words(facts.protocol) {
-            let name = Arc::from(format!("{} {}", facts.method, facts.path));
-            return self.id(names, facts, name, Arc::from(facts.path), false);
-        }
-        // A messaging protocol's operations are of a list.
-        let method: Arc<str> =
-            if messaging || template::known_method(facts.method) { facts.method.into() } else { "_OTHER".into() };
         let learn_after = self.config.learn_after;
         let service = self.services.entry(facts.service).or_default();
         let room = service.trees.len() < METHODS;
         let tree_key = (facts.protocol, facts.side, Arc::clone(&method));
-        let found = if room || service.trees.contains_key(&tree_key) {
-            let tree = service.trees.entry(tree_key).or_default();
-            let before = tree.len();
-            let left = self.bounds.positions.saturating_sub(self.positions);
-            self.reached[1] += u64::from(left == 0);
-            // Where nothing new may begin, nothing new is learned either.
-            let most = if self.folding { 0 } else { before + left };
-            let found = if messaging {
-                template::destination(tree, facts.protocol, facts.path, learn_after, most)
-            } else {
-                tree.insert(facts.path, learn_after, most)
-            };
-            self.positions = (self.positions + tree.len()).saturating_sub(before);
-            if found.collapsed {
-                // Paths under it have another class from now on.
-                self.cache = FxHashMap::default();
-                self.cached = 0;
-            }
-            found.route
+        if !room && !service.trees.contains_key(&tree_key) {
+            return self.of_route(names, facts, &method, "{other}", true);
+        }
+        let tree = service.trees.entry(tree_key).or_default();
+        let before = tree.len();
+        let left = self.bounds.positions.saturating_sub(self.positions);
+        self.reached[1] += u64::from(left == 0);
+        // Where nothing new may begin, nothing new is learned either.
+        let most = if self.folding { 0 } else { before + left };
+        let growth = Growth { learn_after, most, weight: 1, shown_at_once: false };
+        let found = if conventions == Conventions::Messaging {
+            template::destination(tree, facts.protocol, facts.path, growth)
         } else {
-            "{other}".into()
+            tree.insert(facts.path, growth)
         };
-        let name: Arc<str> = Arc::from(format!("{method} {found}"));
-        self.id(names, facts, name, Arc::from(found), false)
+        self.positions = (self.positions + tree.len()).saturating_sub(before);
+        if found.collapsed {
+            // Paths under it have another class from now on.
+            self.forget_paths();
+        }
+        self.of_route(names, facts, &method, &found.route, found.stable)
+    }
+
+    /// The class of a request that no route is known to have answered: that of the route it would go to; else its own where
+    /// there may be such a route, and there are not too many of these; else the one all others share.
+    fn not_routed(&mut self, names: &mut Names, facts: &Facts<'_>, method: &Arc<str>, answer: Answer) -> ClassId {
+        let service = self.services.entry(facts.service).or_default();
+        let tree = service.trees.get(&(facts.protocol, facts.side, Arc::clone(method)));
+        if let Some(found) = tree.and_then(|tree| tree.find(facts.path)) {
+            return self.of_route(names, facts, method, &found.route, found.stable);
+        }
+        let guess = (answer == Answer::Unproven).then(|| tree::guess(facts.path)).filter(|route| {
+            let name = format!("{method} {route}");
+            let known = service.unproven.iter().any(|known| **known == *name);
+            if !known && service.unproven.len() < UNPROVEN {
+                service.unproven.push(Arc::from(name));
+                return true;
+            }
+            known
+        });
+        match guess {
+            Some(route) => self.of_route(names, facts, method, &route, false),
+            None => self.id(names, facts, Arc::from(format!("{method} {UNMATCHED}")), Arc::from(""), false),
+        }
+    }
+
+    /// The class of a route; its path is remembered where the route is `stable`.
+    fn of_route(&mut self, names: &mut Names, facts: &Facts<'_>, method: &str, route: &str, stable: bool) -> ClassId {
+        let id = self.id(names, facts, Arc::from(format!("{method} {route}")), Arc::from(route), false);
+        if stable {
+            self.remember(facts, id, true);
+        }
+        id
     }
 
     /// The id of a class name; of its parent when the service has too many.
@@ -356,17 +458,34 @@ impl Classifier {
         }
         service.classes += 1;
         let id = ClassId(names.classes.len() as u32);
+        // What it is found by stays as it came.
         names.classes.push(ClassInfo {
             service: facts.service,
             service_name: names.service(facts.service),
             protocol: facts.protocol,
             side: facts.side,
-            name: Arc::clone(&key.3),
-            route,
+            name: printable(Arc::clone(&key.3)),
+            route: printable(route),
         });
         self.ids.insert(key, id);
         id
     }
+}
+
+/// The same text as it may be shown.
+fn printable(text: Arc<str>) -> Arc<str> {
+    let written = match text::printable(&text) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(written) => Some(Arc::from(written)),
+    };
+    written.unwrap_or(text)
+}
+
+/// The method as classes name it.
+fn method(facts: &Facts<'_>, conventions: Conventions) -> Arc<str> {
+    // A messaging protocol's operations are of a list.
+    let listed = conventions == Conventions::Messaging || template::known_method(facts.method);
+    if listed { facts.method.into() } else { "_OTHER".into() }
 }
 
 fn hash(facts: &Facts<'_>) -> u64 {
@@ -377,192 +496,4 @@ fn hash(facts: &Facts<'_>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn classify(classifier: &mut Classifier, names: &mut Names, method: &str, path: &str) -> String {
-        let facts = Facts {
-            service: ServiceId(0),
-            protocol: "http",
-            side: Side::Server,
-            method,
-            path,
-            host: None,
-            headers: &[],
-            port: 80,
-            status: None,
-        };
-        let id = classifier.classify(names, &facts);
-        names.class(id).unwrap().name.to_string()
-    }
-
-    #[test]
-    fn names_come_from_templates() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        for (method, path, expected) in [
-            ("GET", "/users/17", "GET /users/{id}"),
-            ("GET", "/users/18/orders/5", "GET /users/{id}/orders/{id}"),
-            ("GET", "/", "GET /"),
-            ("OPTIONS", "*", "OPTIONS *"),
-            ("BREW", "/pot", "_OTHER /pot"),
-            ("CONNECT", "h:443", "CONNECT {authority}"),
-        ] {
-            assert_eq!(classify(&mut classifier, &mut names, method, path), expected);
-        }
-    }
-
-    #[test]
-    fn commands_are_their_own_class() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        for (protocol, method, expected) in
-            [("redis", "CONFIG SET", "CONFIG SET"), ("redis", "GET", "GET"), ("http", "GET", "GET /")]
-        {
-            let facts = Facts {
-                service: ServiceId(0),
-                protocol,
-                side: Side::Server,
-                method,
-                path: "",
-                host: None,
-                headers: &[],
-                port: 6379,
-                status: None,
-            };
-            let id = classifier.classify(&mut names, &facts);
-            assert_eq!(&*names.class(id).unwrap().name, expected);
-        }
-    }
-
-    #[test]
-    fn destinations_become_templates() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        let mut class = |protocol, method: &str, path: &str| {
-            let facts = Facts {
-                service: ServiceId(0),
-                protocol,
-                side: Side::Server,
-                method,
-                path,
-                host: None,
-                headers: &[],
-                port: 4222,
-                status: None,
-            };
-            let id = classifier.classify(&mut names, &facts);
-            let info = names.class(id).unwrap();
-            (info.name.to_string(), info.route.to_string())
-        };
-        for (protocol, method, path, name, route) in [
-            ("nats", "publish", "orders.17.created", "publish orders.{id}.created", "orders.{id}.created"),
-            ("nats", "publish", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "publish _INBOX.{inbox}", "_INBOX.{inbox}"),
-            ("nats", "connect", "", "connect", ""),
-        ] {
-            assert_eq!(class(protocol, method, path), (name.to_owned(), route.to_owned()));
-        }
-        for i in 0..500 {
-            class("nats", "publish", &format!("users.{}.seen", word(i)));
-        }
-        assert_eq!(class("nats", "publish", "users.anybody.seen").1, "users.{param}.seen");
-    }
-
-    #[test]
-    fn values_of_a_position_are_learned() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        for i in 0..500 {
-            classify(&mut classifier, &mut names, "GET", &format!("/shop/{}/view", word(i)));
-        }
-        assert_eq!(classify(&mut classifier, &mut names, "GET", "/shop/anything/view"), "GET /shop/{param}/view");
-        assert_eq!(classify(&mut classifier, &mut names, "GET", "/shop/abc/view"), "GET /shop/{param}/view");
-    }
-
-    fn word(i: usize) -> String {
-        let letters = ['a', 'e', 'i', 'o', 'u', 'n', 's', 't'];
-        (0..4).map(|k| letters[(i >> (3 * k)) % 8]).collect()
-    }
-
-    #[test]
-    fn scanners_cannot_make_classes_without_end() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        for i in 0..5000 {
-            let path = format!("/{}/{}/{}.php", word(i), word(i / 7), word(i / 3));
-            classify(&mut classifier, &mut names, "GET", &path);
-            classify(&mut classifier, &mut names, "POST", &format!("/x{}", "/a".repeat(i % 100)));
-        }
-        assert!(classifier.classes(ServiceId(0)) <= 200, "{}", classifier.classes(ServiceId(0)));
-    }
-
-    #[test]
-    fn nothing_new_begins_while_folding_and_old_classes_go_on() {
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-        for path in ["/a", "/b/17", "/c/words"] {
-            classify(&mut classifier, &mut names, "GET", path);
-        }
-        classifier.allow_new(false);
-        let positions = classifier.fills().positions.entries;
-        for (path, class) in [
-            ("/a", "GET /a"),
-            ("/b/18", "GET /b/{id}"),
-            ("/new", "GET {other}"),
-            ("/new/17", "GET {other}"),
-            ("/c/words", "GET /c/words"),
-            ("/c/other", "GET {other}"),
-        ] {
-            assert_eq!(classify(&mut classifier, &mut names, "GET", path), class, "{path}");
-        }
-        assert!(classifier.merged_total(ServiceId(0)) >= 3);
-        for i in 0..1000 {
-            classify(&mut classifier, &mut names, "GET", &format!("/flood/{}", word(i)));
-        }
-        let grown = classifier.fills().positions.entries - positions;
-        assert!(grown < 8 && classifier.classes(ServiceId(0)) <= 5, "{grown}");
-        classifier.allow_new(true);
-        assert_eq!(classify(&mut classifier, &mut names, "GET", "/new"), "GET /new");
-    }
-
-    #[test]
-    fn all_services_together_are_bounded() {
-        let bounds = Bounds { classes: 40, positions: 60, cache: 10 };
-        let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()).within(bounds), Names::default());
-        for i in 0..2000 {
-            let path = format!("/{}/{}", word(i), word(i * 7));
-            let facts = Facts {
-                service: ServiceId(i as u32 % 50),
-                protocol: "http",
-                side: Side::Server,
-                method: "GET",
-                path: &path,
-                host: None,
-                headers: &[],
-                port: 80,
-                status: None,
-            };
-            classifier.classify(&mut names, &facts);
-            let fills = classifier.fills();
-            // Every service may have its `GET {other}` beside.
-            assert!(fills.classes.entries <= 40 + 50, "{fills:?}");
-            // Values share a place of their own under a position that is there.
-            assert!(fills.positions.entries <= 60 + 2 * 50 && fills.cache.entries <= 10, "{fills:?}");
-        }
-        let fills = classifier.fills();
-        assert!(fills.classes.reached > 0 && fills.positions.reached > 0 && fills.cache.reached > 0, "{fills:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn limits_hold_and_secrets_stay_out(
-            paths in proptest::collection::vec("(/[a-z0-9_.%~-]{0,12}){0,5}", 0..300),
-            token in "[A-Za-z0-9]{24,40}",
-        ) {
-            let config = ClassConfig { max_per_service: 20, ..ClassConfig::default() };
-            let (mut classifier, mut names) = (Classifier::new(&config), Names::default());
-            for path in &paths {
-                classify(&mut classifier, &mut names, "GET", path);
-            }
-            prop_assert!(classifier.classes(ServiceId(0)) <= 20);
-            let secret = format!("/reset/{token}0b/confirm");
-            let name = classify(&mut classifier, &mut names, "GET", &secret);
-            prop_assert!(!name.contains(&token), "{}", name);
-        }
-    }
-}
+mod tests;

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::Facts;
 
-/// A pattern of a name: `*` stands for any characters.
+/// A name pattern: `*` matches any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(Box<str>);
 
 impl Glob {
-    /// The pattern.
+    /// Takes a pattern.
     pub fn new(pattern: &str) -> Self {
         Self(pattern.into())
     }
 
-    /// Whether `text` fits.
+    /// Whether `text` matches.
     pub fn fits(&self, text: &str) -> bool {
         glob(self.0.as_bytes(), text.as_bytes(), b'*')
     }
@@ -42,7 +42,7 @@ fn glob(pattern: &[u8], text: &[u8], star: u8) -> bool {
     pattern.get(p..).unwrap_or_default().iter().all(|byte| *byte == star)
 }
 
-/// A pattern of a path: segments; `{name}` or `*` stands for one, `**` for any number at the end.
+/// A path pattern: segments; `{name}` or `*` matches one, a final `**` any number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     segments: Vec<Segment>,
@@ -80,7 +80,7 @@ impl PathPattern {
         Ok(Self { segments, rest })
     }
 
-    /// Whether `path` fits.
+    /// Whether `path` matches.
     pub fn fits(&self, path: &str) -> bool {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         for segment in &self.segments {
@@ -103,16 +103,16 @@ impl PathPattern {
 pub struct HeaderMatch {
     /// Name, lower case.
     pub name: Box<str>,
-    /// What its value must fit.
+    /// Pattern that its value must match.
     pub value: Glob,
 }
 
-/// One rule: everything that is given must fit.
+/// One rule: every given condition must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name of the class.
     pub name: Arc<str>,
-    /// Service class of its requests and of all they cause.
+    /// Service class of its requests and of everything they cause.
     pub service_class: Option<Arc<str>>,
     /// Service.
     pub service: Option<Glob>,
@@ -131,7 +131,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether a request fits. `headers` are the names the facts' indices mean.
+    /// Whether a request matches. `headers` are the names that the indices in `facts` refer to.
     pub fn fits(&self, facts: &Facts<'_>, service: &str, headers: &[Box<str>]) -> bool {
         let header_fits = |wanted: &HeaderMatch| {
             let index = headers.iter().position(|name| *name == wanted.name);

@@ -1,10 +1,18 @@
-//! What single segments of a path are: a word of the application, or a value that changes from request to request.
+//! Decides for single path segments: a word of the application, or a value that changes from request to request.
 
-use super::tree::{Found, Tree};
+use super::tokens;
+use super::tree::{Found, Growth, Tree};
 use crate::protocols::messaging;
 
-/// Most segments of a path that are looked at; the rest is one.
+/// Maximum number of path segments considered; the rest counts as one.
 pub const DEPTH: usize = 12;
+/// Extensions of files whose names may be values.
+const EXTENSIONS: &[&str] = &[
+    "7z", "action", "asp", "aspx", "atom", "avi", "avif", "bmp", "bz2", "cgi", "css", "csv", "do", "doc", "docx",
+    "eot", "gif", "gz", "htm", "html", "ico", "ics", "jar", "jpeg", "jpg", "js", "json", "jsp", "m3u8", "map", "md",
+    "mjs", "mov", "mp3", "mp4", "mpd", "ogg", "otf", "pdf", "php", "png", "ppt", "pptx", "rss", "svg", "tar", "tgz",
+    "tiff", "ts", "ttf", "txt", "wasm", "webm", "webp", "woff", "woff2", "xls", "xlsx", "xml", "yaml", "yml", "zip",
+];
 /// A literal segment is at most this long.
 const WORD: usize = 40;
 
@@ -35,7 +43,7 @@ pub fn known_method(method: &str) -> bool {
     )
 }
 
-/// The placeholder for a segment that is plainly a value; `None` for a word.
+/// The placeholder of a segment that is clearly a value; `None` for a word.
 pub fn placeholder(segment: &str) -> Option<&'static str> {
     let bytes = segment.as_bytes();
     let digits = bytes.iter().filter(|byte| byte.is_ascii_digit()).count();
@@ -61,7 +69,7 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     if hex && bytes.len() >= 8 && digits > 0 {
         return Some("{hash}");
     }
-    if bytes.len() > WORD || !segment.is_ascii() || segment.contains('%') {
+    if bytes.len() > WORD || tokens::is_token(segment) {
         return Some("{token}");
     }
     // A version is a word: v1, v2.3, oauth2, 2fa. A value mixes: A1B2C3, item-48151, x9f3k2.
@@ -74,7 +82,7 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     if joined && bytes.len() >= 16 && digits > 0 {
         return Some("{token}");
     }
-    // Letters of both cases without the humps of camelCase.
+    // Mixed case with more capitals than camelCase has.
     (joined && bytes.len() >= 20 && upper * 4 >= lower && lower > 0 && upper > 0).then_some("{token}")
 }
 
@@ -108,22 +116,26 @@ pub fn segments(path: &str) -> Vec<String> {
     out
 }
 
-/// The template of a messaging destination, learned in `tree` as paths are.
-pub fn destination(tree: &mut Tree, protocol: &str, path: &str, learn_after: usize, most: usize) -> Found {
+/// The template of a messaging destination, learned in `tree` like paths. No response proves that a destination exists,
+/// and its creator named it, so its words are shown at once.
+pub fn destination(tree: &mut Tree, protocol: &str, path: &str, growth: Growth) -> Found {
     let mut words: Vec<String> = Vec::new();
     for word in messaging::words(protocol, path) {
         if words.len() == DEPTH {
             words.push("{…}".into());
             break;
         }
-        words.push(placeholder(word).unwrap_or(word).to_owned());
+        // The protocol defines wildcards, the broker's reserved names ($SYS) and inboxes.
+        let plain = word.trim_start_matches(['$', '#', '*', '>', '+']);
+        let value = if plain.is_empty() || word == messaging::INBOX { None } else { placeholder(plain) };
+        words.push(value.unwrap_or(word).to_owned());
     }
-    let (keys, collapsed) = tree.follow(&words, learn_after, most);
-    Found { route: messaging::template(protocol, path, &keys), collapsed }
+    let followed = tree.follow(&words, Growth { shown_at_once: true, ..growth });
+    Found { route: messaging::template(protocol, path, &followed.keys), ..followed.into() }
 }
 
 fn segment(word: &str) -> String {
-    // A file's name may be a value where its extension is a word: 4711.jpg, app.3f9a77c1.js.
+    // A file's name may be a value although its extension is a word: 4711.jpg, app.3f9a77c1.js.
     if let Some((name, extension)) = word.rsplit_once('.')
         && (1..=5).contains(&extension.len())
         && extension.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -132,13 +144,20 @@ fn segment(word: &str) -> String {
         && !name.contains('@')
         && name.len() <= WORD
     {
+        if tokens::has_known_prefix(word) {
+            return "{token}".into();
+        }
         let changed: Vec<&str> = name.split('.').map(|part| placeholder(part).unwrap_or(part)).collect();
+        // An unknown extension after a value may be part of the value.
+        if changed.iter().any(|part| part.starts_with('{')) && !EXTENSIONS.contains(&extension) {
+            return "{token}".into();
+        }
         return format!("{}.{extension}", changed.join("."));
     }
     placeholder(word).map_or_else(|| word.to_owned(), str::to_owned)
 }
 
-/// The class a class is merged into when there are too many: all others of its method, at `last` all others.
+/// The class that a class merges into when there are too many: all others of its method, or with `last` all others.
 pub fn parent(name: &str, last: bool) -> Option<String> {
     match name.split_once(' ') {
         None if name == "{other}" => None,

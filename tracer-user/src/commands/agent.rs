@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
@@ -9,34 +10,36 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
 use super::netns::OwnNetns;
-use super::pace::Found;
+use super::poll_interval::Found;
 use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::{Failure, clock};
 use crate::config::Config;
-use crate::guard::fill::{AgentFills, Fill};
-use crate::guard::own;
+use crate::guard::loss_log::LossLog;
+use crate::guard::self_process;
 use crate::guard::shed::Level;
 use crate::guard::status::Status;
+use crate::guard::tables::{AgentTables, TableUse};
 use crate::host::process::{self, ProcessFacts};
-use crate::host::services::{NamingRules, service_name};
-use crate::host::stat::{self, HostCpu};
+use crate::host::services::{NamingRules, identify};
+use crate::host::stat::{self, HostCpuSource};
 use crate::host::statics;
 use crate::http::{self, Command, Health, Job};
 use crate::kernel::header::Headers;
-use crate::kernel::level::RingLevel;
-use crate::kernel::load::{Kernel, monotonic};
+use crate::kernel::loader::{Kernel, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::probes::Until;
+use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
-use crate::model::HostBooks;
+use crate::model::HostCpu;
 use crate::otlp::Export;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Waiting, Writer};
-use crate::runtimes::{Finder, State, told};
+use crate::runtimes::{Finder, State, status_view};
 use crate::transactions::losses;
+use crate::unwind::{Figures, Unwinder};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -59,11 +62,17 @@ impl Introduce for Introducer<'_> {
         {
             recorder.frame(Kind::Process, &bytes);
         }
-        if !self.only.is_empty() && self.asked.insert(tgid) && self.only.contains(&service_name(&facts, self.rules)) {
+        if !self.only.is_empty() && self.asked.insert(tgid) && is_wanted(&facts, self.rules, self.only) {
             self.allowed.push(tgid);
         }
         Some(facts)
     }
+}
+
+/// Whether a process is of one of these services.
+fn is_wanted(facts: &ProcessFacts, rules: &NamingRules, services: &[String]) -> bool {
+    let identity = identify(facts, rules);
+    services.iter().any(|wanted| identity.is_called(wanted))
 }
 
 /// Introduces nobody: who ends need not be known.
@@ -82,7 +91,7 @@ pub(super) struct Agent {
     pub(super) rings: Rings,
     pub(super) recorder: Option<Writer>,
     pub(super) health: Health,
-    pub(super) at_start: Option<HostCpu>,
+    pub(super) at_start: Option<HostCpuSource>,
     pub(super) asked: HashSet<u32>,
     pub(super) sweep: Sweep,
     /// Wall clock minus monotonic clock as times are shown, nanoseconds.
@@ -99,6 +108,7 @@ pub(super) struct Agent {
     pub(super) skips: Skips,
     /// Losses the pipeline knows of.
     pub(super) losses: Noticed,
+    pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
     pub(super) saver: Option<Saver>,
     /// What waits for the files that are written.
@@ -109,6 +119,8 @@ pub(super) struct Agent {
     pub(super) netns: Option<OwnNetns>,
     /// Looks at what runs in processes.
     pub(super) finder: Option<Finder>,
+    /// Makes unwind tables, where stacks are walked by them.
+    pub(super) unwinder: Option<Unwinder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     pub(super) ticks: u64,
     pub(super) asks_waiting: usize,
@@ -133,6 +145,11 @@ pub(super) struct Noticed {
     at: u64,
 }
 
+/// Services that were asked for and that no process is of.
+fn unmatched<'a>(wanted: &'a [String], found: &HashSet<String>) -> Vec<&'a str> {
+    wanted.iter().filter(|name| !found.contains(*name)).map(String::as_str).collect()
+}
+
 impl Agent {
     /// Lets the kernel report what the configuration asks for.
     pub(super) fn open_up(&mut self) -> Result<(), Failure> {
@@ -145,13 +162,26 @@ impl Agent {
         }
         if !self.config.only_services.is_empty() {
             // Those that run now; later ones when they are first heard of.
+            let mut found = HashSet::new();
             for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
                 let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                if let Some(facts) = process::read(pid)
-                    && self.config.only_services.contains(&service_name(&facts, &self.config.services))
-                {
+                let Some(facts) = process::read(pid) else { continue };
+                let identity = identify(&facts, &self.config.services);
+                let wanted = self.config.only_services.iter().filter(|wanted| identity.is_called(wanted));
+                let mut is_wanted = false;
+                for name in wanted {
+                    is_wanted = true;
+                    found.insert(name.clone());
+                }
+                if is_wanted {
                     policy.process(pid, true)?;
                 }
+            }
+            for name in unmatched(&self.config.only_services, &found) {
+                log::warn!(
+                    "no process is of service '{name}' so far: nothing of it is traced until one is (the console shows \
+                     the names of services when all are traced)"
+                );
             }
         }
         let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
@@ -167,7 +197,8 @@ impl Agent {
         }
         let seen = self.kernel.lost_operations() + self.losses.skipped;
         if seen != self.losses.seen {
-            let since = self.losses.at.saturating_sub(KNOWN_LATE);
+            // 0 stands for the beginning of tracing.
+            let since = self.losses.at.saturating_sub(KNOWN_LATE).max(1);
             self.lost(pipeline, since, now.saturating_add(losses::SUSPECT));
         }
         if self.losses.at == 0 {
@@ -252,8 +283,8 @@ impl Agent {
             self.kernel.policy.handover(pid, statics);
             self.kernel.attach_deferred(Until::HandedOver);
         }
-        let others = self.netns.as_mut().map(OwnNetns::take_asks);
-        for (cookie, ask) in pipeline.take_asks().chain(others.into_iter().flatten()) {
+        let others = self.netns.as_mut().map(OwnNetns::take_policies);
+        for (cookie, ask) in pipeline.take_policies().chain(others.into_iter().flatten()) {
             self.kernel.policy.ask(cookie, ask);
             // Until it is told, its messages are cut.
             stirred |= ask.head_rx > 0 || ask.head_tx > 0;
@@ -306,7 +337,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn obey(&mut self, command: Command) {
+    pub(super) fn apply_limits(&mut self, command: Command) {
         match command {
             Command::Hertz(hertz, answer) => {
                 self.hertz = hertz;
@@ -328,7 +359,7 @@ impl Agent {
     }
 
     /// Ends the threads and processes whose own report of it was lost.
-    fn bury(&mut self, pipeline: &mut Pipeline) {
+    fn expire_exited(&mut self, pipeline: &mut Pipeline) {
         if !self.drained {
             // Their report may yet come.
             return;
@@ -375,11 +406,11 @@ impl Agent {
         if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
             log::warn!("{error}");
         }
-        own::release_memory();
+        self_process::release_memory();
     }
 
     /// How full everything around the pipeline is.
-    fn fills(&mut self) -> AgentFills {
+    fn table_use(&mut self) -> AgentTables {
         let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
         let (events, event_bytes) = self.rings.event_level();
         if self.ticks % COUNT_EVERY == 1 {
@@ -387,64 +418,64 @@ impl Agent {
         }
         let lost = self.kernel.lost();
         let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
-        let ring = |entries, bytes, reached| Fill { entries, limit: bytes as u64, reached };
-        AgentFills {
+        let unwind = self.unwinder.as_ref().map(Unwinder::figures);
+        let ring = |entries, bytes, reached| TableUse { entries, limit: bytes as u64, reached };
+        AgentTables {
             ring_event_bytes: ring(
                 events,
                 event_bytes as usize,
                 of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
             ),
             ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
-            kernel_asks: Fill::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
-            kernel_processes: Fill::new(
+            kernel_asks: TableUse::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
+            kernel_processes: TableUse::new(
                 self.kernel.policy.listed(),
                 PROCESSES_MAX as usize,
                 self.kernel.policy.processes_refused,
             ),
-            runtimes: self.finder.as_ref().map_or_else(Fill::default, Finder::fill),
+            runtimes: self.finder.as_ref().map_or_else(TableUse::default, Finder::table_use),
             user_probes: self.kernel.user_fill(),
-            header_connections: self.kernel.headers.as_ref().map_or_else(Fill::default, Headers::fill),
+            header_connections: self.kernel.headers.as_ref().map_or_else(TableUse::default, Headers::table_use),
+            unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
+            unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
+            unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
             file_bytes: self.files(),
-            otlp_queue: self.export.as_ref().map_or_else(Fill::default, Export::fill),
+            otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
         }
     }
 
     /// Bytes that wait for disks.
-    fn files(&self) -> Fill {
-        let sum = |sum: Fill, waiting: &Waiting| {
-            let Fill { entries, limit, reached } = waiting.fill();
-            Fill { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
+    fn files(&self) -> TableUse {
+        let sum = |sum: TableUse, waiting: &Waiting| {
+            let TableUse { entries, limit, reached } = waiting.table_use();
+            TableUse { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
         };
-        self.files.iter().fold(Fill::default(), sum)
+        self.files.iter().fold(TableUse::default(), sum)
     }
 
-    /// Once a second: expiry, the host's books, losses, own cost.
+    /// Once a second: expiry, the host's host_cpu, losses, own cost.
     pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
         let now = monotonic();
         self.ticks += 1;
         if self.health.level > Level::Full {
             // What was freed counts until it is given back.
-            own::release_memory();
+            self_process::release_memory();
         }
         self.kernel.forward_log();
         self.follow_clock(pipeline);
-        self.bury(pipeline);
+        self.expire_exited(pipeline);
         if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Tick, &now.to_ne_bytes());
+            recorder.frame(Kind::ThreadStats, &now.to_ne_bytes());
             recorder.flush();
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
         self.count_relayed(pipeline);
         let lost = self.kernel.lost();
-        let mut total = 0;
         for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {
             pipeline.metrics.set_lost(reason.name(), *count);
-            if reason.is_event() {
-                total += count;
-            }
         }
         pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
         pipeline.metrics.set_lost("runtimes_refused", self.kernel.policy.runtimes_refused);
@@ -455,12 +486,12 @@ impl Agent {
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
             let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
-            self.health.runtimes = told::told(finder.known().filter_map(service));
+            self.health.runtimes = status_view::told(finder.known().filter_map(service));
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
         pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
-        pipeline.metrics.set_lost("store_units_dropped", pipeline.store.units_dropped);
+        pipeline.metrics.set_lost("store_units_dropped", pipeline.store.spans_dropped);
         let usage = self.kernel.usage();
         let bpf = usage.values().map(|usage| usage.nanos).sum();
         let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
@@ -472,14 +503,16 @@ impl Agent {
         }
         pipeline.metrics.set_lost("hook_skipped", skipped);
         self.losses.skipped = skipped;
+        pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
         let hertz = self.kernel.sampler.hertz();
         pipeline.metrics.set_hertz(hertz);
-        self.health.lost = total + skipped;
+        self.account_losses(pipeline);
         self.health.hertz = hertz;
-        self.health.books = self.books(pipeline);
-        pipeline.host_books(&self.health.books);
+        self.health.host_cpu = self.host_cpu(pipeline);
+        pipeline.host_books(&self.health.host_cpu);
         self.status.set_bpf(bpf);
-        let (cpu, own::Memory { resident: rss, own: memory }) = (own::cpu() as f64 / 1e9, own::memory());
+        let (cpu, self_process::Memory { resident: rss, own: memory }) =
+            (self_process::cpu() as f64 / 1e9, self_process::memory());
         self.health.own_cpu_s = cpu;
         self.health.own_rss = rss;
         self.health.own_memory = memory;
@@ -491,14 +524,28 @@ impl Agent {
             saver.tick(pipeline);
             pipeline.metrics.set_saved(&saver.counts().by_outcome());
         }
-        if let Some(export) = &self.export {
+        if let Some(export) = &mut self.export {
             pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+            self.health.spans_dropped = export.counts.dropped();
+            if let Some(message) = export.drops(Instant::now()) {
+                log::warn!("{message}");
+            }
         }
-        let fills = self.fills();
-        pipeline.metrics.set_fills(&fills.all());
+        let table_use = self.table_use();
+        pipeline.metrics.set_table_use(&table_use.all());
     }
 
-    fn books(&self, pipeline: &Pipeline) -> HostBooks {
+    /// Takes the account of losses, which everything shows, and says on stderr that something is lost.
+    fn account_losses(&mut self, pipeline: &Pipeline) {
+        self.health.lost = pipeline.metrics.events_lost();
+        let total = self.health.events_lost();
+        if let Some(more) = self.loss_log.due(Instant::now(), total) {
+            let reasons: Vec<String> = self.health.lost.iter().map(|(why, count)| format!("{why} {count}")).collect();
+            log::warn!("{more} events were lost; since the start: {}", reasons.join(", "));
+        }
+    }
+
+    fn host_cpu(&self, pipeline: &Pipeline) -> HostCpu {
         let cpus = self.kernel.cpu_books();
         let charged = pipeline.charged();
         let seconds = |nanos: u64| nanos as f64 / 1e9;
@@ -506,7 +553,7 @@ impl Agent {
             (Some(now), Some(start)) => now.busy_s - start.busy_s,
             _ => 0.0,
         };
-        HostBooks {
+        HostCpu {
             requests: seconds(charged.requests),
             overhead: seconds(charged.overhead),
             kernel: seconds(cpus.kernel),
@@ -514,5 +561,17 @@ impl Agent {
             idle: seconds(cpus.idle.max(0) as u64),
             system_busy: system,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_that_match_nothing_are_named() {
+        let wanted = ["shop".to_owned(), "shpo".to_owned()];
+        assert_eq!(unmatched(&wanted, &HashSet::from(["shop".to_owned()])), ["shpo"]);
+        assert!(unmatched(&wanted, &HashSet::from(wanted.clone())).is_empty());
     }
 }

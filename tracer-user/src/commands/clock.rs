@@ -1,12 +1,12 @@
-//! The wall clock: where it stands against the monotonic one, by which everything is measured.
+//! Offset of the wall clock to the monotonic clock, which all measurements use.
 
 use std::time::SystemTime;
 
-use crate::kernel::load::monotonic;
+use crate::kernel::loader::monotonic;
 
-/// A difference that is followed, nanoseconds: more than reading two clocks one after the other explains.
+/// Minimum change that is applied, nanoseconds: more than reading two clocks in succession explains.
 const FOLLOWED: u64 = 1_000_000;
-/// A difference worth a word, nanoseconds.
+/// Minimum change that is reported, nanoseconds.
 const STEP: u64 = 500_000_000;
 
 /// Wall clock minus monotonic clock, nanoseconds.
@@ -15,7 +15,7 @@ pub(super) fn wall_offset() -> i64 {
     wall as i64 - monotonic() as i64
 }
 
-/// The offset now, when it is no longer `before`: the clock was set, or is being slewed.
+/// The current offset if it differs from `before`: the clock was set, or is being slewed.
 pub(super) fn moved(before: i64) -> Option<i64> {
     let now = wall_offset();
     let by = now.abs_diff(before);

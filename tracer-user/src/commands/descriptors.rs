@@ -1,16 +1,16 @@
-//! File descriptors: as many as are allowed, and never the last one for a reader of the console.
+//! Limits of file descriptors: raises the limit, and never gives the last descriptor to a console connection.
 
 use super::Failure;
 
-/// Most connections to the console.
+/// Maximum number of connections to the console.
 const CONNECTIONS: usize = 64;
-/// Fewest worth serving.
+/// Minimum number of connections worth serving.
 const FEWEST: usize = 4;
-/// Kept for the agent itself: files of `/proc`, programs whose symbols are read, logs.
+/// Reserved for the agent itself: files of `/proc`, programs whose symbols it reads, logs.
 const OWN: usize = 64;
 
-/// Raises the limit to what the system allows; gives how many connections to the console fit beside what is open now
-/// and what the agent itself needs.
+/// Raises the limit to what the system allows; returns how many connections to the console fit beside the open
+/// descriptors and those the agent itself needs.
 pub(super) fn connections() -> Result<usize, Failure> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: plain system calls that fill and read the structure they are given.

@@ -1,4 +1,4 @@
-//! `tracer doctor`: what this kernel and these privileges allow, what follows, and what the programs are like here.
+//! `tracer doctor`: reports what this kernel and these privileges allow, the consequences, and the BPF programs.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::host::stat;
 use crate::kernel::btf::Btf;
 use crate::kernel::features::{Feature, Settings, State, judge};
 use crate::kernel::inband::InBand;
-use crate::kernel::load::{self, Attached, LoadError, Options};
+use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::{offsets, selftest};
 
-/// What was found.
+/// Findings of the report.
 #[derive(Default)]
 struct Report {
     kernel: String,
@@ -25,7 +25,7 @@ struct Report {
 
 /// Prints the report; fails with 77 when tracing is not possible.
 ///
-/// With a configuration also what it says of other hosts.
+/// With a configuration it also checks the relay settings.
 pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     let config = config.map(Config::load).transpose()?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -46,12 +46,15 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match load::load(&Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
+        match loader::load(&Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
             Ok((mut kernel, mut rings)) => {
+                // What it finds is in `no_unwind`.
+                let _ = kernel.try_unwinding(&mut rings);
                 let findings = selftest::run(&mut kernel, &mut rings)?;
                 let exact = stat::read().is_some_and(|cpu| cpu.exact);
                 let mut settings = Settings::read(&of_types, exact);
                 settings.header_limits.clone_from(&kernel.header_limits);
+                settings.no_unwind.clone_from(&kernel.no_unwind);
                 report.features = judge(&kernel.attached, &findings, &settings);
                 report.programs.clone_from(&kernel.attached);
             }
@@ -69,7 +72,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     }
     report.features.extend(config.as_ref().and_then(doctor_relay::relay));
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
-    // Whoever reads may have read enough.
+    // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let missing = report.features.iter().any(|feature| feature.state == State::Missing);
     match failure {
@@ -79,10 +82,10 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// What follows when a condition of all tracing is not met.
+/// Consequence of a missing requirement of all tracing.
 const NOTHING: &str = "nothing can be traced";
 
-/// What this kernel lacks that tracing cannot do without.
+/// Features required for tracing that this kernel lacks.
 fn lacking(btf: &Btf) -> Vec<Feature> {
     let mut found = Vec::new();
     if let Err(missing) = offsets::resolve(btf) {

@@ -8,20 +8,20 @@ mod descriptors;
 pub mod doctor;
 mod doctor_relay;
 mod netns;
-mod pace;
+mod poll_interval;
 mod relaying;
 pub mod replay;
 pub mod run;
 mod save;
 mod summary;
 mod sweep;
-mod units;
+mod transactions_file;
 
 use std::path::Path;
 
 use crate::config::{Config, ConfigError};
 use crate::http::token::TokenError;
-use crate::kernel::load::LoadError;
+use crate::kernel::loader::LoadError;
 use crate::kernel::selftest::SelfTestError;
 use crate::record::RecordError;
 
@@ -34,16 +34,19 @@ pub enum Failure {
     /// Bad configuration.
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Usage(String),
     /// Where spans go.
     #[error("{0}")]
     Export(#[from] crate::otlp::SettingsError),
     /// The token file.
     #[error("{0}")]
     Token(#[from] TokenError),
-    /// How other agents are spoken to.
+    /// The relay settings.
     #[error("{0}")]
     Relay(String),
-    /// The kernel or the privileges cannot do it.
+    /// The kernel or the privileges do not suffice.
     #[error("{0}")]
     Kernel(#[from] LoadError),
     /// The self-test failed.
@@ -58,10 +61,10 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or privileges cannot do it.
+    /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or the privileges do not suffice.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Export(_) | Self::Token(_) | Self::Relay(_) => USAGE,
+            Self::Config(_) | Self::Usage(_) | Self::Export(_) | Self::Token(_) | Self::Relay(_) => USAGE,
             Self::Kernel(_) | Self::SelfTest(_) => 77,
             Self::Record(_) | Self::Running(_) => 1,
         }

@@ -1,25 +1,25 @@
-//! Only sockets of the agent's own network namespace: others are left out before anything sees them, the recording
-//! included, and the kernel side is asked to leave them alone.
+//! Restricts tracing to sockets of the agent's own network namespace: drops records of others before anything (the
+//! recording included) sees them, and tells the kernel side to ignore those sockets.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 
 use tracer_common::event::{Kind, Op, Open, State};
-use tracer_common::policy::{Ask, VERDICT_IGNORE};
+use tracer_common::policy::{CapturePolicy, VERDICT_IGNORE};
 
-/// Sockets remembered before the oldest half is forgotten; one that is forgotten too soon is met again by its next record only
-/// if the kernel did not hear the wish either.
+/// Sockets remembered before the oldest half is forgotten. A socket forgotten too early shows up again only if the
+/// kernel side did not get its policy either.
 const SOCKETS: usize = 65_536;
 
-/// Tells own sockets from others.
+/// Separates the agent's namespace's sockets from others.
 #[derive(Debug)]
 pub(super) struct OwnNetns {
     inode: u32,
-    /// Sockets of other namespaces: those met lately, and those before.
+    /// Sockets of other namespaces: the recent half, and the older one.
     others: HashSet<u64>,
     before: HashSet<u64>,
-    /// Those the kernel side is to leave alone from now on.
-    asks: Vec<(u64, Ask)>,
+    /// Policies that make the kernel side ignore sockets from now on.
+    asks: Vec<(u64, CapturePolicy)>,
 }
 
 impl OwnNetns {
@@ -31,7 +31,7 @@ impl OwnNetns {
         Ok(Self { inode: inode as u32, others, before, asks })
     }
 
-    /// Whether the record is of a socket of another namespace.
+    /// Whether the record belongs to a socket of another namespace.
     pub(super) fn is_foreign(&mut self, bytes: &[u8]) -> bool {
         let kind = bytes.first().copied().and_then(Kind::from_byte);
         let cookie = match kind {
@@ -46,7 +46,7 @@ impl OwnNetns {
                     self.before = std::mem::take(&mut self.others);
                 }
                 self.others.insert(open.cookie);
-                self.asks.push((open.cookie, Ask { verdict: VERDICT_IGNORE, ..Ask::default() }));
+                self.asks.push((open.cookie, CapturePolicy { verdict: VERDICT_IGNORE, ..CapturePolicy::default() }));
                 return true;
             }
             Some(Kind::Op) => Op::decode(bytes).map(|op| op.cookie),
@@ -57,8 +57,8 @@ impl OwnNetns {
         self.others.contains(&cookie) || self.before.contains(&cookie)
     }
 
-    /// Wishes for the kernel since last taken.
-    pub(super) fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
+    /// Takes the policies for the kernel collected since the last call.
+    pub(super) fn take_policies(&mut self) -> std::vec::Drain<'_, (u64, CapturePolicy)> {
         self.asks.drain(..)
     }
 }
@@ -90,12 +90,12 @@ mod tests {
         assert!(own.is_foreign(&bytes(Open { cookie: 2, netns: other, ..Open::default() })));
         assert!(own.is_foreign(&op(2)) && !own.is_foreign(&op(1)) && !own.is_foreign(&[]));
         assert_eq!(
-            own.take_asks().map(|(cookie, ask)| (cookie, ask.verdict)).collect::<Vec<_>>(),
+            own.take_policies().map(|(cookie, ask)| (cookie, ask.verdict)).collect::<Vec<_>>(),
             [(2, VERDICT_IGNORE)]
         );
         for cookie in 10..3 * SOCKETS as u64 {
             own.is_foreign(&bytes(Open { cookie, netns: other, ..Open::default() }));
-            own.take_asks().for_each(drop);
+            own.take_policies().for_each(drop);
         }
         assert!(own.others.len() + own.before.len() <= SOCKETS);
     }

@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 
 use super::Failure;
 use super::agent::Agent;
-use super::pace::{Found, Pace, SHORTEST};
+use super::poll_interval::{Found, Pace, SHORTEST};
 use crate::config::Relay;
 use crate::http::Peers;
-use crate::kernel::load::monotonic;
+use crate::kernel::loader::monotonic;
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 use crate::record::Kind;
@@ -147,7 +147,7 @@ impl Agent {
                 relaying.told = hear(Event::Stand(stand));
             }
             for message in received.messages {
-                relaying.told = hear(Event::Said(received.from.clone(), message));
+                relaying.told = hear(Event::ExchangeEvent(received.from.clone(), message));
             }
         }
         if mode == Mode::Waits && monotonic().saturating_sub(relaying.told) >= TIME {
@@ -221,7 +221,7 @@ impl Agent {
     /// About once a second: figures and states of the other agents.
     pub(super) fn count_relayed(&mut self, pipeline: &Pipeline) {
         let Some(relaying) = &mut self.relaying else { return };
-        relaying.outbox.give_back();
+        relaying.outbox.shrink_excess();
         let mut outcomes = relaying.hub.outcomes().with(pipeline.relay_outcomes());
         outcomes.dropped += relaying.outbox.dropped;
         pipeline.metrics.set_relay(&outcomes.all());

@@ -1,10 +1,10 @@
-//! `tracer replay`: a recorded file through the same pipeline.
+//! `tracer replay`: runs a recording through the same pipeline.
 
 use std::io::Read;
 
 use serde_json::json;
 
-use super::units::Lines;
+use super::transactions_file::Lines;
 use super::{Failure, summary};
 use crate::cli::Replay;
 use crate::config::Config;
@@ -24,7 +24,7 @@ impl Introduce for Recorded {
     }
 }
 
-/// Runs a file and prints its classes. A file that was cut off is read as far as it goes; that is an error at the end.
+/// Runs a recording and prints its classes. A truncated file is processed as far as it goes and then fails.
 pub fn replay(options: &Replay) -> Result<(), Failure> {
     let config = match &options.config {
         Some(path) => Config::load(path)?,
@@ -34,7 +34,7 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
     let origin = reader.origin.clone();
     let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
     if let Some(path) = &options.transactions {
-        pipeline.write_units(Box::new(Lines::create(path, origin.wall_offset, &origin.host)?.in_time()));
+        pipeline.write_spans(Box::new(Lines::create_whole(path, origin.wall_offset, &origin.host)?));
     }
     let ended = frames(&mut reader, &mut pipeline);
     pipeline.finish();
@@ -46,26 +46,26 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
             .map(|(info, figures)| {
                 json!({
                     "service_name": &*info.service_name, "request_class": &*info.name, "side": info.side.name(),
-                    "count": figures.count, "errors": figures.errors,
+                    "count": figures.count, "errors": figures.errors, "unfinished": figures.unfinished,
                     "p50_s": figures.p50_s, "p95_s": figures.p95_s, "p99_s": figures.p99_s, "cpu_s": figures.cpu_s,
                 })
             })
             .collect();
         println!("{}", json!({ "classes": classes }));
     } else {
-        summary::print(&pipeline, None);
+        print!("{}", summary::table(&pipeline, None));
     }
     Ok(ended?)
 }
 
-/// Gives every frame to the pipeline, up to the end of the recording or what is wrong in it.
+/// Feeds every frame to the pipeline, up to the end of the recording or its first error.
 pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Result<(), RecordError> {
     loop {
         match reader.next_frame() {
             Ok((Kind::Record, bytes)) => {
                 pipeline.record(bytes, &mut Recorded);
-                // There is no kernel to tell.
-                pipeline.take_asks().for_each(drop);
+                // A replay has no kernel side to update.
+                pipeline.take_policies().for_each(drop);
                 pipeline.take_wanted().for_each(drop);
                 pipeline.take_outgoing().for_each(drop);
             }
@@ -73,7 +73,7 @@ pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Resul
                 Ok(facts) => pipeline.process(facts.pid, &facts),
                 Err(error) => eprintln!("tracer: facts of a process could not be read ({error}); it stays unnamed"),
             },
-            Ok((Kind::Tick, bytes)) => {
+            Ok((Kind::ThreadStats, bytes)) => {
                 if let Ok(now) = bytes.try_into() {
                     pipeline.tick(u64::from_ne_bytes(now));
                 }

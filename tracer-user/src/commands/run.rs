@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
@@ -14,21 +15,24 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
 use super::netns::OwnNetns;
-use super::pace::Pace;
+use super::poll_interval::Pace;
 use super::relaying::Relaying;
 use super::save::Saver;
 use super::sweep::Sweep;
-use super::units::Lines;
+use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
-use crate::cli::Live;
+use crate::cli::AgentOptions;
 use crate::config::{Config, OOM_SCORE_ADJ};
-use crate::guard::own;
+use crate::guard::loss_log::LossLog;
+use crate::guard::self_process;
 use crate::guard::status::Status;
+use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
+use crate::host::process;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
 use crate::kernel::inband::InBand;
-use crate::kernel::load::{self, Kernel, Options, monotonic};
+use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
@@ -37,16 +41,19 @@ use crate::otlp;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
+use crate::unwind::{Bounds, Unwinder};
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
+/// How long the end may wait for disks, for whoever reads a pipe and for a collector.
+const ENDING: Duration = Duration::from_millis(600);
 
 /// Runs the agent until a signal or `--duration`; records to `record`.
-pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
+pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
-    own::keep_little_freed();
+    self_process::keep_little_freed();
     // Threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is said at once.
@@ -61,7 +68,8 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     })?;
     let listen = listener.local_addr().unwrap_or(config.listen);
     let status = Arc::new(Status::default());
-    watch_signals(&runtime, &status);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    watch_signals(&runtime, &status, &interrupted);
 
     let wall_offset = clock::wall_offset();
     let seed = seed();
@@ -69,16 +77,16 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     let mut pipeline = Pipeline::new(&config, seed, wall_offset, &host);
     let mut files = Vec::new();
     if let Some(path) = &options.transactions {
-        let lines = Lines::create(path, wall_offset, &host)?;
+        let lines = Lines::create(path, config.transactions.max_size, wall_offset, &host)?;
         files.push(lines.waiting());
-        pipeline.write_units(Box::new(lines));
+        pipeline.write_spans(Box::new(lines));
     }
     let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
     let export = match spans {
         Some(settings) => {
             let _inside = runtime.enter();
             let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
-            pipeline.write_units(Box::new(exporter));
+            pipeline.write_spans(Box::new(exporter));
             Some(export)
         }
         None => None,
@@ -88,7 +96,10 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         pipeline.store.hand_out();
     }
     let recorder = match record {
-        Some(path) => Some(Writer::create(path, &Origin { wall_offset, seed, host: host.clone() })?),
+        Some(path) => {
+            let origin = Origin { wall_offset, seed, host: host.clone() };
+            Some(Writer::create(path, &origin, config.max_recording)?)
+        }
         None => None,
     };
     files.extend(saver.as_ref().map(Saver::waiting));
@@ -99,17 +110,22 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let relaying = Relaying::start(&config.relay, seed, &host)?;
     let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
-    let (mut kernel, mut rings) =
-        load::load(&Options { hertz: config.hertz, all: config.all_hooks, log_level: options.bpf_log as u8, inband })?;
+    let (mut kernel, mut rings) = loader::load(&Options {
+        hertz: config.hertz,
+        all: config.all_hooks,
+        log_level: options.bpf_log as u8,
+        inband,
+    })?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
     let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || attachments.detach());
     watchdog::end_on_panic(Arc::clone(&detach));
+    let unwinder = unwinding(&mut kernel, &mut rings, &config);
     let mut health = check(&mut kernel, &mut rings, host)?;
     health.ceilings = Some(config.ceilings);
     let watchdog = Watchdog {
         status: Arc::clone(&status),
-        tid: own::thread_id(),
+        tid: self_process::thread_id(),
         stall: config.stall,
         ceilings: config.ceilings,
         nice: nice_before,
@@ -149,6 +165,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         asks_waiting: 0,
         skips: Skips::default(),
         losses: Noticed::default(),
+        loss_log: LossLog::default(),
         export,
         saver,
         files,
@@ -157,6 +174,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         finder: Finder::start(extras, attach)
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
+        unwinder,
     };
     agent.open_up()?;
 
@@ -168,7 +186,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
     }));
     announce(listen, &agent);
     // Loading took tens of megabytes: the kernel's types, the programs.
-    own::release_memory();
+    self_process::release_memory();
 
     let finish = options.duration.map(|duration| Instant::now() + duration);
     let mut next_tick = Instant::now() + TICK;
@@ -184,7 +202,7 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
             job(&pipeline.view(&agent.health));
         }
         while let Ok(command) = command_queue.try_recv() {
-            agent.obey(command);
+            agent.apply_limits(command);
         }
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
@@ -193,32 +211,37 @@ pub fn run(options: &Live, record: Option<&Path>) -> Result<(), Failure> {
         rested = agent.rest(&mut pipeline, &mut pace, &found, rested);
     }
 
-    // From here on the watchdog counts how long ending takes. Detach first: whatever follows costs the host nothing.
+    // From here on the watchdog counts how long ending takes. The console's port is free at once, and the host is rid of the
+    // programs before anything is written: what follows may wait for a disk.
     status.stop();
+    let _ = ended.send(());
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, saver, .. } = agent;
+    let Agent { kernel, recorder, health, export, saver, files, .. } = agent;
     drop(kernel);
+    // Counted from here: the kernel takes its own time to remove probes from running programs.
+    let deadline = Instant::now() + ENDING;
+    for file in &files {
+        file.end_by(deadline);
+    }
     pipeline.finish();
     if let Some(saver) = saver {
         saver.finish(&mut pipeline);
     }
-    let _ = ended.send(());
     runtime.block_on(async {
-        let _ = tokio::time::timeout(Duration::from_millis(500), server).await;
+        let _ = tokio::time::timeout_at(deadline.into(), server).await;
         if let Some(export) = export {
-            export.finish().await;
+            export.finish(deadline).await;
         }
     });
     runtime.shutdown_background();
-    if let Some(recorder) = recorder {
-        recorder.finish()?;
+    // The summary is printed whatever became of the recording.
+    let recorded = recorder.map_or(Ok(()), Writer::finish);
+    if options.duration.is_some() || interrupted.load(Ordering::Relaxed) {
+        self_process::print(summary::table(&pipeline, Some(&health)));
     }
-    if options.duration.is_some() {
-        summary::print(&pipeline, Some(&health));
-    }
-    Ok(())
+    Ok(recorded?)
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
@@ -227,11 +250,11 @@ const HELPERS_NICE: i32 = 10;
 /// Makes the agent less important than what it traces; gives the nice value it was started with. The pipeline's thread
 /// gets its own by [`prioritize_pipeline`] once the others were started.
 fn prioritize(config: &Config) -> i32 {
-    let score = config.oom_score_adj.unwrap_or_else(|| own::oom_score_adj().unwrap_or(0).max(OOM_SCORE_ADJ));
-    if let Err(error) = own::set_oom_score_adj(score) {
+    let score = config.oom_score_adj.unwrap_or_else(|| self_process::oom_score_adj().unwrap_or(0).max(OOM_SCORE_ADJ));
+    if let Err(error) = self_process::set_oom_score_adj(score) {
         log::warn!("{error}: the agent is not ended before others when memory is short");
     }
-    own::set_nice(config.nice.max(HELPERS_NICE)).unwrap_or_else(|error| {
+    self_process::set_nice(config.nice.max(HELPERS_NICE)).unwrap_or_else(|error| {
         log::warn!("{error}: the agent's helper threads run at the priority they were started with");
         0
     })
@@ -239,15 +262,15 @@ fn prioritize(config: &Config) -> i32 {
 
 /// The pipeline's thread: threads it starts from here on get the same.
 fn prioritize_pipeline(config: &Config) {
-    if let Err(error) = own::set_nice(config.nice) {
+    if let Err(error) = self_process::set_nice(config.nice) {
         log::warn!("{error}: the pipeline runs at a lower priority and may lose events on a busy host");
     }
     if config.nice != 0 {
-        own::set_session_nice(config.nice);
+        self_process::set_session_nice(config.nice);
     }
 }
 
-fn configure(options: &Live) -> Result<Config, Failure> {
+fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     let mut config = match &options.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
@@ -296,7 +319,7 @@ fn configure(options: &Live) -> Result<Config, Failure> {
         config.nice = nice;
     }
     if let Some(hertz) = options.hertz {
-        config.hertz = hertz.min(crate::kernel::sampler::MAX_HERTZ);
+        config.hertz = hertz;
     }
     let narrow = &options.narrow;
     if !narrow.service.is_empty() {
@@ -308,7 +331,32 @@ fn configure(options: &Live) -> Result<Config, Failure> {
     if !narrow.port.is_empty() {
         config.only_ports.clone_from(&narrow.port);
     }
+    for pid in &config.only_pids {
+        process::check(*pid).map_err(Failure::Usage)?;
+    }
     Ok(config)
+}
+
+/// Bytes of unwind tables at the default ceiling of memory.
+const UNWIND_BYTES: usize = 64 << 20;
+
+/// Has stacks walked by unwind tables, where the kernel and the settings allow it.
+fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<Unwinder> {
+    let bytes = config.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
+    if bytes == 0 {
+        kernel.no_unwind = Some("unwind_tables is 0".into());
+        return None;
+    }
+    // What follows is said by `check`.
+    kernel.try_unwinding(rings).ok()?;
+    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice);
+    if let Err(error) = &started {
+        kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
+        if let Err(error) = kernel.policy.unwind(false) {
+            log::warn!("{error}");
+        }
+    }
+    started.ok()
 }
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
@@ -318,6 +366,9 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
         if let Some(why) = &attached.missing {
             health.degraded.push(format!("{}: {why}; {}", attached.hook, attached.without));
         }
+    }
+    if let Some(why) = &kernel.no_unwind {
+        health.degraded.push(format!("stacks are followed by frame pointers only: {why}"));
     }
     if kernel.headers.is_some() {
         let told = |limit: &String| format!("traceparent headers, self-test: {limit}");
@@ -348,13 +399,15 @@ fn announce(listen: SocketAddr, agent: &Agent) {
     }
 }
 
-fn watch_signals(runtime: &tokio::runtime::Runtime, status: &Arc<Status>) {
+/// Ctrl-C and SIGTERM end the agent; after Ctrl-C somebody wants the summary.
+fn watch_signals(runtime: &tokio::runtime::Runtime, status: &Arc<Status>, interrupted: &Arc<AtomicBool>) {
     use tokio::signal::unix::{SignalKind, signal};
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let status = Arc::clone(status);
+        let (status, interrupted) = (Arc::clone(status), Arc::clone(interrupted));
         runtime.spawn(async move {
             if let Ok(mut signals) = signal(kind) {
                 signals.recv().await;
+                interrupted.fetch_or(kind == SignalKind::interrupt(), Ordering::Relaxed);
                 status.stop();
             }
         });

@@ -4,9 +4,8 @@
 //! `/api/v1/transactions/{trace_id}`. A transaction of which more became known later has another line; the last one holds all.
 //! Only files of that name are ever removed. All of it is done on a thread of its own.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -14,9 +13,10 @@ use serde::Serialize;
 
 use super::Failure;
 use crate::config::Transactions;
+use crate::files;
 use crate::pipeline::Pipeline;
 use crate::record::{Behind, Sink, Waiting, Whole, Words};
-use crate::store::UnitView;
+use crate::store::SpanView;
 
 const PREFIX: &str = "transactions-";
 const SUFFIX: &str = ".jsonl";
@@ -70,7 +70,7 @@ struct Current {
 #[derive(Serialize)]
 struct Line<'a> {
     trace_id: &'a str,
-    units: &'a [UnitView],
+    spans: &'a [SpanView],
 }
 
 impl Saver {
@@ -105,9 +105,9 @@ impl Saver {
     /// The line of the next transaction.
     fn next(&mut self, pipeline: &mut Pipeline, over: bool) -> Option<Vec<u8>> {
         loop {
-            let units = pipeline.settled(over)?;
-            let Some(first) = units.first() else { continue };
-            match serde_json::to_vec(&Line { trace_id: &first.trace_id, units: &units }) {
+            let spans = pipeline.settled(over)?;
+            let Some(first) = spans.first() else { continue };
+            match serde_json::to_vec(&Line { trace_id: &first.trace_id, spans: &spans }) {
                 Ok(mut line) => {
                     line.push(b'\n');
                     return Some(line);
@@ -143,7 +143,7 @@ impl Sink for Files {
 impl Files {
     fn new(dir: &Path, settings: &Transactions) -> io::Result<Self> {
         // Paths of requests can be telling.
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        files::directory(dir)?;
         let (max_size, max_age) = (settings.save_max_size, settings.save_max_age);
         let mut files = Self { dir: dir.to_owned(), max_size, max_age, file: None };
         files.begin(SystemTime::now())?;
@@ -178,7 +178,7 @@ impl Files {
         // Two can begin within a millisecond, or after the clock was set back.
         for nth in 0..1000u32 {
             let path = self.dir.join(name(now, nth));
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+            match files::create_new(&path) {
                 Ok(file) => {
                     self.file = Some(Current { out: Whole::new(file), length: 0, begun: now });
                     return Ok(());
@@ -301,5 +301,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = Saver::new(&file.path().join("below"), &Transactions::default()).err().unwrap();
         assert!(error.to_string().contains("transactions cannot be saved there"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/var", &link).unwrap();
+        let error = Saver::new(&link, &Transactions::default()).err().unwrap();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
     }
 }

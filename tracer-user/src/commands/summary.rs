@@ -1,11 +1,13 @@
 //! The table printed at the end.
 
+use std::fmt::Write as _;
+
 use crate::guard::shed::Level;
 use crate::http::Health;
 use crate::model::{ClassId, Names, Side};
 use crate::pipeline::Pipeline;
 
-/// A time in the unit that suits it.
+/// Formats a time in a suitable unit.
 fn time(seconds: f64) -> String {
     match seconds {
         0.0 => "0".into(),
@@ -16,13 +18,21 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Classes as a table, the busiest first; then the host's books and what was lost.
-pub(super) fn print(pipeline: &Pipeline, health: Option<&Health>) {
+/// Classes as a table, the busiest first; then the host's host_cpu and what was lost.
+pub(super) fn table(pipeline: &Pipeline, health: Option<&Health>) -> String {
+    let mut table = String::new();
+    // A string takes everything.
+    let _ = write_table(&mut table, pipeline, health);
+    table
+}
+
+fn write_table(out: &mut String, pipeline: &Pipeline, health: Option<&Health>) -> std::fmt::Result {
     let names: &Names = pipeline.names();
-    println!(
-        "{:<14} {:<34} {:>8} {:>7} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}",
-        "SERVICE", "CLASS", "COUNT", "ERRORS", "P50", "P95", "P99", "CPU EACH", "QUEUE", "DOWNSTR"
-    );
+    writeln!(
+        out,
+        "{:<14} {:<34} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}",
+        "SERVICE", "CLASS", "COUNT", "ERRORS", "UNFIN.", "P50", "P95", "P99", "CPU EACH", "QUEUE", "DOWNSTR"
+    )?;
     let mut rows: Vec<_> = (0..names.classes.len() as u32)
         .map(ClassId)
         .filter_map(|id| names.class(id).map(|info| (info, pipeline.stats.figures(id))))
@@ -37,32 +47,38 @@ pub(super) fn print(pipeline: &Pipeline, health: Option<&Health>) {
     });
     for (info, figures) in rows {
         let name = if info.side == Side::Client { format!("-> {}", info.name) } else { info.name.to_string() };
-        println!(
-            "{:<14} {:<34} {:>8} {:>7} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}",
+        writeln!(
+            out,
+            "{:<14} {:<34} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}",
             info.service_name,
             name,
             figures.count,
             figures.errors,
+            figures.unfinished,
             time(figures.p50_s),
             time(figures.p95_s),
             time(figures.p99_s),
             if info.side == Side::Server { time(figures.cpu_s) } else { "-".into() },
             time(figures.queue_s),
             time(figures.downstream_s),
-        );
+        )?;
     }
-    if let Some(books) = health.map(|health| &health.books) {
-        let ratio = books.capture_ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.4}"));
-        println!(
+    if let Some(host_cpu) = health.map(|health| &health.host_cpu) {
+        let ratio = host_cpu.capture_ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.4}"));
+        writeln!(
+            out,
             "\nCPU: {:.2}s requests, {:.2}s overhead, {:.2}s kernel threads, {:.2}s not yet reported; the system says {:.2}s: capture ratio {ratio}",
-            books.requests, books.overhead, books.kernel, books.unreported, books.system_busy
-        );
+            host_cpu.requests, host_cpu.overhead, host_cpu.kernel, host_cpu.unreported, host_cpu.system_busy
+        )?;
     }
-    println!("events lost: {}", health.map_or(0, |health| health.lost));
+    let lost = pipeline.metrics.events_lost().iter().map(|(_, count)| count).sum::<u64>();
+    writeln!(out, "events lost: {lost}")?;
     if pipeline.shed_most() > Level::Full {
-        println!(
+        writeln!(
+            out,
             "load was shed to stay within the agent's own ceilings (--max-memory, --max-cpu), up to: {}",
             pipeline.shed_most().what()
-        );
+        )?;
     }
+    Ok(())
 }

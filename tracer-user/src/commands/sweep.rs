@@ -1,34 +1,34 @@
-//! Threads and processes whose end nobody reported: the record of it was lost, and they would be kept for ever.
+//! Detects ended threads and processes whose exit record was lost; they would otherwise be kept for ever.
 //!
-//! What was silent for a while is looked up in `/proc`, a bounded number a second. For one that is gone the agent makes
-//! the record that the kernel would have made, with the books it knows already: the pipeline treats it as any other, and
-//! a recording holds it.
+//! The agent looks up threads and processes that were silent for a while in `/proc`, a bounded number per second. For
+//! one that is gone it synthesizes the kernel's exit record with the counters it already has: the pipeline treats it
+//! like any other, and a recording contains it.
 
 use std::collections::VecDeque;
 use std::path::Path;
 
-use tracer_common::event::{Header, Kind, TICK_DEAD, Tick};
+use tracer_common::event::{Header, Kind, THREAD_STATS_DEAD, ThreadStats};
 
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 
-/// Silence after which a thread is looked up, and time between two rounds, nanoseconds.
+/// Silence after which a thread is looked up, and time between two sweeps, nanoseconds.
 const SILENCE: Nanos = 10_000_000_000;
-/// Most look-ups a second: some 5 µs each.
+/// Maximum look-ups per second: some 5 µs each.
 const LOOKUPS: usize = 1024;
-/// What `/proc/self/ns/pid` names in the initial namespace, whose ids the records carry.
+/// Target of `/proc/self/ns/pid` in the initial namespace; records carry the ids of that namespace.
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
-/// What is to be looked up, and what was found gone.
+/// Pending look-ups, and threads found gone.
 pub(super) struct Sweep {
-    /// Whether `/proc` shows the ids that records carry.
+    /// Whether `/proc` shows the ids in the records.
     able: bool,
     next_round: Nanos,
     /// Thread and process.
     todo: VecDeque<(u32, u32)>,
-    /// Gone when last looked at. Their own last record may still have been on its way then; it has come since.
+    /// Gone at the last look-up. Their own exit record may have been under way then; it has arrived since.
     gone: Vec<(u32, u32)>,
-    /// Ends that were not reported and found out here.
+    /// Unreported exits detected here.
     pub(super) found: u64,
 }
 
@@ -39,7 +39,7 @@ impl Sweep {
         Self { able, next_round: 0, todo: VecDeque::new(), gone: Vec::new(), found: 0 }
     }
 
-    /// About once a second, with the rings empty: gives the records of ends that were lost.
+    /// Call about once a second, with the rings empty: returns the records of exits that were lost.
     pub(super) fn tick(&mut self, pipeline: &Pipeline) -> Vec<Vec<u8>> {
         if !self.able {
             return Vec::new();
@@ -63,21 +63,29 @@ impl Sweep {
     }
 }
 
-/// The record of the end of a thread, if it is still thought to live.
+/// The exit record of a thread, if the pipeline still considers it alive.
 fn end(pipeline: &Pipeline, (tid, tgid): (u32, u32), silent: Nanos, now: Nanos) -> Option<Vec<u8>> {
-    let books = match pipeline.followed(tid, tgid) {
-        // It reported meanwhile: its id was given to another.
+    let counters = match pipeline.followed(tid, tgid) {
+        // The thread reported meanwhile: its id was reused.
         Some((_, heard)) if heard >= silent => return None,
-        Some((books, _)) => books,
-        // A process without a thread that is followed.
-        None if tid == tgid && pipeline.knows(tgid) => tracer_common::event::Books::default(),
+        Some((counters, _)) => counters,
+        // A process without a tracked thread.
+        None if tid == tgid && pipeline.knows(tgid) => tracer_common::event::ThreadCounters::default(),
         None => return None,
     };
     let mut comm = [0; 16];
     comm[..7].copy_from_slice(b"unknown");
-    let len = Tick::SIZE as u32;
-    let header = Header { kind: Kind::Tick as u8, flags: TICK_DEAD, len, nanos: now, tgid, tid, ..Header::default() };
-    let mut bytes = vec![0; Tick::SIZE];
-    Tick { header, comm, books }.encode(&mut bytes)?;
+    let len = ThreadStats::SIZE as u32;
+    let header = Header {
+        kind: Kind::ThreadStats as u8,
+        flags: THREAD_STATS_DEAD,
+        len,
+        nanos: now,
+        tgid,
+        tid,
+        ..Header::default()
+    };
+    let mut bytes = vec![0; ThreadStats::SIZE];
+    ThreadStats { header, comm, counters }.encode(&mut bytes)?;
     Some(bytes)
 }

@@ -1,4 +1,4 @@
-//! `[relay]`: how agents of several hosts speak to each other.
+//! `[relay]`: exchange of contexts with the agents of other hosts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,40 +37,40 @@ pub(super) struct RelayFile {
     headers: Vec<Spanned<String>>,
 }
 
-/// How agents of several hosts speak to each other.
+/// Exchange of contexts with the agents of other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relay {
     /// Address to listen on.
     pub listen: Option<SocketAddr>,
-    /// Agents that are told of every call, `HOST:PORT`.
+    /// Agents that get the context of every call, `HOST:PORT`.
     pub peers: Vec<String>,
-    /// Look for agents at the private addresses that are called.
+    /// Look for agents at the private addresses that programs call.
     pub discover: bool,
-    /// Port of those.
+    /// Port of discovered agents.
     pub port: u16,
-    /// The NATS server agents meet at, in the place of dialling each other.
+    /// NATS server through which agents reach each other instead of connecting directly.
     pub nats: Option<String>,
-    /// File of the key all share.
+    /// File with the key that all agents share.
     pub key_file: Option<PathBuf>,
-    /// This agent's certificate: in the place of a key.
+    /// This agent's certificate, instead of a key.
     pub cert_file: Option<PathBuf>,
-    /// The certificate's key.
+    /// Private key of the certificate.
     pub cert_key_file: Option<PathBuf>,
     /// Authorities of the other agents' certificates.
     pub ca_file: Option<PathBuf>,
-    /// Speak without a key or certificates beyond loopback.
+    /// Allow sessions beyond loopback without a key or certificates.
     pub insecure: bool,
-    /// Of which connections agents are believed.
+    /// About which connections other agents are believed.
     pub policy: Policy,
-    /// Requests carry their context in a TCP option.
+    /// Send each request's context in a TCP option.
     pub tcp_option: bool,
-    /// Requests to these get a `traceparent` header.
+    /// Destinations whose requests get a `traceparent` header.
     pub headers: Vec<Destination>,
 }
 
-/// Most agents that can be named.
+/// Maximum number of named agents.
 const PEERS: usize = 64;
-/// Most destinations of headers that can be named.
+/// Maximum number of destinations that get headers.
 const HEADERS: usize = 256;
 
 impl Default for Relay {
@@ -143,12 +143,12 @@ impl Relay {
         Ok(found)
     }
 
-    /// Whether agents of other hosts are spoken to at all.
+    /// Whether the agent exchanges contexts with other hosts at all.
     pub fn is_on(&self) -> bool {
         self.listen.is_some() || !self.peers.is_empty() || self.nats.is_some()
     }
 
-    /// Reads key or certificates; says what is wrong with these settings.
+    /// Reads the key or the certificates and checks the settings; the error says what is wrong.
     pub fn settings(&self) -> Result<Settings, String> {
         if let Some(peer) = self.peers.iter().find(|peer| !is_place(peer)) {
             return Err(format!(
@@ -193,7 +193,7 @@ impl Relay {
     }
 }
 
-/// Of which connections agents are believed.
+/// The policy about which connections other agents are believed.
 fn policy(
     source: &Source<'_>,
     strict: bool,
@@ -218,13 +218,13 @@ fn policy(
     Ok(Policy { strict, translated: networks(translated)?, declared })
 }
 
-/// Whether it is `HOST:PORT`.
+/// Whether the text is `HOST:PORT`.
 fn is_place(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
 }
 
-/// Whether it is the address of a NATS server.
+/// Whether the text is the URL of a NATS server.
 fn is_server(text: &str) -> bool {
     ["nats://", "tls://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
 }

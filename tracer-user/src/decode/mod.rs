@@ -1,30 +1,32 @@
-//! Bytes from the kernel to records. Pure and total: the only reader of raw kernel bytes, fuzzed.
+//! Decodes kernel bytes into records. Pure and total; the only reader of raw kernel bytes, and fuzzed.
 
-use tracer_common::event::{Exec, Fork, Header, Kin, Kind, Op, Open, Sample, State, Tag, Tick, Wake};
+use tracer_common::event::{
+    Exec, Fork, Header, InbandContext, Kind, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
+};
 
-/// One record, its variable part borrowed from the bytes it was read from.
+/// One record; its variable part borrows from the input bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A socket operation with the bytes carried from its front and its end.
+    /// A socket operation with its payload prefix and suffix.
     Op {
         /// Fixed part.
         op: Op,
-        /// Payload from the front.
+        /// Payload prefix.
         head: &'a [u8],
-        /// Payload from the end; empty when `head` is all.
+        /// Payload suffix; empty if `head` is everything.
         tail: &'a [u8],
-        /// What frames begin with that lies between, see [`Op::frames`].
-        pieces: &'a [u8],
+        /// Payload fragments: the starts of frames in between, see [`Op::frames`].
+        fragments: &'a [u8],
     },
     /// A socket seen for the first time.
     Open(Open),
     /// A TCP state change.
     State(State),
-    /// A thread's books.
-    Tick(Tick),
-    /// A new thread.
+    /// A thread's counters.
+    ThreadStats(ThreadStats),
+    /// A process or thread was created.
     Fork(Fork),
-    /// A new program.
+    /// A process executed a new program.
     Exec(Exec),
     /// A stack, innermost frame first.
     Sample {
@@ -37,28 +39,28 @@ pub enum Record<'a> {
     },
     /// A thread woke another.
     Wake(Wake),
-    /// Two tasks of a runtime have to do with each other.
-    Kin(Kin),
-    /// A request's context went or came with its first segment.
-    Tag(Tag),
+    /// A relation between two tasks of a runtime.
+    TaskEdge(TaskEdge),
+    /// A request's in-band context was sent or received with its first segment.
+    InbandContext(InbandContext),
 }
 
-/// Why bytes are no record. Counted by [`name`](Malformed::name); the record is skipped.
+/// Why bytes do not form a record. Counted by [`name`](Malformed::name); the record is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Malformed {
     /// Fewer bytes than the record needs.
     #[error("record is cut short")]
     Short,
-    /// The first byte names no kind.
+    /// The first byte is no known kind.
     #[error("record of an unknown kind")]
     Kind,
-    /// Its own length does not agree with its parts.
+    /// Its length contradicts its parts.
     #[error("record whose length does not agree with its parts")]
     Length,
 }
 
 impl Malformed {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::Short, Self::Kind, Self::Length];
 
     /// Label value of `tracer_events_lost_total{reason}`.
@@ -71,7 +73,7 @@ impl Malformed {
     }
 }
 
-/// Reads the record that fills `bytes`.
+/// Decodes the record that fills `bytes`.
 pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     let header = Header::decode(bytes).ok_or(Malformed::Short)?;
     let kind = Kind::from_byte(header.kind).ok_or(Malformed::Kind)?;
@@ -85,22 +87,22 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
             let op = Op::decode(bytes).ok_or(Malformed::Short)?;
             let (head, rest) = rest.split_at_checked(op.head as usize).ok_or(Malformed::Length)?;
             let (tail, rest) = rest.split_at_checked(op.tail as usize).ok_or(Malformed::Length)?;
-            // Pieces begin at a multiple of eight.
+            // Fragments start at a multiple of eight.
             let gap = if op.frames == 0 { 0 } else { (head.len() + tail.len()).wrapping_neg() & 7 };
-            let pieces = rest.get(gap..).ok_or(Malformed::Length)?;
-            if pieces.len() != op.frames as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
+            let fragments = rest.get(gap..).ok_or(Malformed::Length)?;
+            if fragments.len() != op.frames as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
                 return Err(Malformed::Length);
             }
-            Ok(Record::Op { op, head, tail, pieces })
+            Ok(Record::Op { op, head, tail, fragments })
         }
         Kind::Open => fixed(Record::Open(Open::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::State => fixed(Record::State(State::decode(bytes).ok_or(Malformed::Short)?)),
-        Kind::Tick => fixed(Record::Tick(Tick::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::ThreadStats => fixed(Record::ThreadStats(ThreadStats::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
-        Kind::Kin => fixed(Record::Kin(Kin::decode(bytes).ok_or(Malformed::Short)?)),
-        Kind::Tag => fixed(Record::Tag(Tag::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::InbandContext => fixed(Record::InbandContext(InbandContext::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;

@@ -1,14 +1,15 @@
-//! What the agent itself may take, and what happens when that is not enough: ceilings, shedding, the watchdog.
+//! The agent's own limits and how it keeps them: ceilings, load shedding, the watchdog.
 //!
-//! [`shed`] decides, from memory and CPU used, how much detail is given up ([`shed::Level`], in this order: payload
-//! size, sampling rate, classes, history); it is pure. [`watchdog`] is a thread of its own that measures, asks it, and
-//! detaches every program when the pipeline's thread stands still or the ceilings do not hold. [`own`] reads what the
-//! process uses and sets its priority. [`fill`] names everything that is bounded; [`room`] gives back what tables took
-//! and no longer use.
+//! [`shed`] decides from memory and CPU usage how much detail to give up ([`shed::Level`], in this order: payload size,
+//! sampling rate, classes, history); it is pure. [`watchdog`] is a separate thread that measures usage, applies
+//! [`shed`], and detaches every program when the pipeline's thread stalls or the ceilings do not hold. [`self_process`]
+//! reads the process's usage and sets its priority. [`tables`] names everything that is bounded; [`shrink`] returns
+//! memory that tables no longer use.
 
-pub mod fill;
-pub mod own;
-pub mod room;
+pub mod loss_log;
+pub mod self_process;
 pub mod shed;
+pub mod shrink;
 pub mod status;
+pub mod tables;
 pub mod watchdog;

@@ -1,87 +1,88 @@
-//! Load shedding as a state machine: memory and CPU used go in, how much detail is kept comes out. Pure.
+//! Load shedding as a pure state machine: memory and CPU usage in, level of detail out.
 //!
-//! Fast to shed, slow to restore: a level is taken as soon as usage passes [`SHED_AT`] of a ceiling (the next one when
-//! this one has had the time to show, at once where the ceiling of memory itself is passed), and given back when usage
-//! has stayed below [`RESTORE_BELOW`] for the configured calm. Where a level had to be taken again soon after it was given back, the
-//! calm doubles, so that nothing swings.
+//! Fast to shed, slow to restore: the machine enters a level as soon as usage passes [`SHED_AT`] of a ceiling, and the
+//! next one after this one had time to take effect (at once while memory exceeds its ceiling itself). It leaves a level
+//! when usage has stayed below [`RESTORE_BELOW`] for the configured calm. If it must enter a level again soon after
+//! leaving it, the calm doubles, to prevent oscillation.
 
 use std::collections::VecDeque;
 
 use crate::model::Nanos;
 
-/// Share of a ceiling at which a level is taken.
+/// Share of a ceiling at which the next level is entered.
 pub const SHED_AT: f64 = 0.85;
-/// Share of the ceilings below which a level is given back, after a time.
+/// Share of the ceilings below which a level is left, after the calm.
 pub const RESTORE_BELOW: f64 = 0.75;
-/// Time a level is given to show in memory, and in CPU, before the next one is taken, nanoseconds. Memory shows at
-/// once; CPU is an average.
+/// Time for a level to take effect before the next one is entered, nanoseconds: memory reacts at once, CPU is an
+/// average.
 const SETTLE_MEMORY: Nanos = SECOND;
 /// See [`SETTLE_MEMORY`].
 const SETTLE_CPU: Nanos = 3 * SECOND;
-/// CPU is averaged over this long, nanoseconds: a burst of a second is what an agent is for.
+/// CPU is averaged over this time, nanoseconds: a burst of a second is normal for an agent.
 const WINDOW: Nanos = 5 * SECOND;
-/// Most measurements kept for that.
+/// Maximum number of measurements in the average.
 const WINDOW_LEN: usize = 32;
 /// How long memory may stay above its ceiling at the last level, nanoseconds.
 pub const MEMORY_GRACE: Nanos = 10 * SECOND;
-/// How long CPU may, nanoseconds, and how far above before it counts: it is a rate and is measured with noise.
+/// How long CPU may stay above its ceiling at the last level, nanoseconds; only usage beyond `CPU_BEYOND` counts,
+/// because a rate is measured with noise.
 pub const CPU_GRACE: Nanos = 60 * SECOND;
 /// See [`CPU_GRACE`].
 const CPU_BEYOND: f64 = 1.1;
-/// A level that had to be taken again this soon after one was given back was given back too early, nanoseconds.
+/// Entering a level within this time after leaving one means that it was left too early, nanoseconds.
 const RELAPSE: Nanos = 60 * SECOND;
-/// Most times the calm is doubled.
+/// Maximum number of doublings of the calm.
 const DOUBLINGS: u32 = 4;
-/// After this long without shedding the calm is the configured one again, nanoseconds.
+/// After this time without shedding, the configured calm applies again, nanoseconds.
 const FORGIVEN: Nanos = 600 * SECOND;
 const SECOND: Nanos = 1_000_000_000;
 
-/// How much is given up; each level includes those before it. Never the accounting, never the counters of losses.
+/// Load shedding levels; each includes those before it. No level affects the accounting or the counters of losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
     /// Nothing.
     #[default]
     Full = 0,
-    /// Less payload is asked of the kernel, and shorter heads are put together.
+    /// The kernel captures less payload, and parsers assemble shorter message heads.
     Payload = 1,
-    /// Fewer stacks are sampled, and named without debug information.
+    /// Fewer stacks are sampled, and symbolized without debug information.
     Sampling = 2,
-    /// Requests that would begin a new class are counted under its parent; fewer transactions and stacks are kept.
+    /// Requests that would start a new class count under its parent; fewer transactions and stacks are kept.
     Classes = 3,
-    /// No stacks are taken, no transactions kept.
+    /// No stacks are sampled and no transactions kept.
     History = 4,
 }
 
-/// What a level leaves.
+/// The detail that a level keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Diet {
-    /// Most payload carried from the front of an operation, bytes.
+pub struct DetailLimits {
+    /// Maximum payload prefix captured per operation, bytes.
     pub head_max: u16,
-    /// Longest head put together from pieces, bytes.
+    /// Longest message head assembled from fragments, bytes.
     pub head_limit: usize,
-    /// Most stack samples per second and CPU.
+    /// Maximum stack samples per second and CPU.
     pub hertz_max: u32,
-    /// Whether names of functions may be read from debug information, which takes tens of megabytes.
+    /// Whether symbolization may read debug information, which takes tens of megabytes.
     pub debug_info: bool,
-    /// Whether requests may begin new classes.
+    /// Whether requests may start new classes.
     pub new_classes: bool,
-    /// The stores (transactions, stacks) keep one part of this many of what they may; 0 = nothing at all.
+    /// Divisor of the stores' (transactions, stacks) limits; 0 = they keep nothing.
     pub store_part: usize,
 }
 
 impl Level {
-    /// Every level, in the order they are taken.
+    /// Every level, in the order they are entered.
     pub const ALL: [Self; 5] = [Self::Full, Self::Payload, Self::Sampling, Self::Classes, Self::History];
     /// The last one.
     pub const LAST: Self = Self::History;
 
-    /// The level of this number; the last one beyond.
+    /// The level with this number; the last one for higher numbers.
     pub fn from_number(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::LAST)
     }
 
-    /// Label value of `tracer_shed_total{what}`.
+    /// Label value of `tracer_load_shedding_total{what}`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "nothing",
@@ -92,7 +93,7 @@ impl Level {
         }
     }
 
-    /// What is given up at it, for people.
+    /// Description of what the level gives up.
     pub fn what(self) -> &'static str {
         match self {
             Self::Full => "everything is kept",
@@ -105,9 +106,9 @@ impl Level {
         }
     }
 
-    /// What it leaves.
-    pub fn diet(self) -> Diet {
-        let full = Diet {
+    /// The detail it keeps.
+    pub fn diet(self) -> DetailLimits {
+        let full = DetailLimits {
             head_max: tracer_common::limits::HEAD_MAX as u16,
             head_limit: tracer_common::limits::HEAD_COLLECTED,
             hertz_max: u32::MAX,
@@ -115,15 +116,15 @@ impl Level {
             new_classes: true,
             store_part: 1,
         };
-        let payload = Diet { head_max: 1024, head_limit: 8 * 1024, ..full };
-        let sampling = Diet { hertz_max: 19, debug_info: false, ..payload };
-        let classes = Diet { new_classes: false, store_part: 4, ..sampling };
+        let payload = DetailLimits { head_max: 1024, head_limit: 8 * 1024, ..full };
+        let sampling = DetailLimits { hertz_max: 19, debug_info: false, ..payload };
+        let classes = DetailLimits { new_classes: false, store_part: 4, ..sampling };
         match self {
             Self::Full => full,
             Self::Payload => payload,
             Self::Sampling => sampling,
             Self::Classes => classes,
-            Self::History => Diet { hertz_max: 0, store_part: 0, ..classes },
+            Self::History => DetailLimits { hertz_max: 0, store_part: 0, ..classes },
         }
     }
 
@@ -136,21 +137,21 @@ impl Level {
     }
 }
 
-/// Most the agent may take.
+/// Limits of the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceilings {
     /// Memory of its own, bytes.
     pub memory: u64,
-    /// CPU, cores' worth.
+    /// CPU, cores.
     pub cpu: f64,
-    /// How long usage must have been low before a level is given back, nanoseconds.
+    /// How long usage must be low before a level is left, nanoseconds.
     pub calm: Nanos,
 }
 
-/// What the agent uses.
+/// A measurement of the agent's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// When, `CLOCK_MONOTONIC`, nanoseconds.
+    /// Time of the measurement, `CLOCK_MONOTONIC`, nanoseconds.
     pub now: Nanos,
     /// Memory of its own, bytes.
     pub memory: u64,
@@ -158,7 +159,7 @@ pub struct Usage {
     pub cpu: u64,
 }
 
-/// Which ceiling.
+/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ceiling {
     /// Memory of its own.
@@ -177,23 +178,23 @@ impl Ceiling {
     }
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Clone, Debug)]
 pub struct Shedder {
     ceilings: Ceilings,
     level: Level,
     window: VecDeque<(Nanos, u64)>,
-    /// When a level was taken last, and when one was given back last.
+    /// When a level was last entered, and last left.
     taken: Option<Nanos>,
     restored: Option<Nanos>,
     calm_since: Option<Nanos>,
     doublings: u32,
-    /// Since when each ceiling is passed at the last level: memory, CPU.
+    /// Since when memory and CPU exceed their ceilings at the last level.
     beyond: [Option<Nanos>; 2],
 }
 
 impl Shedder {
-    /// A machine that keeps everything.
+    /// Starts with full detail.
     pub fn new(ceilings: Ceilings) -> Self {
         Self {
             ceilings,
@@ -212,7 +213,7 @@ impl Shedder {
         self.level
     }
 
-    /// CPU over the last seconds, cores' worth.
+    /// CPU over the last seconds, cores.
     pub fn cpu(&self) -> f64 {
         let (Some((first, before)), Some((last, after))) = (self.window.front(), self.window.back()) else {
             return 0.0;
@@ -221,7 +222,7 @@ impl Shedder {
         if nanos == 0 { 0.0 } else { after.saturating_sub(*before) as f64 / nanos as f64 }
     }
 
-    /// Takes a measurement, some a second; gives the level in force from now on.
+    /// Takes a measurement (several a second) and returns the level in force from now on.
     pub fn observe(&mut self, usage: Usage) -> Level {
         let now = usage.now;
         self.window.push_back((now, usage.cpu));
@@ -241,7 +242,7 @@ impl Shedder {
             if self.level < Level::LAST && (settled || memory >= 1.0) {
                 self.level = self.level.next();
                 self.taken = Some(now);
-                // What was given back and is taken again: once is enough to learn from.
+                // Entering a level soon after leaving one doubles the calm, once per level left.
                 if self.restored.take().is_some_and(|restored| now.saturating_sub(restored) < RELAPSE) {
                     self.doublings = (self.doublings + 1).min(DOUBLINGS);
                 }
@@ -266,7 +267,7 @@ impl Shedder {
         self.level
     }
 
-    /// The ceiling that could not be held although everything was given up, if there is one.
+    /// The ceiling that usage still exceeds at the last level, after its grace time.
     pub fn beyond(&self) -> Option<Ceiling> {
         let now = self.window.back()?.0;
         let long = |since: Option<Nanos>, grace| since.is_some_and(|since| now.saturating_sub(since) >= grace);
@@ -300,7 +301,7 @@ mod tests {
             Self { shedder: Shedder::new(CEILINGS), now: 1000 * SECOND, cpu: 0 }
         }
 
-        /// `seconds` at so much memory (MB) and CPU (cores); the levels seen.
+        /// Runs `seconds` at this memory (MB) and CPU (cores); returns the levels.
         fn run(&mut self, seconds: u64, memory: u64, cores: f64) -> Vec<Level> {
             (0..seconds)
                 .map(|_| {
@@ -353,7 +354,7 @@ mod tests {
     fn cpu_counts_by_its_average() {
         let mut drive = Drive::new();
         drive.run(10, 10, 0.1);
-        // A second of a whole core is 0.28 over five.
+        // One second of a whole core averages to 0.28 over five seconds.
         assert_eq!(drive.run(1, 10, 1.0), [Level::Full]);
         drive.run(10, 10, 0.1);
         assert_eq!(drive.shedder.level(), Level::Full);
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!((drive.shedder.level(), drive.shedder.beyond()), (Level::LAST, None));
         drive.run(2, 101, 0.0);
         assert_eq!(drive.shedder.beyond(), Some(Ceiling::Memory));
-        // One good moment begins the time anew.
+        // One good measurement restarts the grace time.
         drive.run(1, 99, 0.0);
         assert_eq!(drive.shedder.beyond(), None);
         drive.run(9, 101, 0.0);
@@ -429,7 +430,7 @@ mod tests {
                 prop_assert!((after as i32 - before as i32).abs() <= 1);
                 prop_assert!(drive.shedder.beyond().is_none() || after == Level::LAST);
                 prop_assert!(drive.shedder.window.len() <= WINDOW_LEN);
-                // Nothing is given back while usage is high.
+                // No level is left while usage is high.
                 prop_assert!(after >= before || (memory as f64) < 100.0 * RESTORE_BELOW);
             }
         }

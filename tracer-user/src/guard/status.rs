@@ -1,11 +1,11 @@
-//! What the watchdog's thread and the others tell each other: atomics, so that nobody waits for anybody.
+//! State shared between the watchdog and the other threads: atomics, so that no thread waits for another.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::shed::Level;
 
-/// Shared state; every part of it can be read and written from any thread without waiting.
+/// Shared state; any thread reads and writes any part of it without waiting.
 #[derive(Debug, Default)]
 pub struct Status {
     beats: AtomicU64,
@@ -18,47 +18,47 @@ pub struct Status {
 }
 
 impl Status {
-    /// The pipeline's thread is alive.
+    /// Heartbeat of the pipeline's thread.
     pub fn beat(&self) {
         self.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Beats so far.
+    /// Heartbeats so far.
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
     }
 
-    /// Somebody asked the agent to end.
+    /// Asks the agent to end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody did.
+    /// Whether the agent was asked to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// How much is to be given up.
+    /// The load shedding level.
     pub fn level(&self) -> Level {
         Level::from_number(self.level.load(Ordering::Relaxed))
     }
 
-    /// Memory of its own, bytes, and CPU over the last seconds, cores' worth, as measured last.
+    /// Last measured memory of its own, bytes, and CPU over the last seconds, cores.
     pub fn usage(&self) -> (u64, f64) {
         (self.memory.load(Ordering::Relaxed), self.cpu_millis.load(Ordering::Relaxed) as f64 / 1e3)
     }
 
-    /// Run time of the BPF programs, nanoseconds, where the kernel counts it.
+    /// Sets the run time of the BPF programs, nanoseconds, if the kernel counts it.
     pub fn set_bpf(&self, nanos: u64) {
         self.bpf_nanos.store(nanos, Ordering::Relaxed);
     }
 
-    /// The same.
+    /// Run time of the BPF programs, nanoseconds; 0 if the kernel does not count it.
     pub fn bpf(&self) -> u64 {
         self.bpf_nanos.load(Ordering::Relaxed)
     }
 
-    /// Why every program was detached, if they were.
+    /// Why every program was detached, if it happened.
     pub fn detached(&self) -> Option<&str> {
         self.detached.get().map(String::as_str)
     }
@@ -69,7 +69,7 @@ impl Status {
         self.cpu_millis.store((cpu * 1e3) as u64, Ordering::Relaxed);
     }
 
-    /// Says that everything was detached; the first reason stays.
+    /// Records that everything was detached; the first reason stays.
     pub fn set_detached(&self, why: &str) {
         let _ = self.detached.set(why.to_owned());
     }

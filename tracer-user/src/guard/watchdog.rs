@@ -1,76 +1,76 @@
-//! A thread that needs nobody: measures what the agent uses, publishes how much is to be given up, and detaches every
-//! program when the pipeline's thread stands still or a ceiling does not hold.
+//! An independent thread that measures the agent's usage, publishes the load shedding level, and detaches every program
+//! when the pipeline's thread stalls or a ceiling does not hold.
 //!
-//! Programs are detached first and explained afterwards, because explaining can block. Then the process stays for
-//! [`LINGER`], so that `/healthz` (503) and `/metrics` can say why, and ends with [`EXIT_DETACHED`]; whoever supervises
-//! it starts it anew. The end of the process alone would not do: a thread stuck in the kernel keeps descriptors, and
-//! with them programs, alive.
+//! The watchdog detaches first and reports afterwards, because reporting can block. The process then stays for
+//! [`LINGER`], so that `/healthz` (503) and `/metrics` can show the reason, and exits with [`EXIT_DETACHED`]; its
+//! supervisor restarts it. Exiting alone would not suffice: a thread stuck in the kernel keeps descriptors, and with
+//! them programs, alive.
 //!
-//! Standing still is counted in looks of this thread, not by the clock: an agent that was stopped (SIGSTOP, a paused
-//! virtual machine) did not look, and is not taken for a stuck one when it goes on. A thread that is runnable is judged
-//! by the CPU it was given, not by time: on a busy host a little goes a long way.
+//! A stall is measured in checks of this thread, not by the clock: an agent that was stopped (SIGSTOP, a paused virtual
+//! machine) made no checks, so it does not count as stuck when it continues. A runnable thread is judged by the CPU it
+//! got, not by time, because on a busy host it may get little.
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::own::{self, EXIT_DETACHED};
+use super::self_process::{self, EXIT_DETACHED};
 use super::shed::{Ceilings, Shedder, Usage};
 use super::status::Status;
 use crate::model::Nanos;
 
-/// How long a detached agent stays to say why.
+/// How long a detached agent stays to show the reason.
 pub const LINGER: Duration = Duration::from_secs(5);
-/// Time between two looks: part of the time a standstill takes to be one, within these bounds. Memory can grow by tens
-/// of megabytes in a second.
+/// The interval between checks is this fraction of the stall limit, within the bounds below: memory can grow by tens of
+/// megabytes in a second.
 const LOOKS: u32 = 16;
 const LOOK_LEAST: Duration = Duration::from_millis(50);
 const LOOK_MOST: Duration = Duration::from_millis(250);
 
-/// What the watchdog watches, and what it does about it.
+/// What the watchdog watches, and how it acts.
 pub struct Watchdog {
-    /// Where it hears of the pipeline and says what it found.
+    /// State shared with the pipeline.
     pub status: Arc<Status>,
     /// The pipeline's thread.
     pub tid: u32,
-    /// How long the pipeline may stand still; zero = for ever.
+    /// How long the pipeline may stall; zero = for ever.
     pub stall: Duration,
-    /// Most the agent may take.
+    /// Limits of the agent.
     pub ceilings: Ceilings,
     /// Nice value of the watchdog's own thread: it must run when the others do not.
     pub nice: i32,
-    /// Detaches every program, whatever the pipeline's thread is stuck in; whether that was done.
+    /// Detaches every program, whatever the pipeline's thread is stuck in; returns whether it succeeded.
     pub detach: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Told the name of what was the reason afterwards.
+    /// Called with the reason's name afterwards.
     pub detached: Box<dyn Fn(&'static str) + Send>,
 }
 
-/// What a thread was seen doing since the last look.
+/// What a thread did since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// It said that it is alive.
+    /// It sent a heartbeat.
     Beat,
-    /// It did not, and it waits for something.
+    /// No heartbeat; it waits for something.
     Waits,
-    /// It did not, is runnable and was given this much CPU, nanoseconds.
+    /// No heartbeat; it is runnable and got this much CPU, nanoseconds.
     Runs(Nanos),
 }
 
-/// Counts how long the pipeline has stood still. Pure.
+/// Measures how long the pipeline has stalled. Pure.
 #[derive(Debug)]
 struct Standstill {
-    /// Time between looks as planned, nanoseconds.
+    /// Planned time between checks, nanoseconds.
     interval: Nanos,
     limit: Nanos,
     still: Nanos,
 }
 
 impl Standstill {
-    /// Takes a look `elapsed` nanoseconds after the last one; true when it has lasted too long.
+    /// Records a check `elapsed` nanoseconds after the last one; true when the stall has lasted too long.
     fn look(&mut self, seen: Seen, elapsed: Nanos) -> bool {
         match seen {
             Seen::Beat => self.still = 0,
-            // More time than planned has passed: this thread stood still too. It vouches for a part only.
+            // If more time than planned has passed, this thread stalled too: only a part counts.
             Seen::Waits => self.still += elapsed.min(2 * self.interval),
             Seen::Runs(cpu) => self.still += cpu.min(elapsed).min(2 * self.interval),
         }
@@ -85,18 +85,18 @@ impl Watchdog {
     }
 
     fn watch(self) -> ! {
-        // Where privileges do not allow it, it stays as low as the others; that was said at start.
-        let _ = own::set_nice(self.nice);
+        // Without the privilege it keeps the priority of the others; the agent reported that at start.
+        let _ = self_process::set_nice(self.nice);
         let mut shedder = Shedder::new(self.ceilings);
         let interval = (self.stall / LOOKS).clamp(LOOK_LEAST, LOOK_MOST);
         let nanos = |time: Duration| time.as_nanos() as Nanos;
         let mut standstill = Standstill { interval: nanos(interval), limit: nanos(self.stall), still: 0 };
-        let (mut beats, mut cpu, mut looked) = (self.status.beats(), 0, own::monotonic());
+        let (mut beats, mut cpu, mut looked) = (self.status.beats(), 0, self_process::monotonic());
         loop {
             std::thread::sleep(interval);
-            let now = own::monotonic();
+            let now = self_process::monotonic();
             let seen = if self.status.beats() == beats {
-                let (state, used) = own::thread(self.tid).unwrap_or(('?', 0));
+                let (state, used) = self_process::thread(self.tid).unwrap_or(('?', 0));
                 let given = used.saturating_sub(cpu);
                 cpu = used;
                 if state == 'R' { Seen::Runs(given) } else { Seen::Waits }
@@ -114,8 +114,8 @@ impl Watchdog {
                 self.give_up(what, &why);
             }
             looked = now;
-            let memory = own::memory().own;
-            let level = shedder.observe(Usage { now, memory, cpu: own::cpu() + self.status.bpf() });
+            let memory = self_process::memory().own;
+            let level = shedder.observe(Usage { now, memory, cpu: self_process::cpu() + self.status.bpf() });
             self.status.measured(level, memory, shedder.cpu());
             if let Some(ceiling) = shedder.beyond() {
                 let Ceilings { memory: most, cpu: cores, .. } = self.ceilings;
@@ -138,18 +138,18 @@ impl Watchdog {
         let why = format!("watchdog: {why}: {result}; traced programs are not affected");
         self.status.set_detached(&why);
         (self.detached)(what);
-        own::say(&format!("{why}; ends in {} s with exit code {EXIT_DETACHED}", LINGER.as_secs()));
+        self_process::say(&format!("{why}; ends in {} s with exit code {EXIT_DETACHED}", LINGER.as_secs()));
         let end = Instant::now() + LINGER;
         while Instant::now() < end && !self.status.is_stopping() {
             std::thread::sleep(LOOK_LEAST);
         }
-        // Said already.
-        own::end_now(EXIT_DETACHED)
+        // The reason was reported above.
+        self_process::end_now(EXIT_DETACHED)
     }
 }
 
-/// From now on a panic of the calling thread, or of the watchdog's, detaches everything and ends the process: an agent
-/// is never left half alive. Other threads' panics are said, as usual, and end what they were doing.
+/// From now on a panic of the calling thread or of the watchdog detaches everything and ends the process, so that the
+/// agent is never left half alive. Panics of other threads are reported as usual and end only those threads.
 pub fn end_on_panic(detach: Arc<dyn Fn() -> bool + Send + Sync>) {
     let pipeline = std::thread::current().id();
     let usual = std::panic::take_hook();
@@ -157,7 +157,7 @@ pub fn end_on_panic(detach: Arc<dyn Fn() -> bool + Send + Sync>) {
         let thread = std::thread::current();
         if thread.id() == pipeline || thread.name() == Some("tracer-watchdog") {
             detach();
-            own::end(&format!("a bug, please report it: {panic}; all programs are detached"), EXIT_DETACHED);
+            self_process::end(&format!("a bug, please report it: {panic}; all programs are detached"), EXIT_DETACHED);
         }
         usual(panic);
     }));
@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn time_nobody_looked_is_no_standstill() {
         let mut watch = standstill();
-        // Stopped for an hour, nine times, and nothing has had the time to beat yet.
+        // Stopped for an hour, nine times, without time for a heartbeat.
         assert!((0..9).all(|_| !watch.look(Seen::Waits, 7200 * STEP)));
         assert!(!watch.look(Seen::Beat, STEP));
-        // A hundredth of a CPU for a quarter of an hour, then a beat; a loop without end shows later, but it does.
+        // A hundredth of a CPU for a quarter of an hour, then a heartbeat; an endless loop is detected later.
         assert!((0..1800).all(|_| !watch.look(Seen::Runs(STEP / 100), STEP)));
         assert!(!watch.look(Seen::Beat, STEP));
         assert_eq!((1..1000).find(|_| watch.look(Seen::Runs(STEP / 2), STEP)), Some(40));
@@ -204,10 +204,10 @@ mod tests {
         assert!((0..100_000).all(|_| !watch.look(Seen::Waits, STEP)));
     }
 
-    /// Set in the process a test starts of itself.
+    /// Set in the child process in which a test reruns itself.
     const CHILD: &str = "TRACER_TEST_CHILD";
 
-    /// Runs this test program's `test` alone in a process of its own; exit code and what it said.
+    /// Runs `test` of this test program in a child process; returns exit code and stderr.
     fn child(test: &str) -> (Option<i32>, String) {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &format!("guard::watchdog::tests::{test}"), "--nocapture"])
@@ -228,10 +228,10 @@ mod tests {
             return;
         }
         end_on_panic(Arc::new(|| {
-            own::say("detached first");
+            self_process::say("detached first");
             true
         }));
-        // Another thread's panic is survived.
+        // The process survives another thread's panic.
         let worker = std::thread::spawn(|| panic!("the worker goes on"));
         assert!(worker.join().is_err());
         let nothing: [u8; 0] = std::hint::black_box([]);
@@ -246,7 +246,7 @@ mod tests {
             let (code, said) = child("a_pipeline_that_hangs_is_detached_by_a_thread_that_does_not");
             assert_eq!(code, Some(i32::from(EXIT_DETACHED)), "{said}");
             assert!(said.contains("has not moved for 1 s") && said.contains("standstill was the reason"), "{said}");
-            // It moved for a second, stood still for one, and stayed to say why.
+            // It ran for a second, stalled for one, and stayed to show the reason.
             assert!(began.elapsed() >= Duration::from_secs(2) + LINGER, "{:?}", began.elapsed());
             return;
         }
@@ -255,7 +255,7 @@ mod tests {
         let done = Arc::clone(&free);
         let watchdog = Watchdog {
             status: Arc::clone(&status),
-            tid: own::thread_id(),
+            tid: self_process::thread_id(),
             stall: Duration::from_secs(1),
             ceilings: Ceilings { memory: 1 << 40, cpu: 100.0, calm: 1_000_000_000 },
             nice: 0,
@@ -263,7 +263,7 @@ mod tests {
                 done.store(true, Ordering::SeqCst);
                 true
             }),
-            detached: Box::new(|what| own::say(&format!("{what} was the reason"))),
+            detached: Box::new(|what| self_process::say(&format!("{what} was the reason"))),
         };
         watchdog.start().unwrap();
         for _ in 0..20 {
@@ -274,7 +274,7 @@ mod tests {
         while !free.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Held for ever: what a thread does that waits for a reader that never reads.
+        // Blocks for ever, like a thread that waits for a reader that never reads.
         std::thread::park();
         std::thread::sleep(Duration::from_secs(60));
     }

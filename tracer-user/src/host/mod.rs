@@ -1,5 +1,6 @@
-//! Who runs on this host: processes, the services they form, and what the system says was used.
+//! The host: its processes, the services they form, and the resource usage it reports.
 
+mod command_line;
 pub mod process;
 pub mod services;
 pub mod stat;

@@ -12,19 +12,22 @@ const READ_LIMIT: u64 = 16 * 1024;
 /// Most arguments kept.
 const ARGUMENTS: usize = 32;
 
-/// What is known of a process.
+/// Facts about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessFacts {
     /// Process id.
     pub pid: u32,
-    /// Clock ticks since boot at which it started: with `pid`, its identity.
+    /// Start time in clock ticks since boot; identifies the process together with `pid`.
     pub start_time: u64,
     /// Name of its main thread.
     pub comm: String,
-    /// Path of its program, empty when not readable.
+    /// Path of its program; empty if not readable.
     pub exe: String,
-    /// Arguments, bounded.
+    /// Arguments, at most 32.
     pub cmdline: Vec<String>,
+    /// Its working directory; empty if not readable. It may have changed since the program was started.
+    #[serde(default)]
+    pub cwd: String,
     /// Path in the cgroup hierarchy.
     pub cgroup: String,
     /// `OTEL_SERVICE_NAME`, or `service.name` of `OTEL_RESOURCE_ATTRIBUTES`, from its environment.
@@ -32,18 +35,19 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    /// Whether it is an interpreter of Python, by its name.
+    /// Whether its program is a Python interpreter, by name.
     pub fn is_python(&self) -> bool {
         self.exe.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
     }
 }
 
-/// Reads the facts of a process; `None` when it is gone.
+/// Reads the facts of a process; `None` if it is gone.
 pub fn read(pid: u32) -> Option<ProcessFacts> {
     let dir = format!("/proc/{pid}");
     let file = |name: &str| bytes(&format!("{dir}/{name}")).unwrap_or_default();
-    // The link is read and never followed.
-    let exe = std::fs::read_link(Path::new(&dir).join("exe")).map(|path| path.into_os_string().into_vec());
+    // Reads links without following them.
+    let link = |name: &str| std::fs::read_link(Path::new(&dir).join(name)).map(|path| path.into_os_string().into_vec());
+    let exe = link("exe");
     let files = Files {
         stat: &bytes(&format!("{dir}/stat"))?,
         cmdline: &file("cmdline"),
@@ -51,7 +55,32 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
         environ: &file("environ"),
         exe: &exe.unwrap_or_default(),
     };
-    facts(pid, &files)
+    let cwd = String::from_utf8_lossy(&link("cwd").unwrap_or_default()).into_owned();
+    facts(pid, &files).map(|facts| ProcessFacts { cwd, ..facts })
+}
+
+/// Checks that there is a process of this id: the id of one that has ended may come back as another's.
+pub fn check(pid: u32) -> Result<(), String> {
+    let missing = || format!("there is no process {pid}: it has ended, or never was");
+    let id = i32::try_from(pid).ok().filter(|id| *id > 0).ok_or_else(missing)?;
+    // SAFETY: signal 0 is not sent.
+    let found = unsafe { libc::kill(id, 0) } == 0;
+    if !found && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return Err(missing());
+    }
+    // Where processes of others are hidden that one exists is all there is to know.
+    let status = bytes(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+        return Err(missing());
+    }
+    match field("Tgid:") {
+        Some(process) if process != pid.to_string() => {
+            Err(format!("{pid} is a thread of process {process}: processes are traced as a whole, by their own id"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The files of a process, their first `READ_LIMIT` bytes; empty where there are none. The process decides what most
@@ -66,11 +95,11 @@ pub struct Files<'a> {
     pub cgroup: &'a [u8],
     /// `/proc/PID/environ`.
     pub environ: &'a [u8],
-    /// What the link `/proc/PID/exe` says.
+    /// Target of the link `/proc/PID/exe`.
     pub exe: &'a [u8],
 }
 
-/// What the files of a process say; `None` when `stat` is not one. Total: any bytes.
+/// Extracts the facts; `None` if `stat` is malformed. Total: any bytes.
 pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
     let (comm, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
     Some(ProcessFacts {
@@ -79,6 +108,7 @@ pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
         comm,
         exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
         cmdline: arguments(files.cmdline),
+        cwd: String::new(),
         cgroup: cgroup(&String::from_utf8_lossy(files.cgroup)),
         otel_service: otel_service(files.environ),
     })
@@ -90,7 +120,7 @@ fn bytes(path: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// `comm` and start time out of `/proc/PID/stat`; the name is in parentheses and may hold any character.
+/// `comm` and start time from `/proc/PID/stat`; the name is in parentheses and may contain any character.
 fn parse_stat(stat: &str) -> Option<(String, u64)> {
     let open = stat.find('(')?;
     let close = stat.rfind(')')?;
@@ -108,7 +138,7 @@ fn arguments(cmdline: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// The unified hierarchy's path, or systemd's in a hybrid one.
+/// The path in the unified hierarchy, or in systemd's in a hybrid setup.
 fn cgroup(lines: &str) -> String {
     let path = |prefix: &str| {
         lines.lines().find_map(|line| {
@@ -139,6 +169,28 @@ fn otel_service(environ: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_none() {
+        assert_eq!(check(std::process::id()), Ok(()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        // Ended, and not waited for.
+        while check(pid).is_ok() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        for gone in [pid, 0, u32::MAX] {
+            assert!(check(gone).unwrap_err().contains(&format!("no process {gone}")), "{gone}");
+        }
+        let thread = || {
+            // SAFETY: takes nothing, cannot fail.
+            let tid = unsafe { libc::gettid() };
+            check(tid as u32)
+        };
+        let error = std::thread::spawn(thread).join().unwrap().unwrap_err();
+        assert!(error.contains(&format!("a thread of process {}", std::process::id())), "{error}");
+    }
 
     #[test]
     fn stat_survives_odd_names() {

@@ -1,52 +1,94 @@
-//! Which service a process belongs to.
+//! Assigns processes to services.
 
 use std::path::Path;
 
+use super::command_line::{self, Program};
 use super::process::ProcessFacts;
+use crate::text;
 
-/// Longest service name; it is a label.
+/// Longest service name; it is a metric label.
 const NAME_LIMIT: usize = 80;
+/// Longest service name with a place.
+const PLACE_LIMIT: usize = 120;
 
-/// A rule of the configuration: processes it fits form the service `name`.
+/// A configured rule: matching processes form the service `name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamingRule {
-    /// Name given.
+    /// Name of the service.
     pub name: String,
-    /// Text that must be in the program's path.
+    /// Text that the program's path must contain.
     pub exe: Option<String>,
-    /// Text that must be in the command line.
+    /// Text that the command line must contain.
     pub cmdline: Option<String>,
-    /// Text that must be in the cgroup path.
+    /// Text that the cgroup path must contain.
     pub cgroup: Option<String>,
 }
 
-/// Rules in order; the first that fits decides.
+/// Rules in order; the first match decides.
 pub type NamingRules = Vec<NamingRule>;
 
-/// Name of the service `facts` belong to: a rule's, else `OTEL_SERVICE_NAME`, else the systemd unit's, else the
-/// program's (for interpreters the script's, module's or main class's).
-pub fn service_name(facts: &ProcessFacts, rules: &NamingRules) -> String {
+/// A service's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The service name.
+    pub name: String,
+    /// Where the program, unit or class behind the name was installed. Programs of one name at different places are
+    /// different services. `None` if the name was configured, or the place is not known.
+    pub place: Option<String>,
+}
+
+impl Identity {
+    /// The name with the place, for the second service of that name.
+    pub fn with_place(name: &str, place: &str) -> String {
+        let room = PLACE_LIMIT.saturating_sub(name.chars().count() + 1);
+        let long = place.chars().count().saturating_sub(room);
+        // Cut the beginning: the end says more.
+        let tail: String = if long == 0 { place.into() } else { place.chars().skip(long + 1).collect() };
+        format!("{name}@{}{tail}", if long == 0 { "" } else { "…" })
+    }
+
+    /// Whether `wanted` is its name, with or without the place.
+    pub fn is_called(&self, wanted: &str) -> bool {
+        self.name == wanted || self.place.as_ref().is_some_and(|place| Self::with_place(&self.name, place) == wanted)
+    }
+}
+
+/// The service of a process: from a rule, else `OTEL_SERVICE_NAME`, else the systemd unit, else the program (for
+/// interpreters the script, module or main class). Names come from configuration or installed files, never from code or
+/// data.
+pub fn identify(facts: &ProcessFacts, rules: &NamingRules) -> Identity {
     let line = facts.cmdline.join(" ");
     let fits = |rule: &NamingRule| {
         let has = |want: &Option<String>, text: &str| want.as_ref().is_none_or(|want| text.contains(want.as_str()));
         has(&rule.exe, &facts.exe) && has(&rule.cmdline, &line) && has(&rule.cgroup, &facts.cgroup)
     };
-    let name = rules
-        .iter()
-        .find(|rule| fits(rule))
-        .map(|rule| rule.name.clone())
-        .or_else(|| facts.otel_service.clone())
-        .or_else(|| unit(&facts.cgroup))
-        .unwrap_or_else(|| program(facts));
-    let name: String = name.chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
-    if name.is_empty() { "unknown".into() } else { name }
+    let declared =
+        rules.iter().find(|rule| fits(rule)).map(|rule| rule.name.clone()).or_else(|| facts.otel_service.clone());
+    let (name, place) = match declared {
+        Some(name) => (name, None),
+        None => unit(&facts.cgroup).unwrap_or_else(|| program(facts)),
+    };
+    let name: String = text::printable(&name).chars().take(NAME_LIMIT).collect();
+    let place = place.map(|place| text::printable(&place).into_owned());
+    if name.is_empty() { Identity { name: "unknown".into(), place: None } } else { Identity { name, place } }
 }
 
-/// The systemd service of a cgroup path; user managers and sessions are no services.
-fn unit(cgroup: &str) -> Option<String> {
+/// Name of the service that `facts` belong to.
+pub fn service_name(facts: &ProcessFacts, rules: &NamingRules) -> String {
+    identify(facts, rules).name
+}
+
+/// The systemd service in a cgroup path, and its place; user managers and sessions are not services.
+fn unit(cgroup: &str) -> Option<(String, Option<String>)> {
     let unit = cgroup.rsplit('/').find(|part| part.ends_with(".service"))?;
     let name = unit.strip_suffix(".service")?;
-    (!name.starts_with("user@") && !name.starts_with("ssh")).then(|| name.split('@').next().unwrap_or(name).to_owned())
+    if name.starts_with("user@") || name.starts_with("ssh") {
+        return None;
+    }
+    // Instances of a template are one service; equally named units of two users are not.
+    let name = name.split('@').next().unwrap_or(name);
+    let above = cgroup.split_once(unit).map_or("", |(above, _)| above);
+    Some((name.to_owned(), Some(format!("{above}{name}.service"))))
 }
 
 fn stem(path: &str) -> String {
@@ -62,72 +104,60 @@ fn stem(path: &str) -> String {
     name.to_owned()
 }
 
-fn program(facts: &ProcessFacts) -> String {
+/// The program's name and its place.
+fn program(facts: &ProcessFacts) -> (String, Option<String>) {
     let first = facts.cmdline.first().map_or(facts.comm.as_str(), String::as_str);
-    // A process that rewrote its title ("nginx: worker process", "postgres: checkpointer"): no path, a colon.
-    if let Some((title, _)) = first.split_once(": ")
-        && !title.contains('/')
-        && !title.is_empty()
-    {
-        return title.to_owned();
-    }
     let program = if facts.exe.is_empty() { first } else { &facts.exe };
     let base = stem(program);
     let kind = base.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     let arguments = facts.cmdline.get(1..).unwrap_or_default();
-    let script = match kind {
-        "python" | "pypy" => script(arguments, &["-m"], &["-W", "-X", "-Q"]),
-        "node" | "nodejs" | "bun" | "deno" | "ruby" | "perl" | "php" | "php-cgi" => {
-            script(arguments, &[], &["-r", "--require", "-e", "-I", "-c", "-d"])
+    let run = command_line::program(kind, arguments);
+    let exe = (!facts.exe.is_empty()).then(|| facts.exe.clone());
+    // A process that rewrote its title ("nginx: worker process", "postgres: checkpointer"): no path, a colon.
+    if let Some((title, _)) = first.split_once(": ")
+        && command_line::is_name(title)
+    {
+        // What the interpreter runs is no longer visible.
+        return (title.to_owned(), exe.filter(|_| run.is_none()));
+    }
+    match run {
+        Some(Program::File(path)) => (stem(path), absolute(&facts.cwd, path)),
+        Some(Program::Module(module)) => {
+            let name = if kind == "java" { module.rsplit(['.', '/']).next() } else { module.split('.').next() };
+            (name.unwrap_or(module).to_owned(), Some(module.to_owned()))
         }
-        "sh" | "bash" | "dash" => script(arguments, &[], &["-c", "-o"]),
-        "java" => java(arguments),
-        _ => link(facts, &base),
-    };
-    script.unwrap_or(base)
+        Some(Program::Unnamed) => (base, exe),
+        None => (link(facts, &base).unwrap_or(base), exe),
+    }
 }
 
-/// The name a program of several names was started by (Debian's redis-server is a link to redis-check-rdb), when the
-/// kernel's word for it and its own agree on one that is not the file's.
+/// An absolute path; `None` if the directory it is relative to is not known.
+fn absolute(cwd: &str, path: &str) -> Option<String> {
+    let whole = if path.starts_with('/') { path.to_owned() } else { format!("{cwd}/{path}") };
+    if !whole.starts_with('/') || (cwd.is_empty() && !path.starts_with('/')) {
+        return None;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in whole.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
+}
+
+/// The name a program with several names was started by (Debian's redis-server is a link to redis-check-rdb), if its
+/// `comm` and its first argument agree on one that is not the file's.
 fn link(facts: &ProcessFacts, base: &str) -> Option<String> {
     let first = facts.cmdline.first()?.split(' ').next()?;
     let name = stem(first);
-    // The kernel keeps 15 bytes of it.
+    // The kernel keeps 15 bytes of the name.
     let kept = name.get(..name.len().min(15))?;
-    (!name.is_empty() && name != base && kept == facts.comm).then_some(name)
-}
-
-/// First argument that is a script; `modules` take the name that follows them, `values` are skipped with theirs.
-fn script(arguments: &[String], modules: &[&str], values: &[&str]) -> Option<String> {
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        if modules.contains(&argument.as_str()) {
-            let module = rest.next()?;
-            return Some(module.split('.').next().unwrap_or(module).to_owned());
-        }
-        if values.contains(&argument.as_str()) {
-            rest.next();
-        } else if argument == "run" || argument.starts_with('-') {
-        } else {
-            return Some(stem(argument));
-        }
-    }
-    None
-}
-
-fn java(arguments: &[String]) -> Option<String> {
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match argument.as_str() {
-            "-jar" => return rest.next().map(|jar| stem(jar)),
-            "-cp" | "-classpath" | "--class-path" | "-p" | "--module-path" => {
-                rest.next();
-            }
-            other if other.starts_with('-') || other.starts_with('@') => {}
-            main => return Some(main.rsplit(['.', '/']).next().unwrap_or(main).to_owned()),
-        }
-    }
-    None
+    (command_line::is_name(&name) && name != base && kept == facts.comm).then_some(name)
 }
 
 #[cfg(test)]
@@ -197,5 +227,55 @@ mod tests {
         assert_eq!(service_name(&facts, &Vec::new()), "otel");
         let rule = NamingRule { name: "ruled".into(), exe: Some("/bin/".into()), cmdline: None, cgroup: None };
         assert_eq!(service_name(&facts, &vec![rule]), "ruled");
+    }
+
+    #[test]
+    fn code_and_data_are_no_names() {
+        for (exe, cmdline, expected) in [
+            ("/usr/bin/python3.11", &["python3", "-c", "password = 'hunter2'"][..], "python3.11"),
+            ("/usr/bin/bash", &["bash", "/dev/fd/3"], "bash"),
+            ("/usr/bin/bash", &["bash", "-c", "curl -u a:b"], "bash"),
+            ("/usr/bin/node", &["node", "-e", "secret()"], "node"),
+            ("/usr/bin/x", &["my password: hunter2"], "x"),
+            ("/opt/a\u{202e}b\n", &["x"], "a\\u{202e}b\\u{a}"),
+        ] {
+            assert_eq!(name(exe, cmdline), expected, "{cmdline:?}");
+        }
+    }
+
+    #[test]
+    fn places_are_where_it_was_installed() {
+        let identity = |exe: &str, cwd: &str, cmdline: &[&str], cgroup: &str| {
+            let facts = ProcessFacts {
+                exe: exe.into(),
+                cwd: cwd.into(),
+                cmdline: cmdline.iter().map(ToString::to_string).collect(),
+                cgroup: cgroup.into(),
+                ..ProcessFacts::default()
+            };
+            let Identity { name, place } = identify(&facts, &Vec::new());
+            (name, place.unwrap_or_default())
+        };
+        for (exe, cwd, cmdline, cgroup, name, place) in [
+            ("/usr/bin/node", "/srv/a", &["node", "./server.js"][..], "", "server", "/srv/a/server.js"),
+            ("/usr/bin/node", "/srv/b/x", &["node", "../server.js"], "", "server", "/srv/b/server.js"),
+            ("/usr/bin/node", "", &["node", "server.js"], "", "server", ""),
+            ("/opt/server", "/", &["server"], "", "server", "/opt/server"),
+            ("/usr/bin/python3", "/", &["gunicorn: master [app]"], "", "gunicorn", ""),
+            ("/usr/sbin/nginx", "/", &["nginx: worker process"], "", "nginx", "/usr/sbin/nginx"),
+            ("/bin/java", "/", &["java", "com.acme.Main"], "", "Main", "com.acme.Main"),
+            (
+                "/bin/x",
+                "/",
+                &["x"],
+                "/system.slice/system-shop.slice/shop@2.service",
+                "shop",
+                "/system.slice/system-shop.slice/shop.service",
+            ),
+        ] {
+            assert_eq!(identity(exe, cwd, cmdline, cgroup), (name.to_owned(), place.to_owned()), "{cmdline:?}");
+        }
+        assert_eq!(Identity::with_place("server", "/srv/b/server.js"), "server@/srv/b/server.js");
+        assert_eq!(Identity::with_place("server", &"/x".repeat(200)).chars().count(), PLACE_LIMIT);
     }
 }

@@ -1,36 +1,40 @@
-//! What the system says was used.
+//! The CPU usage of the whole host.
 //!
-//! `/proc/stat` is counted by the timer's tick on many kernels: work that begins and ends between two ticks shows too
-//! small or too large there. Where the root of a cpuacct hierarchy exists its sum of run times, in nanoseconds, is
-//! taken instead; else that of `/proc/schedstat`.
+//! Many kernels count `/proc/stat` by timer ticks, so work that begins and ends between two ticks shows too small or
+//! too large there. The sum of run times at the root of a cpuacct hierarchy, in nanoseconds, is preferred if it exists;
+//! then that of `/proc/schedstat`.
 
 /// CPU time of the whole host since boot, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct HostCpu {
-    /// User, nice, system, interrupts and steal. Guests' time is part of user time.
+pub struct HostCpuSource {
+    /// User, nice, system, interrupt and steal time. User time includes guests' time.
     pub busy_s: f64,
-    /// Idle and waiting for I/O.
+    /// Idle time and time waiting for I/O.
     pub idle_s: f64,
-    /// `busy_s` is a sum of run times and not counted by ticks.
+    /// `busy_s` is a sum of run times, not counted by ticks.
     pub exact: bool,
 }
 
-/// Parses the first line of `/proc/stat`, counted in `hertz` ticks a second; `None` for anything else.
-pub fn parse(stat: &str, hertz: f64) -> Option<HostCpu> {
+/// Parses the first line of `/proc/stat`, with `hertz` ticks per second; `None` if it is malformed.
+pub fn parse(stat: &str, hertz: f64) -> Option<HostCpuSource> {
     let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map(str::parse::<u64>);
     let mut next = || fields.next()?.ok();
     let (user, nice, system, idle, iowait) = (next()?, next()?, next()?, next()?, next()?);
     let (irq, softirq, steal) = (next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0));
     let busy = [user, nice, system, irq, softirq, steal].into_iter().fold(0u64, u64::saturating_add);
-    Some(HostCpu { busy_s: busy as f64 / hertz, idle_s: idle.saturating_add(iowait) as f64 / hertz, exact: false })
+    Some(HostCpuSource {
+        busy_s: busy as f64 / hertz,
+        idle_s: idle.saturating_add(iowait) as f64 / hertz,
+        exact: false,
+    })
 }
 
-/// Reads it now.
-pub fn read() -> Option<HostCpu> {
-    // The interface counts in USER_HZ, which is 100 on every processor this builds for.
+/// Reads the current usage.
+pub fn read() -> Option<HostCpuSource> {
+    // The unit is USER_HZ, which is 100 on every processor this builds for.
     let ticks = parse(&std::fs::read_to_string("/proc/stat").ok()?, 100.0)?;
     Some(match cpuacct().or_else(schedstat) {
-        Some(busy_s) => HostCpu { busy_s, exact: true, ..ticks },
+        Some(busy_s) => HostCpuSource { busy_s, exact: true, ..ticks },
         None => ticks,
     })
 }
@@ -43,12 +47,12 @@ fn cpuacct() -> Option<f64> {
     Some(nanos as f64 / 1e9)
 }
 
-/// The same from the scheduler's own statistics, where the kernel has them.
+/// The same from the scheduler's statistics, if the kernel has them.
 fn schedstat() -> Option<f64> {
     parse_schedstat(&std::fs::read_to_string("/proc/schedstat").ok()?)
 }
 
-/// Sums the run time of every CPU, seconds (`Documentation/scheduler/sched-stats.rst`, seventh field, nanoseconds).
+/// Sums the run time of all CPUs, seconds (`Documentation/scheduler/sched-stats.rst`, seventh field, nanoseconds).
 pub fn parse_schedstat(text: &str) -> Option<f64> {
     let cpus = text.lines().filter(|line| line.starts_with("cpu"));
     let times = cpus.map(|line| line.split_ascii_whitespace().nth(7)?.parse::<u64>().ok());
@@ -56,7 +60,7 @@ pub fn parse_schedstat(text: &str) -> Option<f64> {
     (sum > 0).then_some(sum as f64 / 1e9)
 }
 
-/// Where the cpuacct hierarchy is mounted, by the text of `/proc/mounts`.
+/// Mount point of the cpuacct hierarchy, from the text of `/proc/mounts`.
 pub fn cpuacct_root(mounts: &str) -> Option<&str> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -1,16 +1,16 @@
-//! Where a process keeps its static data: that of its program, and of the interpreter or virtual machine in it.
+//! Address ranges of a process's static data: that of its program, and of the interpreter or virtual machine in it.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Most bytes of `/proc/PID/maps` that are read.
+/// Most bytes read of `/proc/PID/maps`.
 const READ_LIMIT: u64 = 4 << 20;
-/// Ranges that are told.
+/// Most ranges reported.
 pub const RANGES: usize = 3;
-/// Libraries that are an interpreter or a virtual machine, by the beginning of their file's name.
+/// Libraries that are an interpreter or a virtual machine, by the prefix of their file names.
 const MACHINES: [&str; 4] = ["libpython", "libjvm.", "libruby", "libphp"];
 
-/// The ranges of a process, from and to, unused ones empty; `None` when it is gone.
+/// The ranges of a process, unused ones empty; `None` if it is gone.
 pub fn read(pid: u32) -> Option<[(u64, u64); RANGES]> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let mut text = Vec::new();
@@ -18,11 +18,11 @@ pub fn read(pid: u32) -> Option<[(u64, u64); RANGES]> {
     Some(ranges(&String::from_utf8_lossy(&text), &exe.to_string_lossy()))
 }
 
-/// The ranges by the text of `/proc/PID/maps`: what is mapped writable of those files, and the zeroed data behind it.
+/// The ranges in the text of `/proc/PID/maps`: writable mappings of those files, and the zeroed data behind them.
 fn ranges(maps: &str, exe: &str) -> [(u64, u64); RANGES] {
     let mut found = [(0, 0); RANGES];
     let mut used = 0;
-    // End of the part just taken: what lies directly behind it and is of no file belongs to it.
+    // End of the last range: an anonymous mapping directly behind it belongs to it.
     let mut open = None;
     for line in maps.lines() {
         let Some((from, to, access, path)) = mapping(line) else { continue };
@@ -44,7 +44,7 @@ fn ranges(maps: &str, exe: &str) -> [(u64, u64); RANGES] {
     found
 }
 
-/// From, to, access and path of one line.
+/// Start, end, access and path of a line.
 fn mapping(line: &str) -> Option<(u64, u64, &str, &str)> {
     let mut words = line.splitn(6, ' ');
     let (from, to) = words.next()?.split_once('-')?;

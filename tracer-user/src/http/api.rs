@@ -1,5 +1,6 @@
 //! The JSON API, the probes and the profiles.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,15 +18,18 @@ use super::{App, Command, Problem, Shared, View};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
 use crate::profiles::{self, Snapshot};
-use crate::runtimes::told::Told;
+use crate::runtimes::status_view::Told;
 use crate::store;
 
 type AppState = State<Arc<App>>;
 
-/// Most transactions of one list.
+/// Maximum number of transactions in one list.
 const LIST: usize = 10_000;
 
 pub(super) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
+    // One at a time: many that ask leave a thread for everything else.
+    let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "gathering metrics failed".into());
+    let _turn = app.scrapes.acquire().await.map_err(|_| failed())?;
     let text = crate::metrics::text(&app.shared.registry);
     let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
@@ -48,18 +52,20 @@ pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
 pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem> {
     app.shared.attached()?;
     let health = app.shared.ask(|view| view.health.clone()).await?;
-    let books = health.books;
+    let host_cpu = health.host_cpu;
     Ok(Json(json!({
         "ready": health.not_ready.is_empty(),
         "not_ready": health.not_ready,
         "degraded": health.degraded,
         "host": health.host,
-        "events_lost": health.lost,
+        "events_lost": health.events_lost(),
+        "events_lost_by_reason": health.lost.iter().cloned().collect::<BTreeMap<_, _>>(),
+        "otlp_spans_dropped": health.spans_dropped,
         "sampling_hertz": health.hertz,
-        "capture_ratio": books.capture_ratio(),
+        "capture_ratio": host_cpu.capture_ratio(),
         "cpu_s": {
-            "requests": books.requests, "overhead": books.overhead, "kernel": books.kernel,
-            "unreported": books.unreported, "idle": books.idle, "system_busy": books.system_busy,
+            "requests": host_cpu.requests, "overhead": host_cpu.overhead, "kernel": host_cpu.kernel,
+            "unreported": host_cpu.unreported, "idle": host_cpu.idle, "system_busy": host_cpu.system_busy,
         },
         "agent": {
             "cpu_s": health.own_cpu_s, "cpu_cores": health.own_cores, "rss_bytes": health.own_rss,
@@ -93,6 +99,7 @@ pub(super) struct ClassView {
     pub(super) side: &'static str,
     pub(super) count: u64,
     pub(super) errors: u64,
+    pub(super) unfinished: u64,
     pub(super) rate_per_s: f64,
     pub(super) error_rate_per_s: f64,
     pub(super) mean_s: f64,
@@ -124,6 +131,7 @@ pub(super) fn class_views(view: &View<'_>, service: Option<&str>) -> Vec<ClassVi
             side: info.side.name(),
             count: figures.count,
             errors: figures.errors,
+            unfinished: figures.unfinished,
             rate_per_s: figures.rate_per_s,
             error_rate_per_s: figures.error_rate_per_s,
             mean_s: figures.mean_s,
@@ -160,17 +168,18 @@ pub(super) struct ServiceView {
     pub(super) classes: usize,
     pub(super) count: u64,
     pub(super) errors: u64,
+    pub(super) unfinished: u64,
     pub(super) rate_per_s: f64,
     pub(super) error_rate_per_s: f64,
     pub(super) cpu_requests_s: f64,
     pub(super) cpu_overhead_s: f64,
     pub(super) cpu_requests_cores: f64,
     pub(super) cpu_overhead_cores: f64,
-    /// What runs in its processes whose requests share threads.
+    /// Runtimes of its processes whose requests share threads.
     pub(super) runtimes: Vec<Told>,
 }
 
-/// What runs in the processes of a service.
+/// Runtimes of the processes of a service.
 pub(super) fn runtimes(view: &View<'_>, service: ServiceId) -> Vec<Told> {
     view.health.runtimes.iter().filter(|told| told.service == service).cloned().collect()
 }
@@ -195,6 +204,7 @@ pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<Servi
             service.classes += 1;
             service.count += class.count;
             service.errors += class.errors;
+            service.unfinished += class.unfinished;
             service.rate_per_s += class.rate_per_s;
             service.error_rate_per_s += class.error_rate_per_s;
         }
@@ -221,14 +231,14 @@ pub(super) async fn transactions(State(app): AppState, params: Params) -> Result
     Ok(Json(json!({ "transactions": found.await?? })))
 }
 
-/// What a query for transactions asks for.
+/// The filter of a transactions query.
 pub(super) fn transactions_filter(params: Params) -> Result<store::Filter, Problem> {
     let params = params.only(&["service", "class", "min_ms", "status", "limit", "sort"])?;
     Ok(store::Filter {
         service: params.string("service"),
         class: params.string("class"),
         min_ms: params.number("min_ms", 0.0..=f64::MAX, "a number of milliseconds")?,
-        status: params.read("status", "ok, error, a code such as 404 or 5xx", store::Status::parse)?,
+        status: params.read("status", "ok, error, unfinished, a code such as 404 or 5xx", store::Status::parse)?,
         limit: params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(100),
         order: params.read("sort", "newest or slowest", order)?.unwrap_or_default(),
     })
@@ -242,22 +252,22 @@ fn order(text: &str) -> Option<store::Order> {
     }
 }
 
-/// Reads a trace id.
+/// Parses a trace id.
 pub(super) fn trace_id(text: &str) -> Result<TraceId, Problem> {
     let hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let id = hexadecimal.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     id.map(TraceId).ok_or_else(|| Problem::bad("trace_id: expected 32 hexadecimal digits"))
 }
 
-/// What is said of a transaction that is not there.
+/// Error message for a transaction that is not stored.
 pub(super) const NOT_KEPT: &str =
     "this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are";
 
 pub(super) async fn transaction(State(app): AppState, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
     let trace = trace_id(&id)?;
-    let units = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
-    let units = units.ok_or_else(|| Problem::missing(NOT_KEPT))?;
-    Ok(Json(json!({ "trace_id": trace.to_string(), "units": units })))
+    let spans = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
+    let spans = spans.ok_or_else(|| Problem::missing(NOT_KEPT))?;
+    Ok(Json(json!({ "trace_id": trace.to_string(), "spans": spans })))
 }
 
 #[derive(Debug, Deserialize)]
@@ -266,7 +276,7 @@ struct SamplingRequest {
     hertz: u32,
 }
 
-/// Changes the sampling rate; 0 stops sampling. Who may is checked in `guard.rs`.
+/// Changes the sampling rate; 0 stops sampling. `guard.rs` checks the permission.
 pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Bytes) -> Result<Json<Value>, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
@@ -285,7 +295,7 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     Ok(Json(json!({ "hertz": request.hertz })))
 }
 
-/// Stacks that a query asks for, and what they are of; refuses names nobody has.
+/// The stacks that a query selects, and their title; refuses unknown names.
 async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String), Problem> {
     let (filter, title) = profile_filter(params)?;
     let found = shared.ask(move |view| {
@@ -295,13 +305,13 @@ async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String),
     Ok((found.await??, title))
 }
 
-/// What a query for stacks asks for, and what it is called.
+/// The filter of a stacks query, and its title.
 pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String), Problem> {
     let params = params.only(&["service", "class", "kind", "since"])?;
     let kind = |kind: &str| (kind == "cpu").then_some(());
     params.read("kind", "cpu (on-CPU time is what is sampled)", kind)?;
-    let since =
-        params.read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::span::duration(text).ok())?;
+    let since = params
+        .read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::quantity::duration(text).ok())?;
     let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since };
     let mut title =
         [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
@@ -311,14 +321,19 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
     Ok((filter, title))
 }
 
-/// Rendering reads symbols and takes a while: on a thread of its own, and few at the same time.
+/// Rendering reads symbols and takes a while, so it runs on a separate thread, few at the same time.
 async fn render<T: Send + 'static>(app: &App, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
     let _place = app.renders.acquire().await.map_err(|_| failed())?;
     tokio::task::spawn_blocking(work).await.map_err(|_| failed())
 }
 
+/// What the flame graph's own script adds to its address when it zooms (`x`, `y`) and searches (`s`), so that the address can
+/// be opened again: the script reads them.
+pub(super) const OF_SCRIPT: [&str; 3] = ["x", "y", "s"];
+
 pub(super) async fn flamegraph(State(app): AppState, params: Params) -> Result<Response, Problem> {
+    let params = params.without(&OF_SCRIPT);
     let (snapshot, title) = snapshot(&app.shared, params).await?;
     let svg = render(&app, move || snapshot.svg(&title)).await?;
     // The graph's own script zooms and searches; it can load and send nothing.
@@ -334,7 +349,7 @@ pub(super) async fn folded(State(app): AppState, params: Params) -> Result<Strin
 pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Response, Problem> {
     let (snapshot, _) = snapshot(&app.shared, params).await?;
     let bytes = render(&app, move || snapshot.pprof()).await?;
-    // Compressed as part of the format, not on the way: no Content-Encoding.
+    // The format itself is compressed, not the transfer: no Content-Encoding.
     let name = "attachment; filename=\"profile.pb.gz\"";
     Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes)
         .into_response())

@@ -1,4 +1,4 @@
-//! The console: pages made here, without scripts.
+//! The console: pages rendered on the server, without scripts.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use serde::Deserialize;
 use super::api::{ClassView, class_views, runtimes, service_views, trace_id};
 use super::markup::{Encoded, LEGEND, Lane, Safe, Time, bar, page};
 use super::{App, Peers, Problem};
-use crate::runtimes::told::Told;
-use crate::store::{Filter, Summary, UnitView};
+use crate::model::Outcome;
+use crate::runtimes::status_view::Told;
+use crate::store::{Filter, SpanView, Summary};
 
 type AppState = State<Arc<App>>;
 
@@ -46,7 +47,7 @@ fn class_table(classes: &[&ClassView]) -> String {
             count = class.count,
             rate = class.rate_per_s,
             bad = if class.errors > 0 { " bad" } else { "" },
-            errors = class.errors,
+            errors = errors(class.errors, class.unfinished),
             p50 = Time(class.p50_s),
             p95 = Time(class.p95_s),
             p99 = Time(class.p99_s),
@@ -66,25 +67,36 @@ fn class_table(classes: &[&ClassView]) -> String {
     out
 }
 
-/// What the reply said of itself.
-fn status(code: Option<u16>, failure: Option<&str>) -> String {
-    code.map(|code| code.to_string()).or(failure.map(str::to_owned)).unwrap_or_else(|| "–".into())
+/// Status of the reply.
+fn status(code: Option<u16>, failure: Option<&str>, outcome: &str) -> String {
+    let known = code.map(|code| code.to_string()).or(failure.map(str::to_owned));
+    known.unwrap_or_else(|| if outcome == Outcome::Unfinished.name() { outcome.into() } else { "–".into() })
 }
 
-/// How many units of work there are, and how many of them failed: one further down does not show in the first one's status.
-fn units(one: &Summary) -> String {
-    if one.failed_units == 0 {
-        return one.units.to_string();
+/// Errors, and separately the requests whose end the agent did not see, which are no errors.
+fn errors(errors: u64, unfinished: u64) -> String {
+    if unfinished == 0 {
+        return errors.to_string();
     }
-    format!("{} <span class=bad>({} failed)</span>", one.units, one.failed_units)
+    format!(
+        "{errors} <span class=call title=\"the agent did not see their ends: no errors\">+{unfinished} unfinished</span>"
+    )
+}
+
+/// Number of spans, and of failed ones: a failure further down does not show in the first span's status.
+fn spans(one: &Summary) -> String {
+    if one.failed_spans == 0 {
+        return one.spans.to_string();
+    }
+    format!("{} <span class=bad>({} failed)</span>", one.spans, one.failed_spans)
 }
 
 fn transaction_table(found: &[Summary]) -> String {
     let mut out = String::from(
-        "<table><thead><tr><th>service<th>class<th class=n>duration<th class=n>status<th class=n>units<th></thead><tbody>",
+        "<table><thead><tr><th>service<th>class<th class=n>duration<th class=n>status<th class=n>spans<th></thead><tbody>",
     );
     for one in found {
-        let status = status(one.status, one.failure);
+        let status = status(one.status, one.failure, one.outcome);
         let _ = write!(
             out,
             "<tr><td>{}<td>{}<td class=n>{}<td class=\"n{}\">{status}<td class=n>{}<td><a href=\"/transaction?id={}\">open</a>",
@@ -92,7 +104,7 @@ fn transaction_table(found: &[Summary]) -> String {
             Safe(&one.request_class),
             Time(one.duration_s),
             if one.error { " bad" } else { "" },
-            units(one),
+            spans(one),
             Encoded(&one.trace_id),
         );
     }
@@ -158,7 +170,7 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
             link = Encoded(&service.service_name),
             name = Safe(&service.service_name),
             rate = service.rate_per_s,
-            errors = service.errors,
+            errors = errors(service.errors, service.unfinished),
             requests = service.cpu_requests_s,
             overhead = service.cpu_overhead_s,
             table = class_table(&own[..own.len().min(20)]),
@@ -204,7 +216,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
     Ok(page(&name, query.refresh, &health, &body))
 }
 
-/// What runs in a service's processes, and what is known of its tasks.
+/// Runtimes of a service's processes, and the state of their task detection.
 fn runtime_lines(runtimes: &[Told]) -> String {
     let mut out = String::new();
     for told in runtimes {
@@ -221,35 +233,35 @@ fn runtime_lines(runtimes: &[Told]) -> String {
     out
 }
 
-/// Depth of each unit in the tree of parents.
-fn depths(units: &[UnitView]) -> Vec<usize> {
-    units
+/// Depth of each span in the tree of parents.
+fn depths(spans: &[SpanView]) -> Vec<usize> {
+    spans
         .iter()
-        .map(|unit| {
-            let (mut depth, mut parent) = (0, unit.parent_id.as_ref());
+        .map(|span| {
+            let (mut depth, mut parent) = (0, span.parent_span_id.as_ref());
             while let Some(id) = parent
                 && depth < 32
             {
-                let Some(above) = units.iter().find(|other| other.unit_id == *id) else { break };
+                let Some(above) = spans.iter().find(|other| other.span_id == *id) else { break };
                 depth += 1;
-                parent = above.parent_id.as_ref();
+                parent = above.parent_span_id.as_ref();
             }
             depth
         })
         .collect()
 }
 
-/// Where the other end of a unit is, when that is another host; of a call also what its time went for.
-fn far(unit: &UnitView) -> String {
-    let Some(host) = unit.attributes.get("tracer.far.host").and_then(|host| host.as_str()) else {
+/// Where the other end of a span is, when that is another host; of a call also what its time went for.
+fn far(span: &SpanView) -> String {
+    let Some(host) = span.attributes.get("tracer.remote.host").and_then(|host| host.as_str()) else {
         return String::new();
     };
-    let seconds = |name| unit.attributes.get(name).and_then(serde_json::Value::as_f64);
-    match (seconds("tracer.far.duration_s"), seconds("tracer.network_s")) {
+    let seconds = |name| span.attributes.get(name).and_then(serde_json::Value::as_f64);
+    match (seconds("tracer.remote.time"), seconds("tracer.network.time")) {
         (Some(there), Some(network)) => {
             format!(" <span class=sub>on {}: {} there, {} network</span>", Safe(host), Time(there), Time(network))
         }
-        _ if unit.side == "server" => format!(" <span class=sub>from {}</span>", Safe(host)),
+        _ if span.side == "server" => format!(" <span class=sub>from {}</span>", Safe(host)),
         _ => format!(" <span class=sub>on {}</span>", Safe(host)),
     }
 }
@@ -257,37 +269,38 @@ fn far(unit: &UnitView) -> String {
 pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
-    let (health, units) =
+    let (health, spans) =
         app.shared.ask(move |view| (view.health.clone(), view.store.transaction(view.names, trace))).await?;
-    let units = units.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
-    let begin = units.iter().map(|unit| unit.start_ns).min().unwrap_or(0);
-    let end = units.iter().map(|unit| unit.start_ns + (unit.duration_s * 1e9) as i64).max().unwrap_or(0);
+    let spans = spans.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
+    let begin = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+    let end = spans.iter().map(|span| span.start_ns + (span.duration_s * 1e9) as i64).max().unwrap_or(0);
     let whole_s = (end - begin).max(1) as f64 / 1e9;
-    let failed = units.iter().filter(|unit| unit.error).count();
+    let failed = spans.iter().filter(|span| span.error).count();
     let mut body = format!(
-        "<section><h2>Transaction {}</h2><p class=sub>{} · {} units of work, {failed} failed · <a href=\"/api/v1/transactions/{0}\">as JSON</a></p>{LEGEND}<table class=fall><thead><tr><th>unit of work<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
+        "<section><h2>Transaction {}</h2><p class=sub>{} · {} spans, {failed} failed · <a href=\"/api/v1/transactions/{0}\">as JSON</a></p>{LEGEND}<table class=fall><thead><tr><th>span<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
         Safe(&id),
         Time(whole_s),
-        units.len(),
+        spans.len(),
     );
-    for (unit, depth) in units.iter().zip(depths(&units)) {
-        let call = if unit.side == "client" { "<span class=call>→</span> " } else { "" };
-        let path = unit.attributes.get("url.path").and_then(|path| path.as_str()).unwrap_or_default();
+    for (span, depth) in spans.iter().zip(depths(&spans)) {
+        let call = if span.side == "client" { "<span class=call>→</span> " } else { "" };
+        let text = |key: &str| span.attributes.get(key).and_then(|value| value.as_str()).unwrap_or_default();
+        let (path, outcome) = (text("url.path"), text("tracer.outcome"));
         let _ = write!(
             body,
             "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}{far}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
             depth = depth.min(8),
             path = Safe(path),
-            service = Safe(&unit.service_name),
-            class = Safe(&unit.request_class),
-            far = far(unit),
-            duration = Time(unit.duration_s),
-            cpu = Time(unit.cpu_s),
-            bad = if unit.error { " bad" } else { "" },
-            status = status(unit.status, unit.failure),
-            evidence = Safe(unit.evidence),
-            grade = unit.grade,
-            lane = Lane { unit, begin_ns: begin, whole_s },
+            service = Safe(&span.service_name),
+            class = Safe(&span.request_class),
+            far = far(span),
+            duration = Time(span.duration_s),
+            cpu = Time(span.cpu_s),
+            bad = if span.error { " bad" } else { "" },
+            status = status(span.status, span.failure, outcome),
+            evidence = Safe(span.evidence),
+            grade = span.grade,
+            lane = Lane { span, begin_ns: begin, whole_s },
         );
     }
     body.push_str("</tbody></table></section>");

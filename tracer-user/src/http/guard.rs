@@ -1,4 +1,4 @@
-//! Before and after every handler: who may ask, how long an answer may take, what a browser may do with it.
+//! Middleware of every handler: access control, response timeout, security headers.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use super::token::Token;
 use super::{App, Problem};
 
-/// Longest time for one answer.
+/// Maximum time for one response.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Pages here have no script, no inline style and nothing from elsewhere.
+/// The pages have no script, no inline style and no external content.
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -35,21 +35,21 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    // Flame graphs bring their own script and style, and say so.
+    // Flame graphs contain script and style and set their own policy.
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
     Ok(response)
 }
 
-/// Refuses what does not only read and does not bring the token: whoever is on this host can connect, and only some may
-/// change what root's agent does. For every path, so that none is forgotten. A page elsewhere cannot send the header
-/// without asking first, which nothing here allows.
+/// Refuses requests that do more than read and lack the token: every user of this host can connect, but only some may
+/// control root's agent. Applies to every path, so that none is forgotten. A page from another origin cannot send the
+/// header without a preflight, which this server never allows.
 fn refusal(request: &Request, listen: SocketAddr, token: Option<&Token>) -> Option<Response> {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return None;
     }
     let refused = |what: &str| Some(Problem(StatusCode::FORBIDDEN, what.into()).into_response());
     if !listen.ip().is_loopback() {
-        // What is sent here is not encrypted.
+        // The connection is not encrypted.
         return refused("changes are taken on a loopback address only");
     }
     let Some(token) = token else {
@@ -69,8 +69,8 @@ fn unauthorized() -> Response {
     response
 }
 
-/// Whether the request asks for this agent. A page elsewhere can make its own name resolve to our address and then
-/// read our answers as if they were its own ("DNS rebinding"); it cannot do that with an address or with our name.
+/// Whether the request's `Host` names this agent. By DNS rebinding, a foreign page can make its own name resolve to our
+/// address and read our responses as its own; it cannot do that with an address or with our name.
 fn host_is_ours(request: &Request, listen: SocketAddr, host_name: &str) -> bool {
     let Some(host) = host(request.headers()) else {
         // Browsers always send one; HTTP/1.0 need not.
@@ -85,10 +85,10 @@ fn host_is_ours(request: &Request, listen: SocketAddr, host_name: &str) -> bool 
     }
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        // Whoever listens on every address, or behind a translated one, is asked for by addresses it does not know.
+        // An agent on every address, or behind address translation, is reached by addresses it does not know.
         return ip.is_loopback() || !listen.ip().is_loopback();
     }
-    // `node1` and `node1.example.org`, where others may ask at all.
+    // `node1` and `node1.example.org`, unless the server is on loopback only.
     let first = name.split('.').next().unwrap_or_default();
     !listen.ip().is_loopback() && !first.is_empty() && {
         let own = host_name.split('.').next().unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Names that users give: found, or refused with those that come near.
+//! Looks up names that users give; an error for an unknown name suggests similar ones.
 
 use std::sync::Arc;
 
 use super::{Problem, View};
 use crate::model::Names;
 
-/// Most names an error tells.
+/// Maximum number of suggestions in an error.
 const TOLD: usize = 3;
-/// Longest part of a name that is compared.
+/// Characters of a name that are compared.
 const COMPARED: usize = 80;
 
-/// A name nobody has, and those somebody has.
+/// An unknown name, and the known ones.
 #[derive(Debug)]
 pub(super) struct Unknown {
     what: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Unknown {
     others: Vec<Arc<str>>,
 }
 
-/// Whether there is such a service, and such a class in it (or in any, when no service is given).
+/// Checks that the service exists, and the class in it (or in any service if none is given).
 pub(super) fn find(view: &View<'_>, service: Option<&str>, class: Option<&str>) -> Result<(), Unknown> {
     let Names { services, classes } = view.names;
     if let Some(name) = service
@@ -35,7 +35,7 @@ pub(super) fn find(view: &View<'_>, service: Option<&str>, class: Option<&str>) 
 }
 
 impl From<Unknown> for Problem {
-    /// Compares names, so not for the pipeline's thread.
+    /// Compares names, which is too slow for the pipeline's thread.
     fn from(unknown: Unknown) -> Self {
         let Unknown { what, name, others } = unknown;
         let near = nearest(&name, &others);
@@ -49,7 +49,7 @@ impl From<Unknown> for Problem {
     }
 }
 
-/// Those of `others` that come near `name`, nearest first.
+/// The names in `others` that are similar to `name`, most similar first.
 fn nearest(name: &str, others: &[Arc<str>]) -> Vec<String> {
     let fold = |text: &str| text.chars().take(COMPARED).flat_map(char::to_lowercase).collect::<Vec<char>>();
     let wanted = fold(name);
@@ -72,7 +72,7 @@ fn nearest(name: &str, others: &[Arc<str>]) -> Vec<String> {
     near.into_iter().take(TOLD).map(|(_, name)| format!("'{name}'")).collect()
 }
 
-/// Letters to add, drop or change to make `a` of `b` (Levenshtein).
+/// Levenshtein distance: characters to add, remove or change to turn `b` into `a`.
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pieces of the console's pages. The policy of the pages allows no inline style: bars are SVG.
+//! Building blocks of the console's pages. Their policy forbids inline style, so bars are SVG.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -7,14 +7,15 @@ use axum::response::Html;
 use super::Health;
 use super::api::ClassView;
 use crate::guard::shed::Level;
-use crate::store::UnitView;
+use crate::store::SpanView;
+use crate::text;
 
-/// Text made safe for HTML, attributes included. Names of classes come from the wire.
+/// Text escaped for HTML, including attributes. Class names come from the wire.
 pub(super) struct Safe<'a>(pub(super) &'a str);
 
 impl Display for Safe<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
+        for c in text::printable(self.0).chars() {
             match c {
                 '&' => f.write_str("&amp;")?,
                 '<' => f.write_str("&lt;")?,
@@ -28,7 +29,7 @@ impl Display for Safe<'_> {
     }
 }
 
-/// Text made safe for a query string.
+/// Text escaped for a query string.
 pub(super) struct Encoded<'a>(pub(super) &'a str);
 
 impl Display for Encoded<'_> {
@@ -44,7 +45,7 @@ impl Display for Encoded<'_> {
     }
 }
 
-/// A time in the unit that suits it.
+/// A time in a suitable unit.
 pub(super) struct Time(pub(super) f64);
 
 impl Display for Time {
@@ -63,7 +64,7 @@ impl Display for Time {
 pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &str) -> Html<String> {
     let again =
         refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
-    let ratio = health.books.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
+    let ratio = health.host_cpu.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
     let state = if health.not_ready.is_empty() { "ready" } else { "not ready" };
     let mut notes = String::new();
     for note in health.not_ready.iter().chain(&health.degraded) {
@@ -86,7 +87,7 @@ pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &st
          <span>agent <b>{cpu:.1}</b> s CPU, <b>{rss:.0}</b> MB</span></header><main>{notes}{body}</main></html>",
         title = Safe(title),
         host = Safe(&health.host),
-        lost = health.lost,
+        lost = health.events_lost(),
         hertz = health.hertz,
         cpu = health.own_cpu_s,
         rss = health.own_rss as f64 / 1e6,
@@ -108,9 +109,9 @@ pub(super) fn bar(class: &ClassView) -> String {
     out
 }
 
-/// Where a unit lies in its transaction, and below that where its time went: by shares, not by when.
+/// Where a span lies in its transaction, and below that where its time went: by shares, not by when.
 pub(super) struct Lane<'a> {
-    pub(super) unit: &'a UnitView,
+    pub(super) span: &'a SpanView,
     /// When the transaction began, nanoseconds since the epoch, and how long it took, seconds.
     pub(super) begin_ns: i64,
     pub(super) whole_s: f64,
@@ -118,14 +119,14 @@ pub(super) struct Lane<'a> {
 
 impl Display for Lane<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { unit, begin_ns, whole_s } = self;
+        let Self { span, begin_ns, whole_s } = self;
         let percent = |seconds: f64| seconds / whole_s * 100.0;
-        let left = percent((unit.start_ns - begin_ns) as f64 / 1e9);
-        let width = percent(unit.duration_s).max(0.3);
+        let left = percent((span.start_ns - begin_ns) as f64 / 1e9);
+        let width = percent(span.duration_s).max(0.3);
         f.write_str("<svg class=lane viewBox=\"0 0 100 10\" preserveAspectRatio=none>")?;
         // Side by side, what was last at the end.
         let mut end = left;
-        for (class, what, seconds) in queues(unit) {
+        for (class, what, seconds) in queues(span) {
             if seconds > 0.0 {
                 let queue = percent(seconds);
                 end -= queue;
@@ -139,35 +140,38 @@ impl Display for Lane<'_> {
         write!(
             f,
             "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}",
-            unit.side,
-            Time((unit.start_ns - begin_ns) as f64 / 1e9),
-            Time(unit.duration_s)
+            span.side,
+            Time((span.start_ns - begin_ns) as f64 / 1e9),
+            Time(span.duration_s)
         )?;
-        if let Some(waited) = unit.pool_queue_s {
+        if let Some(waited) = span.pool_queue_s {
             write!(f, "; its jobs waited {} for threads", Time(waited))?;
+        }
+        if let (Some(time), Some(cpu)) = (span.after_reply_s, span.after_reply_cpu_s) {
+            write!(f, "; after the reply its worker went on for {}, with {} of CPU", Time(time), Time(cpu))?;
         }
         f.write_str("</title></rect>")?;
         // A call waits for its answer: what it does meanwhile is its request's.
-        if unit.side == "server" {
-            let parts = parts([unit.cpu_s, unit.runqueue_s, unit.downstream_s, unit.blocked_s]);
-            shares(f, &parts, unit.duration_s, left, width, "y=7 height=3")?;
+        if span.side == "server" {
+            let parts = parts([span.cpu_s, span.runqueue_s, span.downstream_s, span.blocked_s]);
+            shares(f, &parts, span.duration_s, left, width, "y=7 height=3")?;
         }
         f.write_str("</svg>")
     }
 }
 
-/// Where a unit waited before it was read, last first: colour, words, seconds.
-fn queues(unit: &UnitView) -> [(&'static str, &'static str, f64); 2] {
-    match (unit.accept_queue_s, unit.socket_queue_s) {
+/// Where a span waited before it was read, last first: colour, words, seconds.
+fn queues(span: &SpanView) -> [(&'static str, &'static str, f64); 2] {
+    match (span.accept_queue_s, span.socket_queue_s) {
         (Some(accept), Some(socket)) => {
             [("socket", "in the socket", socket), ("accept", "waiting to be accepted", accept)]
         }
-        _ => [("queue", "waiting to be accepted or in the socket", unit.queue_s), ("accept", "", 0.0)],
+        _ => [("queue", "waiting to be accepted or in the socket", span.queue_s), ("accept", "", 0.0)],
     }
 }
 
-/// Names of parts of a time: on CPU, waiting for one, downstream and blocked. A thread is blocked while it waits for a call: what
-/// is downstream is not counted twice.
+/// Names of parts of a time: on CPU, waiting for one, downstream and blocked. A thread is blocked while it waits for a
+/// call: what is downstream is not counted twice.
 fn parts([cpu, runq, down, blocked]: [f64; 4]) -> [(&'static str, f64); 4] {
     [("cpu", cpu), ("runq", runq), ("down", down), ("blocked", (blocked - down).max(0.0))]
 }
@@ -208,6 +212,7 @@ mod tests {
     #[test]
     fn names_from_the_wire_are_text() {
         assert_eq!(Safe("<a href=\"x\">'&").to_string(), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+        assert_eq!(Safe("a\u{202e}b\n").to_string(), "a\\u{202e}b\\u{a}");
         assert_eq!(Encoded("GET /a b&c=é").to_string(), "GET%20/a%20b%26c%3D%C3%A9");
         for (seconds, text) in [(0.0, "0"), (0.000_25, "250&nbsp;µs"), (0.0123, "12.3&nbsp;ms"), (2.5, "2.50&nbsp;s")]
         {

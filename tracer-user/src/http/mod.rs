@@ -1,7 +1,7 @@
-//! What users see: console, metrics and API. Reads copies of state, owns none.
+//! The HTTP server: console, metrics and API. It reads copies of state and owns none.
 //!
 //! A handler that needs state sends a [`Job`] to the pipeline's thread, which runs it between two drains; rendering
-//! happens here. `/metrics` gathers atomics and disturbs nobody.
+//! happens here. `/metrics` reads atomics and disturbs no other thread.
 
 mod api;
 mod console;
@@ -10,6 +10,7 @@ mod known;
 mod listen;
 mod markup;
 mod params;
+mod slots;
 pub mod token;
 
 use std::future::Future;
@@ -27,65 +28,74 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::guard::fill::Fill;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
+use crate::guard::tables::TableUse;
 use crate::metrics::ClassStats;
-use crate::model::{HostBooks, Names};
+use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
-use crate::runtimes::told::Told;
+use crate::runtimes::status_view::Told;
 use crate::store::Store;
 
 /// How long a handler waits for the pipeline.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest body of a request, bytes.
 const BODY: usize = 4096;
-/// Profiles rendered at the same time: each may take a CPU for a while.
+/// Maximum number of profiles rendered at the same time: each may occupy a CPU for a while.
 const RENDERS: usize = 2;
 
-/// How the agent is, beside the figures of services.
+/// State of the agent itself.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     /// What keeps the agent from being ready; empty = ready.
     pub not_ready: Vec<String>,
     /// What is degraded.
     pub degraded: Vec<String>,
-    /// Events lost, all reasons.
-    pub lost: u64,
+    /// Lost events by reason, without zeros: the values of `tracer_events_lost_total`.
+    pub lost: Vec<(String, u64)>,
+    /// Spans that were not exported, whatever the reason.
+    pub spans_dropped: u64,
     /// Sampling rate.
     pub hertz: u32,
-    /// The host's books.
-    pub books: HostBooks,
+    /// CPU of the host.
+    pub host_cpu: HostCpu,
     /// CPU seconds and memory of the agent.
     pub own_cpu_s: f64,
     /// Resident, bytes.
     pub own_rss: u64,
-    /// The same without pages of files: what its ceiling is for, bytes.
+    /// Resident without pages of mapped files, bytes: the memory that the limit applies to.
     pub own_memory: u64,
-    /// CPU of the last seconds, cores' worth.
+    /// CPU over the last seconds, cores.
     pub own_cores: f64,
-    /// Detail given up.
+    /// Load shedding level.
     pub level: Level,
-    /// Most the agent may take, where there is a ceiling.
+    /// Limits of the agent, if there are any.
     pub ceilings: Option<Ceilings>,
     /// Host name.
     pub host: String,
-    /// Agents of other hosts, where they are spoken to.
+    /// Agents of other hosts, if the relay is on.
     pub peers: Option<Peers>,
-    /// What runs in processes that serve, by service.
+    /// Runtimes of processes that serve requests, by service.
     pub runtimes: Vec<Told>,
+}
+
+impl Health {
+    /// Events lost, all reasons together.
+    pub fn events_lost(&self) -> u64 {
+        self.lost.iter().map(|(_, count)| count).sum()
+    }
 }
 
 /// Agents of other hosts.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    /// Where they are listened to.
+    /// Address on which this agent listens for them.
     pub listen: Option<String>,
-    /// Sessions, and those that are tried.
+    /// Sessions, and attempted sessions.
     pub peers: Vec<PeerView>,
-    /// What became of contexts.
+    /// Contexts by outcome.
     pub outcomes: Outcomes,
 }
 
@@ -107,14 +117,14 @@ pub struct View<'a> {
 /// Work for the pipeline's thread.
 pub type Job = Box<dyn for<'a> FnOnce(&View<'a>) + Send>;
 
-/// Changes asked for while running.
+/// Changes requested while running.
 #[derive(Debug)]
 pub enum Command {
     /// Sample this often; the answer says whether it worked.
     Hertz(u32, oneshot::Sender<Result<(), String>>),
 }
 
-/// How full the console is.
+/// Load of the HTTP server.
 #[derive(Debug, Default)]
 pub struct Console {
     open: AtomicUsize,
@@ -123,16 +133,16 @@ pub struct Console {
 }
 
 impl Console {
-    /// Connections; those beyond the limit wait in the listener's queue.
-    pub fn connections(&self) -> Fill {
+    /// Connections; for those beyond the limit others have to go.
+    pub fn connections(&self) -> TableUse {
         let most = listen::Limits::default().connections;
-        Fill::new(self.open.load(Ordering::Relaxed), most, self.waited.load(Ordering::Relaxed))
+        TableUse::new(self.open.load(Ordering::Relaxed), most, self.waited.load(Ordering::Relaxed))
     }
 
-    /// Questions waiting for the pipeline at the other end of `jobs`; those beyond the limit are refused.
-    pub fn jobs(&self, jobs: &mpsc::Sender<Job>) -> Fill {
+    /// Jobs that wait for the pipeline at the other end of `jobs`; those beyond the limit are refused.
+    pub fn jobs(&self, jobs: &mpsc::Sender<Job>) -> TableUse {
         let most = jobs.max_capacity();
-        Fill::new(most - jobs.capacity(), most, self.jobs_refused.load(Ordering::Relaxed))
+        TableUse::new(most - jobs.capacity(), most, self.jobs_refused.load(Ordering::Relaxed))
     }
 }
 
@@ -147,24 +157,26 @@ pub struct Shared {
     pub registry: Registry,
     /// Address served.
     pub listen: SocketAddr,
-    /// What changes need; without one nothing can be changed.
+    /// Token that changes need; without one nothing can be changed.
     pub token: Option<token::Token>,
     /// Whether the watchdog has detached everything.
     pub status: Arc<Status>,
-    /// How full the console is.
+    /// Load of the HTTP server.
     pub console: Arc<Console>,
 }
 
-/// What handlers share, with what only they need.
+/// [`Shared`] and the handlers' private state.
 #[derive(Debug)]
 pub(crate) struct App {
     shared: Shared,
-    /// Own name of the host, as others may ask for it.
+    /// Name of this host, which clients may use in `Host`.
     host_name: String,
     renders: tokio::sync::Semaphore,
+    /// Who gathers metrics.
+    scrapes: tokio::sync::Semaphore,
 }
 
-/// An answer that is an error: what was wrong and what was expected.
+/// An error response: what was wrong and what was expected.
 #[derive(Debug)]
 pub(crate) struct Problem(StatusCode, String);
 
@@ -185,7 +197,7 @@ impl IntoResponse for Problem {
 }
 
 impl Shared {
-    /// Fails when nothing is traced any more.
+    /// Fails once everything is detached.
     fn attached(&self) -> Result<(), Problem> {
         self.status.detached().map_or(Ok(()), |why| Err(Problem(StatusCode::SERVICE_UNAVAILABLE, why.into())))
     }
@@ -197,7 +209,7 @@ impl Shared {
     ) -> Result<T, Problem> {
         let (answer, wait) = oneshot::channel();
         let job: Job = Box::new(move |view| {
-            // Nobody waits any more: fine.
+            // An error means that the handler has stopped waiting.
             let _ = answer.send(job(view));
         });
         let late = || {
@@ -210,13 +222,13 @@ impl Shared {
             self.console.jobs_refused.fetch_add(1, Ordering::Relaxed);
             late()
         })?;
-        // Waited for too long, or dropped unanswered.
+        // Timed out, or the job was dropped.
         tokio::time::timeout(PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)
     }
 }
 
-/// Serves until `shutdown`; requests that are open then have a moment to end. The listener is bound by the caller, so
-/// that an address in use is known before tracing starts; at most `places` connections are served at a time.
+/// Serves until `shutdown`; open requests then have a moment to finish. The caller binds the listener, so that an
+/// address in use is detected before tracing starts. Serves at most `places` connections at a time.
 pub async fn serve(
     listener: TcpListener,
     shared: Shared,
@@ -226,12 +238,13 @@ pub async fn serve(
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let renders = tokio::sync::Semaphore::new(RENDERS);
     let console = Arc::clone(&shared.console);
-    let app = router(Arc::new(App { shared, host_name, renders }));
+    let scrapes = tokio::sync::Semaphore::new(1);
+    let app = router(Arc::new(App { shared, host_name, renders, scrapes }));
     let limits = listen::Limits { connections: places, ..listen::Limits::default() };
     listen::serve(listener, app, limits, console, shutdown).await;
 }
 
-/// Reads a query string as every endpoint that takes one would; whether any can use it. For fuzzing.
+/// Parses a query string as every endpoint with parameters would; returns whether any accepts it. For fuzzing.
 pub fn reads(query: &str) -> bool {
     let Ok(uri) = format!("/?{query}").parse::<axum::http::Uri>() else { return false };
     let params = || params::Params::of(&uri);

@@ -1,4 +1,4 @@
-//! Parameters of a query: only those an endpoint knows, each once, and an error that says what was expected.
+//! Query parameters: only those that an endpoint knows, each at most once; errors say what was expected.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 
 use super::Problem;
 
-/// The pairs of a query string, as they came.
+/// The pairs of a query string in their order.
 #[derive(Debug, Default)]
 pub(super) struct Params(Vec<(String, String)>);
 
@@ -22,10 +22,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
 }
 
 impl Params {
-    /// Those of an address.
+    /// The parameters of a URI.
     pub(super) fn of(uri: &Uri) -> Result<Self, Problem> {
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
         query.map(|Query(pairs)| Self(pairs)).map_err(|error| Problem::bad(format!("query: {}", error.body_text())))
+    }
+
+    /// All but those named so, which somebody else reads.
+    pub(super) fn without(mut self, others: &[&str]) -> Self {
+        self.0.retain(|(name, _)| !others.contains(&name.as_str()));
+        self
     }
 
     /// Refuses parameters that are not in `known`, and those given twice.
@@ -42,18 +48,18 @@ impl Params {
         Ok(self)
     }
 
-    /// A parameter's text; an empty one is as good as none.
+    /// Text of a parameter; an empty one counts as missing.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let (_, text) = self.0.iter().find(|(known, _)| known == name)?;
         (!text.is_empty()).then_some(text)
     }
 
-    /// The same, owned.
+    /// Like `text`, owned.
     pub(super) fn string(&self, name: &str) -> Option<String> {
         self.text(name).map(str::to_owned)
     }
 
-    /// A parameter read by `read`; `expected` completes the sentence of the error.
+    /// A parameter parsed by `read`; `expected` completes the error message.
     pub(super) fn read<T>(
         &self,
         name: &str,

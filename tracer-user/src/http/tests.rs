@@ -4,8 +4,8 @@ use super::*;
 use crate::metrics::Metrics;
 use crate::model::{ClassInfo, ServiceId, Side, Sink};
 use crate::runtimes::State;
-use crate::runtimes::told::{Known, told};
-use crate::store::tests::unit;
+use crate::runtimes::status_view::{Known, told};
+use crate::store::tests::span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn start() -> SocketAddr {
@@ -37,8 +37,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         };
         let names = Names { services: vec![Arc::from("shop")], classes: vec![class] };
         let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
-        let one = unit(0xabc, 5, 2_000_000, false);
-        stats.unit(&names, &one);
+        let one = span(0xabc, 5, 2_000_000, false);
+        stats.span(&names, &one);
         store.take(one);
         let known = Known { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
         let runtimes = told([(ServiceId(0), &known)].into_iter());
@@ -100,6 +100,10 @@ async fn every_page_answers() {
         ("/api/v1/health", 200, "capture_ratio"),
         ("/api/v1/health", 200, "\"shed\":{\"level\":0"),
         ("/flamegraph.svg?service=shop", 200, "no samples yet"),
+        // As its own script leaves it in the address.
+        ("/flamegraph.svg?service=shop&x=12&y=34.5", 200, "no samples yet"),
+        ("/flamegraph.svg?service=shop&s=handle%20x", 200, "no samples yet"),
+        ("/profile.folded?service=shop&x=12", 400, "no such parameter"),
         ("/flamegraph.svg?service=nobody", 404, "no such service"),
         ("/flamegraph.svg?kind=wall", 400, "expected cpu"),
         ("/profile.folded?since=5x", 400, "since:"),

@@ -1,25 +1,27 @@
-//! The secret without which nothing can be changed. It is in a file only its owner can read, and nowhere else.
+//! The secret that changes need. It is stored only in a file that only its owner can read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use crate::files;
+
 /// Bytes of a token, at least and at most.
 const LENGTH: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// Why there is no token. The agent does not start then: whoever asked for one would not have it.
+/// Why there is no token. The agent then does not start, because the user asked for one.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The system refused.
+    /// A system error.
     #[error("token file {path}: {source}")]
     Io {
         /// Path.
         path: String,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
-    /// The file is not one to be trusted, or holds no token.
+    /// The file cannot be trusted, or contains no token.
     #[error("token file {path}: expected {expected}")]
     Unfit {
         /// Path.
@@ -29,7 +31,7 @@ pub enum TokenError {
     },
 }
 
-/// What a request that changes something must bring as `Authorization: Bearer …`.
+/// The token that a change must carry as `Authorization: Bearer …`.
 #[derive(Clone)]
 pub struct Token(Box<[u8]>);
 
@@ -40,7 +42,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token in `path`; makes the file, with a token nobody can guess, when there is none.
+    /// Reads the token in `path`; creates the file with a random token if it does not exist.
     pub fn of(path: &Path) -> Result<Self, TokenError> {
         match Self::read(path) {
             Err(TokenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Self::make(path),
@@ -52,7 +54,7 @@ impl Token {
         let name = path.display().to_string();
         let failed = |source| TokenError::Io { path: name.clone(), source };
         let unfit = |expected| TokenError::Unfit { path: name.clone(), expected };
-        // A link or a FIFO somebody put there is not followed, and not waited for.
+        // Does not follow a symbolic link and does not block on a FIFO.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
@@ -87,12 +89,12 @@ impl Token {
         File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).map_err(failed)?;
         let hex = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
         let text: String = random.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]).collect();
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let mut file = files::create_new(path).map_err(failed)?;
         writeln!(file, "{text}").map_err(failed)?;
         Ok(Self(text.into_bytes().into()))
     }
 
-    /// Whether `offered` is it, in a time that does not depend on where they differ.
+    /// Compares with `offered` in a time that does not depend on where they differ.
     pub fn fits(&self, offered: &[u8]) -> bool {
         let differ = self.0.iter().zip(offered).fold(0u8, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
         self.0.len() == offered.len() && differ == 0

@@ -1,24 +1,24 @@
-//! What keeps programs attached: links and clock events, where any thread can let go of them.
+//! Keeps programs attached: their links and clock events, which any thread can release.
 //!
-//! They are not the pipeline's: a watchdog must be able to detach while the pipeline's thread is stuck. The end of the
-//! process detaches too, but only once its last thread is gone, and a thread that waits inside the kernel (a dead
-//! network file system under a file it writes) can stay for ever.
+//! The pipeline does not own them: a watchdog must be able to detach while the pipeline's thread is stuck. The kernel
+//! also detaches when the process ends, but only once its last thread is gone, and a thread blocked in the kernel (a
+//! dead network file system under a file it writes) can stay for ever.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long detaching waits for a thread that changes the sampling rate.
+/// How long detaching waits for a thread that is changing the sampling rate.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where a program was put into programs: a process, and which look at it that was.
+/// Where a probe was attached: the process and its detection run.
 pub type Visit = (u32, u64);
 
-/// Of which visit a link is, and the link.
+/// The link of a probe, and the visit it belongs to.
 type User = (Visit, Box<dyn Send>);
 
-/// The links of every program, and the clock event of each CPU.
+/// The links of all programs and the clock event of each CPU.
 #[derive(Clone, Default)]
 pub struct Attachments(Arc<Inner>);
 
@@ -28,7 +28,7 @@ struct Inner {
     links: Mutex<Vec<Box<dyn Send>>>,
     clocks: Mutex<Vec<(u32, OwnedFd)>>,
     users: Mutex<Vec<User>>,
-    /// Everything was let go of, and nothing is kept any more.
+    /// Everything was detached; later links are dropped at once.
     over: AtomicBool,
 }
 
@@ -47,17 +47,17 @@ impl Attachments {
         self.0.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the link of a probe in a process; lets go of it where everything was let go of.
+    /// Keeps the link of a probe in a process; drops it if everything was detached already.
     pub(super) fn user(&self, visit: Visit, link: impl Send + 'static) {
         let mut users = self.all_users();
         users.push((visit, Box::new(link)));
-        // Under the lock: whoever detaches takes it after saying so.
+        // Check under the lock: `detach` sets the flag before it takes the lock.
         if self.0.over.load(Ordering::SeqCst) {
             users.clear();
         }
     }
 
-    /// Probes in processes.
+    /// Number of probes in processes.
     pub(super) fn users(&self) -> usize {
         self.all_users().len()
     }
@@ -68,11 +68,11 @@ impl Attachments {
         self.all_users().extract_if(.., |(visit, _)| of(*visit)).map(|(_, link)| link).collect()
     }
 
-    /// Detaches everything, from any thread; whether all of it was.
+    /// Detaches everything, from any thread; `false` if a lock stayed taken.
     pub fn detach(&self) -> bool {
         self.0.over.store(true, Ordering::SeqCst);
         let end = Instant::now() + PATIENCE;
-        // All of them, whatever becomes of the first.
+        // Clear all of them, even if one fails.
         let links = clear(&self.0.links, end);
         let clocks = clear(&self.0.clocks, end);
         clear(&self.0.users, end) && clocks && links
@@ -119,11 +119,11 @@ mod tests {
         let held = Held(all.clone());
         let elsewhere = all.clone();
         assert!(std::thread::spawn(move || elsewhere.detach()).join().unwrap());
-        // Closed: their other ends are at the end.
+        // Closed: the other ends read end-of-file.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
         drop(held);
-        // Somebody who never lets go of the clocks does not keep the links.
+        // A thread that holds the lock on the clocks does not keep the links attached.
         let (mut reader, link) = UnixStream::pair().unwrap();
         all.link(link);
         let stuck = all.clocks();

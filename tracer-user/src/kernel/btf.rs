@@ -1,4 +1,4 @@
-//! Just enough of the kernel's BTF: offsets of struct members and which tracepoints exist.
+//! A minimal BTF parser: offsets of struct members, and which tracepoints exist.
 //!
 //! Format: `Documentation/bpf/btf.rst`. The parser is total: any bytes give types or an error, never a panic.
 
@@ -12,30 +12,30 @@ const KIND_TYPEDEF: u32 = 8;
 const KIND_POINTER: u32 = 2;
 const KIND_FUNCTION: u32 = 12;
 const KIND_PROTOTYPE: u32 = 13;
-/// Depth of nested anonymous members and modifiers that is followed; real kernels need fewer than ten.
+/// Longest chain of nested anonymous members and modifiers that is followed; real kernels need fewer than ten.
 const DEPTH: u32 = 32;
-/// Most members looked at for one path; the largest structs of a kernel have some hundreds.
+/// Most members visited for one path; the largest structs of a kernel have some hundreds.
 const STEPS: u32 = 100_000;
 
-/// Why BTF could not be used.
+/// Why BTF is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
-    /// The file is not there: the kernel was built without `CONFIG_DEBUG_INFO_BTF`.
+    /// The file is missing: the kernel was built without `CONFIG_DEBUG_INFO_BTF`.
     #[error(
         "{path} cannot be read ({source}): this kernel offers no BTF; one built with CONFIG_DEBUG_INFO_BTF=y is needed"
     )]
     Unreadable {
         /// File tried.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The bytes are not BTF.
     #[error("BTF is malformed at byte {at}: expected {expected}")]
     Malformed {
-        /// Offset.
+        /// Offset in the data.
         at: usize,
-        /// What should stand there.
+        /// What was expected there.
         expected: &'static str,
     },
 }
@@ -52,7 +52,7 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// The running kernel's types.
     pub fn of_kernel() -> Result<Self, BtfError> {
         let path = "/sys/kernel/btf/vmlinux";
         let data = std::fs::read(path).map_err(|source| BtfError::Unreadable { path: path.into(), source })?;
@@ -120,7 +120,7 @@ impl Btf {
         self.named.get(&(kind, name.as_bytes().to_vec())).copied()
     }
 
-    /// Follows typedefs and qualifiers to the type meant.
+    /// Resolves typedefs and qualifiers.
     fn strip(&self, mut id: usize) -> Option<usize> {
         for _ in 0..DEPTH {
             let at = *self.types.get(id)?;
@@ -140,7 +140,7 @@ impl Btf {
             return None;
         }
         for i in 0..(info & 0xffff) as usize {
-            // Anonymous members that hold each other would multiply.
+            // Anonymous members that contain each other would multiply.
             *steps = steps.checked_sub(1)?;
             let entry = at + 12 + 12 * i;
             let member_name = self.string(self.word(entry));
@@ -161,7 +161,7 @@ impl Btf {
         None
     }
 
-    /// Byte offset of `path` (members separated by dots) in struct `of`; `None` when this kernel has no such member.
+    /// Byte offset of `path` (members separated by dots) in struct `of`; `None` if this kernel has no such member.
     pub fn offset(&self, of: &str, path: &str) -> Option<u64> {
         let mut id = self.find(KIND_STRUCT, of)?;
         let mut bits = 0;
@@ -174,7 +174,7 @@ impl Btf {
         Some(bits / 8)
     }
 
-    /// Value of the enumerator `name` of enumeration `of`; `None` when this kernel has none.
+    /// Value of the enumerator `name` of enumeration `of`; `None` if this kernel has none.
     pub fn enumerator(&self, of: &str, name: &str) -> Option<u32> {
         let at = *self.types.get(self.find(KIND_ENUM, of)?)?;
         let entries = (0..(self.word(at + 4) & 0xffff) as usize).map(|i| at + 12 + 8 * i);
@@ -187,7 +187,7 @@ impl Btf {
         self.find(KIND_TYPEDEF, &format!("btf_trace_{name}")).is_some()
     }
 
-    /// Arguments of the tracepoint `name` as its programs see them.
+    /// Number of arguments that programs on the tracepoint `name` get.
     pub fn tracepoint_arguments(&self, name: &str) -> Option<u32> {
         let at = |id: usize| self.types.get(id).copied();
         let kind = |at: usize| (self.word(at + 4) >> 24) & 31;
@@ -198,7 +198,7 @@ impl Btf {
                 return None;
             }
         }
-        // The first one is the tracepoint's own.
+        // The first one is the tracepoint's private data.
         (self.word(at_type + 4) & 0xffff).checked_sub(1)
     }
 
@@ -207,7 +207,7 @@ impl Btf {
         self.find(KIND_TYPEDEF, name).is_some()
     }
 
-    /// Whether the kernel has a function of this name that programs can hang on.
+    /// Whether the kernel has a function of this name that programs can attach to.
     pub fn has_function(&self, name: &str) -> bool {
         self.find(KIND_FUNCTION, name).is_some()
     }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `struct outer { int a; union { int b; struct { int c; } d; }; }` written by hand.
+    /// `struct outer { int a; union { int b; struct { int c; } d; }; }`, encoded by hand.
     fn sample() -> Vec<u8> {
         let mut strings = vec![0u8];
         let mut name = |text: &str| {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn anonymous_members_that_hold_each_other_end() {
         let mut types: Vec<u32> = vec![1, 4 << 24 | 0x3c, 4];
-        // 60 anonymous members, each the struct itself.
+        // 60 anonymous members, each of the struct's own type.
         types.extend((0..60).flat_map(|_| [0, 1, 0]));
         let body: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut bytes = u32::from(MAGIC).to_ne_bytes().to_vec();

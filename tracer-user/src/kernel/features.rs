@@ -1,29 +1,29 @@
-//! What the running kernel allows, feature by feature: full, degraded or missing, what follows for who reads the
-//! results, and what can be done about it.
+//! Reports what the running kernel supports: each feature is full, degraded or missing, with the consequence for the
+//! results and the remedy.
 //!
-//! A function of what was found: attached programs, the self-test, a few files. Nothing here asks for a version.
+//! Judged from evidence only (attached programs, the self-test, a few files), never from a version number.
 
 use std::fs;
 
 use super::btf::Btf;
-use super::load::Attached;
+use super::loader::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
 use super::{header, inband};
 
-/// How much of a feature there is.
+/// How much of a feature works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// All of it.
+    /// All of it works.
     Full,
-    /// Part of it; the feature says what is lost.
+    /// Part of it works; the feature says what is lost.
     Degraded,
-    /// None of it.
+    /// It does not work.
     Missing,
 }
 
 impl State {
-    /// The word for it.
+    /// Its name in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -33,34 +33,34 @@ impl State {
     }
 }
 
-/// One feature as this kernel allows it.
+/// A feature as this kernel supports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// What it is called, the same on every kernel.
+    /// Its name, the same on every kernel.
     pub name: &'static str,
-    /// How much of it there is.
+    /// How much of it works.
     pub state: State,
-    /// How it is done here, or what is in the way.
+    /// How it works here, or what prevents it.
     pub detail: String,
-    /// What follows for who reads the results; empty when it is full.
+    /// The consequence for the results; empty if it is full.
     pub consequence: String,
-    /// What can be done; empty when nothing can or need be.
+    /// The remedy; empty if there is none or none is needed.
     pub remedy: String,
 }
 
 impl Feature {
-    /// All of it.
+    /// A feature that works in full.
     pub fn full(name: &'static str, detail: impl Into<String>) -> Self {
         let (consequence, remedy) = (String::new(), String::new());
         Self { name, state: State::Full, detail: detail.into(), consequence, remedy }
     }
 
-    /// Part of it or none, with what follows and what can be done.
+    /// A degraded or missing feature, with its consequence and remedy.
     pub fn less(name: &'static str, state: State, detail: impl Into<String>, follows: &str, remedy: &str) -> Self {
         Self { name, state, detail: detail.into(), consequence: follows.into(), remedy: remedy.into() }
     }
 
-    /// The feature on one line, for people.
+    /// The feature in one line, for people.
     pub fn line(&self) -> String {
         let mut line = format!("{:<9} {:<20} {}", self.state.name(), self.name, self.detail);
         if !self.consequence.is_empty() {
@@ -73,33 +73,35 @@ impl Feature {
     }
 }
 
-/// What the system's own settings say, as far as features depend on them.
+/// The system settings that features depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `/proc/sys/net/core/bpf_jit_enable` is 0.
     pub interpreted: bool,
     /// `/proc/sys/kernel/bpf_stats_enabled` is 1.
     pub statistics: bool,
-    /// Mode of the lockdown module, where it is there.
+    /// Mode of the lockdown module, if it exists.
     pub lockdown: Option<String>,
     /// `/proc/kallsyms` shows addresses.
     pub kernel_symbols: bool,
-    /// The system's CPU time is known as a sum of run times, not by ticks.
+    /// The system's CPU time is a sum of run times, not counted by ticks.
     pub exact_cpu: bool,
     /// The kernel counts the runs of a program that it skipped.
     pub counts_skips: bool,
     /// The kernel counts how long each thread waited for a CPU.
     pub counts_run_delay: bool,
-    /// Programs of tracepoints can be preempted.
+    /// The kernel can preempt tracepoint programs.
     pub preempts_programs: bool,
-    /// Why the root of the control groups cannot be attached to, if it cannot.
+    /// Why nothing can be attached to the cgroup root, if it cannot.
     pub no_groups: Option<String>,
-    /// Which sockets' requests get no headers on this kernel, and why.
+    /// Kinds of sockets whose requests get no headers on this kernel, and why.
     pub header_limits: Vec<String>,
+    /// Why stacks are not walked by unwind tables, if they are not.
+    pub no_unwind: Option<String>,
 }
 
 impl Settings {
-    /// Reads them from files, and adds what the kernel's types say ([`Settings::of_types`]).
+    /// Reads the settings from files and merges `of_types` ([`Settings::of_types`]).
     pub fn read(of_types: &Self, exact_cpu: bool) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
@@ -114,7 +116,7 @@ impl Settings {
         }
     }
 
-    /// What the kernel's types say.
+    /// The settings that the kernel's types show.
     pub fn of_types(btf: &Btf) -> Self {
         Self {
             counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
@@ -125,7 +127,7 @@ impl Settings {
     }
 }
 
-/// Whether `/proc/kallsyms` shows more than zeros; its first lines are enough, the file has megabytes.
+/// Whether `/proc/kallsyms` shows more than zeros. Reads only its first lines: the file has megabytes.
 fn shows_addresses() -> bool {
     use std::io::{BufRead, BufReader};
     let Ok(file) = fs::File::open("/proc/kallsyms") else { return false };
@@ -133,7 +135,7 @@ fn shows_addresses() -> bool {
     lines.into_iter().any(|line| line.split(' ').next().is_some_and(|at| at.chars().any(|c| c != '0')))
 }
 
-/// Every feature, in the order people care: what is seen at all, then times, CPU and stacks, then cost.
+/// Judges every feature, in order of importance: visibility, then times, CPU and stacks, then cost.
 pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -> Vec<Feature> {
     let on = |program: &str| attached.iter().find(|a| a.program == program && a.missing.is_none()).map(|a| a.hook);
     let why = |programs: &[&str]| {
@@ -313,7 +315,7 @@ fn hooks(on: &impl Fn(&str) -> Option<&'static str>) -> Feature {
     }
 }
 
-/// What the self-test found on one kind of socket.
+/// The self-test's result for one kind of socket.
 fn sockets(finding: &Finding) -> Feature {
     let name = match finding.family {
         "tcp" => "TCP sockets",
@@ -349,11 +351,20 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
             "frames of the kernel have no names in flame graphs",
             "sysctl kernel.kptr_restrict=1",
         ),
-        Some(hook) => Feature::full("stacks", format!("sampled by {hook}; user code needs frame pointers")),
+        Some(hook) => match &settings.no_unwind {
+            None => Feature::full("stacks", format!("sampled by {hook}, walked by unwind tables and frame pointers")),
+            Some(why) => Feature::less(
+                "stacks",
+                State::Degraded,
+                format!("sampled by {hook}; no unwind tables: {why}"),
+                "stacks of code without frame pointers have one or two frames",
+                "",
+            ),
+        },
     }
 }
 
-/// Contexts in band, which are off unless they are asked for.
+/// Contexts in a TCP option, which are off by default.
 fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
     let follows = "--inband-tcp-option does nothing: only the relay and headers name parents on other hosts";
     match (loads, &settings.no_groups) {
@@ -363,7 +374,7 @@ fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Fe
     }
 }
 
-/// Headers put into requests, likewise.
+/// Contexts in a `traceparent` header, which are off by default.
 fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
     let follows = "--inband-header does nothing: callees without an agent are not told who calls";
     let name = "traceparent header";
@@ -383,7 +394,7 @@ fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> F
     }
 }
 
-/// Settings that stand in the way.
+/// Settings that prevent features.
 fn hindrances(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
     if settings.lockdown.as_deref() == Some("confidentiality") {
@@ -409,11 +420,11 @@ fn hindrances(settings: &Settings) -> Vec<Feature> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::{Built, When};
+    use super::super::loader::{Built, When};
     use super::super::probes::PROBES;
     use super::*;
 
-    /// Programs attached with hooks of this kind, by what a kernel has.
+    /// All programs, attached with the hooks that `has` accepts.
     fn attached(has: impl Fn(&str) -> bool) -> Vec<Attached> {
         let built = Built { jited: Some(1), ..Built::default() };
         let probes = PROBES.iter().map(|p| (p.program, p.hooks.first().map_or("", |hook| hook.name()), p.without));

@@ -1,5 +1,5 @@
-//! The programs that write `traceparent` into requests to chosen destinations: loaded only where that is wanted, and used
-//! only where the test at start (`header_selftest.rs`) finds nothing that they break.
+//! The programs that write `traceparent` into requests to chosen destinations. They are loaded only if configured, and
+//! attached only if the test at start (`header_selftest.rs`) finds that they break nothing.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -14,51 +14,51 @@ use aya::programs::{CgroupAttachMode, SkMsg, SockOps};
 use rustc_hash::FxHashSet;
 use tracer_common::header::{self, NO_BLOCKING, ONCE, Outcome, PORT_BITS, SOCKETS_MAX, TESTING};
 
-use super::again;
 use super::attachments::Attachments;
 use super::header_selftest::{self, Bench, Verdict};
 use super::inband::{self, InBand};
-use super::load::{Attached, Built, When, chain};
+use super::load_retry;
+use super::loader::{Attached, Built, When, chain};
 use super::loading::built;
-use crate::guard::fill::Fill;
+use crate::guard::tables::TableUse;
 
-/// The program at what is sent, and the one at connections.
+/// The program that runs on sent messages.
 pub const PROGRAM: &str = "header";
-/// Likewise.
+/// The program that runs on connection events.
 pub const SOCKETS: &str = "header_sockets";
-/// Map of the sockets that are taken in.
+/// Map of the sockets the programs handle.
 pub(super) const MEMBERS: &str = "MEMBERS";
-/// Map of destinations.
+/// Map of the destinations.
 pub(super) const DESTINATIONS: &str = "DESTINATIONS";
 const WITHOUT: &str = "no request gets a traceparent header";
 
-/// How often names are looked up again.
+/// How often host names are resolved again.
 const NAMES_EVERY: Duration = Duration::from_secs(60);
 
-/// Where requests get headers.
+/// Requests to a destination get headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Addresses that begin alike.
+    /// A network.
     Net {
         /// The address.
         address: IpAddr,
-        /// How many of its bits count.
+        /// Prefix length.
         bits: u8,
-        /// One port, or all.
+        /// One port, or all ports.
         port: Option<u16>,
     },
-    /// What a name stands for.
+    /// The addresses of a host name.
     Name {
         /// The name.
         host: String,
-        /// One port, or all.
+        /// One port, or all ports.
         port: Option<u16>,
     },
 }
 
 impl Destination {
-    /// `10.0.0.7`, `10.0.0.0/16`, `10.0.0.7:8080`, `10.0.0.0/16:80`, `fd00::1`, `[fd00::/8]:80`, `api.internal`,
-    /// `api.internal:80`. `None` for anything else.
+    /// Reads `10.0.0.7`, `10.0.0.0/16`, `10.0.0.7:8080`, `10.0.0.0/16:80`, `fd00::1`, `[fd00::/8]:80`, `api.internal`
+    /// or `api.internal:80`. `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some((address, bits)) = net(text) {
             return Some(Self::Net { address, bits, port: None });
@@ -79,7 +79,7 @@ impl Destination {
         (like_a_name && place.len() <= 253).then(|| Self::Name { host: place.into(), port })
     }
 
-    /// What the kernel side looks up; `None`: that is not known now.
+    /// The keys for the kernel side; `None` if the name cannot be resolved now.
     fn keys(&self) -> Option<Vec<Place>> {
         match self {
             Self::Net { address, bits, port } => Some(vec![key(*address, *bits, *port)]),
@@ -94,7 +94,7 @@ impl Destination {
     }
 }
 
-/// An address, and how many bits of it count.
+/// An address and a prefix length.
 fn net(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
@@ -106,7 +106,7 @@ fn net(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= most).then_some((address, bits))
 }
 
-/// Bits that count, and the destination.
+/// Prefix length and destination: a key of the trie.
 type Place = (u32, header::Destination);
 
 fn key(address: IpAddr, bits: u8, port: Option<u16>) -> Place {
@@ -121,26 +121,26 @@ fn key(address: IpAddr, bits: u8, port: Option<u16>) -> Place {
     (PORT_BITS + bits, data)
 }
 
-/// The sockets that are taken in; all are let go of when it is dropped.
+/// The sockets the programs handle; dropping it removes all of them.
 struct Members(SockHash<MapData, u64>);
 
 impl Drop for Members {
     fn drop(&mut self) {
         let keys: Vec<u64> = self.0.keys().take(SOCKETS_MAX as usize).filter_map(Result::ok).collect();
         for key in keys {
-            // Closed meanwhile: as good.
+            // Fails if the socket was closed meanwhile, which is fine.
             let _ = self.0.remove(&key);
         }
     }
 }
 
-/// What is known of headers while they are written.
+/// Counters of the header programs while they run.
 pub struct Headers {
     counts: Array<MapData, u64>,
 }
 
 impl Headers {
-    /// What became of connections and requests, by name.
+    /// Outcomes of connections and requests, by name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         Outcome::ALL.into_iter().map(|outcome| (outcome.name(), self.count(outcome))).collect()
     }
@@ -149,28 +149,28 @@ impl Headers {
         self.counts.get(&(outcome as u32), 0).unwrap_or(0)
     }
 
-    /// Sockets taken in.
-    pub fn fill(&self) -> Fill {
+    /// Table use of the handled sockets.
+    pub fn table_use(&self) -> TableUse {
         let entries = self.count(Outcome::Joined).saturating_sub(self.count(Outcome::Left));
-        Fill { entries, limit: u64::from(SOCKETS_MAX), reached: self.count(Outcome::Full) }
+        TableUse { entries, limit: u64::from(SOCKETS_MAX), reached: self.count(Outcome::Full) }
     }
 }
 
-/// Room for sockets and destinations.
+/// Sizes of the tables for sockets and destinations.
 pub(super) fn sizes(wanted: &InBand) -> (u32, u32) {
     if wanted.header() { (SOCKETS_MAX, header::DESTINATIONS_MAX) } else { (1, 1) }
 }
 
-/// What loading gave.
+/// The result of loading.
 #[derive(Default)]
 pub(super) struct Loaded {
     pub(super) attached: Vec<Attached>,
     pub(super) headers: Option<Headers>,
-    /// What is left out, and why.
+    /// Kinds of sockets left out, and why.
     pub(super) limits: Vec<String>,
 }
 
-/// Loads the programs, tests them on sockets of the agent's own, and attaches them where they are to be.
+/// Loads the programs, tests them on the agent's own sockets, and attaches them if configured.
 pub(super) fn load(ebpf: &mut Ebpf, wanted: &InBand, attachments: &Attachments) -> Loaded {
     let mut loaded = Loaded::default();
     let destinations = match wanted {
@@ -218,7 +218,7 @@ fn sock_ops(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SockOps> = ebpf.program_mut(SOCKETS).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    again::load(|| program.load()).map_err(|error| chain(&error))?;
+    load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 
@@ -226,11 +226,11 @@ fn sk_msg(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SkMsg> = ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    again::load(|| program.load()).map_err(|error| chain(&error))?;
+    load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 
-/// What the test leaves for use.
+/// What the test hands on for use.
 struct Parts {
     members: SockHash<MapData, u64>,
     control: Array<MapData, u32>,
@@ -242,7 +242,7 @@ fn map<T: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<T, Str
     ebpf.take_map(name).and_then(|map| map.try_into().ok()).ok_or_else(wrong)
 }
 
-/// Attaches the program to the map of sockets, which has none but the test's, and tests it.
+/// Attaches the program to the socket map, which holds only the test's sockets, and tests it.
 fn test(ebpf: &mut Ebpf) -> Result<(Verdict, Parts), String> {
     let mut members: SockHash<MapData, u64> = map(ebpf, MEMBERS)?;
     let mut control: Array<MapData, u32> = map(ebpf, "HEADER_CONTROL")?;
@@ -250,11 +250,11 @@ fn test(ebpf: &mut Ebpf) -> Result<(Verdict, Parts), String> {
     let program: Option<&mut SkMsg> = ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let fd = members.fd().try_clone().map_err(|error| format!("the map of sockets: {error}"))?;
-    // It ends with the map.
+    // Detaches with the map.
     program.attach(&fd).map_err(|error| chain(&error))?;
     control.set(0, TESTING, 0).map_err(|error| chain(&error))?;
     let verdict = {
-        // Both put in and take out.
+        // The closures for adding and for removing share these.
         let (next, members) = (Cell::new(0u64), RefCell::new(&mut members));
         let mut bench = Bench {
             join: &mut |socket: &dyn AsRawFd| {
@@ -295,7 +295,7 @@ fn attach(
     let program = program.ok_or("the BPF object has no such program")?;
     let link = program.attach(group, CgroupAttachMode::Single).and_then(|id| program.take_link(id));
     attachments.link(link.map_err(|error| chain(&error))?);
-    // After the link: what is let go of does not come again.
+    // After the link, so that dropping them in order lets no removed socket come back.
     attachments.link(Members(parts.members));
     if places.wanted.iter().any(|(wanted, _)| matches!(wanted, Destination::Name { .. })) {
         let named = std::thread::Builder::new().name("tracer-names".into()).spawn(move || {
@@ -313,12 +313,12 @@ fn attach(
 struct Places {
     trie: LpmTrie<MapData, header::Destination, u32>,
     there: FxHashSet<Place>,
-    /// With what each was found to be last: names are not forgotten because nobody resolves them for a while.
+    /// Each destination with its last known keys: a failed lookup does not forget a name's addresses.
     wanted: Vec<(Destination, Vec<Place>)>,
 }
 
 impl Places {
-    /// Looks up names, puts in what is new and takes out what is not meant any more.
+    /// Resolves names, adds new keys and removes stale ones.
     fn refresh(&mut self) {
         for (wanted, places) in &mut self.wanted {
             if let Some(found) = wanted.keys() {
@@ -327,7 +327,7 @@ impl Places {
         }
         let now: FxHashSet<Place> = self.wanted.iter().flat_map(|(_, places)| places).copied().collect();
         for (bits, data) in self.there.difference(&now) {
-            // Not there: as good.
+            // Fails if it is not there, which is fine.
             let _ = self.trie.remove(&Key::new(*bits, *data));
         }
         self.there.retain(|place| now.contains(place));

@@ -1,7 +1,7 @@
-//! The test at start of the program that writes headers, on TCP pairs of the agent's own, before any other socket is touched:
-//! everything that being where the kernel shows what is sent has broken on some kernel, and every way a request is written.
+//! The test at start of the header-writing program, on the agent's own TCP pairs and before any other socket is
+//! touched: everything that hooking sent messages has broken on some kernel, and every way of writing a request.
 //!
-//! A fault means that no header is written on this kernel; a limit, that some sockets are left alone.
+//! After a fault no header is written on this kernel; a limit excludes some sockets.
 
 mod pair;
 mod waiting;
@@ -17,35 +17,35 @@ use tracer_common::header::LEN;
 use pair::{Pair, close_peer, drained, last, pattern, pipe, polls, read_exactly, ready, reset, same, splice, words};
 use waiting::{interrupted, reset_waiting};
 
-/// How long anything may take.
+/// Timeout of every operation.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of the largest message.
+/// Size of the largest message, bytes.
 const LARGE: usize = 3 << 20;
 
-/// What puts a socket where the program sees what it sends.
+/// Adds and removes sockets that the program handles.
 pub(super) struct Bench<'a> {
     pub(super) join: &'a mut dyn FnMut(&dyn AsRawFd) -> Result<(), String>,
-    /// Lets go of the one that was put there last.
+    /// Removes the socket added last.
     pub(super) leave: &'a mut dyn FnMut() -> Result<(), String>,
 }
 
-/// What the test found.
+/// The test's result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// What is broken.
+    /// Faults.
     pub(super) faults: Vec<String>,
-    /// What is broken of some sockets, which are left alone.
+    /// Faults that concern only some sockets, which are excluded.
     pub(super) limits: Vec<String>,
-    /// Those whose reads block are left alone.
+    /// Exclude sockets with blocking reads.
     pub(super) no_blocking: bool,
-    /// Connections are let go of once their first request is acknowledged.
+    /// Remove a connection once its first request is acknowledged.
     pub(super) once: bool,
 }
 
-/// What is tried on a pair whose client was taken in.
+/// A case, run on a pair whose client was added.
 type Case = (&'static str, fn(&mut Pair) -> Result<(), String>);
 
-/// Runs the test. Errors are of the test itself.
+/// Runs the test. An error is one of the test itself.
 pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
     let cases: [Case; 11] = [
@@ -76,7 +76,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> io::Result<Verdict> {
             .push(format!("FIONREAD on what is taken in ({why}): only the first request of each connection gets one"));
         verdict.once = true;
     }
-    // Where the kernel does not lend memory at all, nobody's programs do.
+    // Where the kernel has no `MSG_ZEROCOPY` at all, no program uses it.
     if zero_copy::completes(&mut Pair::new()?).is_ok() {
         let mut pair = Pair::new()?;
         (bench.join)(&pair.client).map_err(io::Error::other)?;
@@ -119,7 +119,7 @@ fn waiting_bytes(pair: &mut Pair) -> Result<(), String> {
     if bytes == 10 { Ok(()) } else { Err(format!("{bytes} bytes wait where there are 10")) }
 }
 
-/// A connection is let go of while its request is under way: all that was tried on the others holds of it.
+/// Removes a connection while its request is under way; the other cases must hold for the removed socket too.
 fn let_go(bench: &mut Bench<'_>, pair: &mut Pair) -> Result<(), String> {
     let request = &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..];
     pair.client.write_all(request).map_err(words("a write"))?;
@@ -147,16 +147,16 @@ fn wakes_pollers_of(pair: &mut Pair) -> Result<(), String> {
     if polls(&pair.client, libc::POLLIN) || !polls(&pair.client, libc::POLLOUT) {
         return Err("an idle connection is readable, or not writable".into());
     }
-    // SAFETY: makes a descriptor.
+    // SAFETY: creates a descriptor.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if epoll < 0 {
         return Err(last("epoll_create1"));
     }
-    // SAFETY: nobody else has it.
+    // SAFETY: nothing else owns it.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 7 };
     let (of, socket) = (epoll.as_raw_fd(), pair.client.as_raw_fd());
-    // SAFETY: two descriptors and an event.
+    // SAFETY: two valid descriptors and an event.
     if unsafe { libc::epoll_ctl(of, libc::EPOLL_CTL_ADD, socket, &raw mut event) } != 0 {
         return Err(last("epoll_ctl"));
     }
@@ -168,7 +168,7 @@ fn wakes_pollers_of(pair: &mut Pair) -> Result<(), String> {
         if count == 1 && events & expected as u32 != 0 { Ok(()) } else { Err("epoll did not wake up".to_owned()) }
     };
     for _ in 0..3 {
-        // A thread that waits already, and bytes that come then.
+        // The thread already waits when the bytes arrive.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| wait(libc::EPOLLIN));
             pair.peer.write_all(b"abc").map_err(words("the peer's write"))?;
@@ -178,7 +178,7 @@ fn wakes_pollers_of(pair: &mut Pair) -> Result<(), String> {
         if polls(&pair.client, libc::POLLIN) {
             return Err("readable when everything was read".into());
         }
-        // What is sent between must not change that.
+        // Sending in between must not change that.
         pair.client.write_all(b"\x16between").map_err(words("a write"))?;
         same(&read_exactly(&mut pair.peer, 8)?, b"\x16between")?;
     }
@@ -190,7 +190,7 @@ fn peeks(pair: &mut Pair) -> Result<(), String> {
     peek_at(pair, b"peeked at")
 }
 
-/// Bytes that wait are looked at, and then read.
+/// Peeks at waiting bytes, then reads them.
 fn peek_at(pair: &mut Pair, bytes: &[u8]) -> Result<(), String> {
     for _ in 0..2 {
         let mut four = [0u8; 4];
@@ -232,7 +232,7 @@ fn sends_a_file(pair: &mut Pair) -> Result<(), String> {
     if fd < 0 {
         return Err(last("memfd_create"));
     }
-    // SAFETY: nobody else has it.
+    // SAFETY: nothing else owns it.
     let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let bytes = pattern(300_000);
     file.write_all(&bytes).map_err(words("a file"))?;
@@ -242,7 +242,7 @@ fn sends_a_file(pair: &mut Pair) -> Result<(), String> {
         let mut offset = 0i64;
         while (offset as usize) < bytes.len() {
             let left = bytes.len() - offset as usize;
-            // SAFETY: two descriptors and an offset.
+            // SAFETY: two valid descriptors and an offset.
             if unsafe { libc::sendfile(client.as_raw_fd(), fd, &raw mut offset, left) } <= 0 {
                 return Err(last("sendfile"));
             }
@@ -274,7 +274,7 @@ fn closes_full(pair: &mut Pair) -> Result<(), String> {
             Err(error) => return Err(words("a write")(error)),
         }
     }
-    // Closed with all that is on its way.
+    // Close with everything still in flight.
     let other = Pair::new().map_err(words("a connection"))?;
     drop(std::mem::replace(&mut pair.client, other.client));
     let mut got = Vec::new();
@@ -301,24 +301,24 @@ fn is_reset(pair: &mut Pair) -> Result<(), String> {
 
 fn large_untouched(pair: &mut Pair) -> Result<(), String> {
     let mut bytes = pattern(LARGE);
-    // Like a handshake of TLS.
+    // Looks like a TLS handshake.
     bytes.splice(..3, [0x16, 3, 1]);
     let got = drained(pair, |client| client.write_all(&bytes).map_err(words("a write")))?;
     same(&got, &bytes)
 }
 
-/// A request whose bytes find less room than they need: what the kernel says was taken was.
+/// A request that does not fit into the send buffer: what the kernel reports as sent must have been sent.
 fn sends_in_part(pair: &mut Pair) -> Result<(), String> {
     let small: i32 = 4096;
     let len = size_of::<i32>() as libc::socklen_t;
     let value = (&raw const small).cast();
-    // SAFETY: as many bytes as are said to be there.
+    // SAFETY: the value has the given length.
     if unsafe { libc::setsockopt(pair.client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, len) } != 0 {
         return Err(last("SO_SNDBUF"));
     }
     pair.client.set_nonblocking(true).map_err(words("O_NONBLOCK"))?;
     let head = format!("POST /part HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n");
-    // What comes after it is one request more.
+    // One more request follows it.
     let next = b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
     let posted = [head.as_bytes(), &pattern(LARGE)].concat();
     let bytes = [&posted[..], next].concat();
@@ -331,14 +331,14 @@ fn sends_in_part(pair: &mut Pair) -> Result<(), String> {
                 Err(error) => return Err(words("a write")(error)),
             }
         }
-        // With room for all of it.
+        // Now there is room for all of it.
         zero_copy::acknowledged(client)?;
         client.write_all(next).map_err(words("a write"))
     })?;
     injected(&got, &bytes, 2)
 }
 
-/// Whether `got` is `sent` with `lines` headers behind first lines of requests, and nothing else.
+/// Whether `got` is `sent` with `lines` headers behind request lines, and nothing else.
 fn injected(got: &[u8], sent: &[u8], lines: usize) -> Result<(), String> {
     let mut rest = got;
     let mut plain = Vec::with_capacity(sent.len());
@@ -396,7 +396,7 @@ fn requests(pair: &mut Pair) -> Result<(), String> {
         }
         client.write_all(&together).map_err(words("a write"))?;
         for request in &sent {
-            // At once, from several buffers.
+            // In one call, from several buffers.
             let slices: Vec<IoSlice<'_>> = request.iter().map(|piece| IoSlice::new(piece)).collect();
             let len: usize = request.iter().map(|piece| piece.len()).sum();
             let done = client.write_vectored(&slices).map_err(words("a write"))?;
@@ -409,7 +409,8 @@ fn requests(pair: &mut Pair) -> Result<(), String> {
     injected(&got, &all, 2 * sent.len() + 1)
 }
 
-/// What is written and must come as it is, or with so many headers; and something behind it that looks like a request.
+/// Writes that must arrive unchanged, or with a given number of headers; each is followed by something that looks like
+/// a request.
 fn untouched(bench: &mut Bench<'_>) -> io::Result<Result<(), String>> {
     let next = &b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n"[..];
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(5000));
@@ -426,13 +427,13 @@ fn untouched(bench: &mut Bench<'_>) -> io::Result<Result<(), String>> {
         ("a chunked body", &[b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", next], 1),
         ("two at once", &[b"GET / HTTP/1.1\r\nA: b\r\n\r\nGET /2 HTTP/1.1\r\nA: b\r\n\r\n", next], 1),
     ];
-    for (name, pieces, lines) in cases {
+    for (name, fragments, lines) in cases {
         let mut pair = Pair::new()?;
         (bench.join)(&pair.client).map_err(io::Error::other)?;
         let got = drained(&mut pair, |client| {
-            pieces.iter().try_for_each(|piece| client.write_all(piece).map_err(words("a write")))
+            fragments.iter().try_for_each(|piece| client.write_all(piece).map_err(words("a write")))
         });
-        if let Err(why) = got.and_then(|got| injected(&got, &pieces.concat(), lines)) {
+        if let Err(why) = got.and_then(|got| injected(&got, &fragments.concat(), lines)) {
             return Ok(Err(format!("{name}: {why}")));
         }
     }

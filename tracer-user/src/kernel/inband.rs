@@ -1,4 +1,4 @@
-//! The programs that carry contexts in band: loaded only where that is wanted, attached to the root of the control groups.
+//! The programs that carry contexts in band: loaded only if configured, attached to the cgroup root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,35 +6,35 @@ use std::time::Instant;
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, CgroupAttachMode, FExit, SockOps};
-use tracer_common::tag::THREADS_MAX;
+use tracer_common::inband_context::THREADS_MAX;
 
-use super::again;
 use super::attachments::Attachments;
 use super::header::Destination;
-use super::load::{Attached, Built, When, chain};
+use super::load_retry;
+use super::loader::{Attached, Built, When, chain};
 use super::loading::built;
 
-/// What is done about contexts in band.
+/// Mode of in-band contexts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InBand {
-    /// Nothing; the programs are not loaded.
+    /// Off: the programs are not loaded.
     #[default]
     Off,
-    /// The programs are loaded and not attached, to see whether this kernel takes them.
+    /// Load the programs without attaching them, to see whether this kernel accepts them.
     Tried,
-    /// Requests carry them.
+    /// Requests carry contexts.
     On {
         /// Only in the agent's own network namespace.
         own_netns: bool,
-        /// In a TCP option.
+        /// In TCP options.
         option: bool,
-        /// In a header, to these.
+        /// In headers, of requests to these destinations.
         headers: Vec<Destination>,
     },
 }
 
 impl InBand {
-    /// What the configuration asks for.
+    /// The mode the configuration asks for.
     pub fn wanted(option: bool, headers: &[Destination], own_netns: bool) -> Self {
         if !option && headers.is_empty() {
             return Self::Off;
@@ -42,17 +42,17 @@ impl InBand {
         Self::On { own_netns, option, headers: headers.to_vec() }
     }
 
-    /// Threads whose request's transaction the kernel side remembers.
+    /// Size of the kernel-side table of threads and their requests' transactions.
     pub(super) fn threads(&self) -> u32 {
         if *self == Self::Off { 1 } else { THREADS_MAX }
     }
 
-    /// Cookie of the only network namespace that is looked at; 0 = all of them.
+    /// Cookie of the only traced network namespace; 0 for all.
     pub(super) fn netns(&self) -> Result<u64, String> {
         if matches!(self, Self::On { own_netns: true, .. }) { netns_cookie() } else { Ok(0) }
     }
 
-    /// Whether segments carry contexts.
+    /// Whether TCP segments carry contexts.
     fn option(&self) -> bool {
         matches!(self, Self::Tried | Self::On { option: true, .. })
     }
@@ -67,15 +67,15 @@ impl InBand {
     }
 }
 
-/// The program at segments, and what is lost without it.
+/// The program that runs on TCP segments.
 pub const PROGRAM: &str = "inband";
-/// It and all that help it.
+/// That program and its helpers.
 pub const PROGRAMS: [&str; 7] =
     [PROGRAM, "inband_read", "inband_sent", "inband_read4", "inband_sent4", "inband_read6", "inband_sent6"];
 const WITHOUT: &str = "no request carries a context in a TCP option";
 const HOOK: &str = "cgroup sock_ops";
 
-/// Those at operations, where the kernel has these tracepoints, and at exits of functions where it has not.
+/// The helpers: on tracepoints if the kernel has them, else on function exits.
 const TRACEPOINTS: [(&str, &str); 2] = [("inband_read", "sock_recv_length"), ("inband_sent", "sock_send_length")];
 const EXITS: [(&str, &str); 4] = [
     ("inband_read4", "inet_recvmsg"),
@@ -92,14 +92,14 @@ fn netns_cookie() -> Result<u64, String> {
     let what = |error: std::io::Error| format!("the network namespace has no cookie: {error}");
     let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).map_err(what)?;
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most as many bytes as it is told there are.
+    // SAFETY: the kernel writes at most `len` bytes.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
     };
     if result == 0 && cookie != 0 { Ok(cookie) } else { Err(what(std::io::Error::last_os_error())) }
 }
 
-/// Where the root of the control groups (version 2) is mounted. Errors say what to do.
+/// Mount point of the cgroup v2 root. The error says what to do.
 pub fn root() -> Result<PathBuf, String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounted(&mounts)
@@ -107,7 +107,7 @@ pub fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| "no control groups of version 2 are mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup".into())
 }
 
-/// The first mount of the whole hierarchy in a `mountinfo` (proc(5)).
+/// The first mount of the whole cgroup v2 hierarchy in a `mountinfo` (proc(5)).
 fn mounted(mounts: &str) -> Option<&Path> {
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -117,8 +117,8 @@ fn mounted(mounts: &str) -> Option<&Path> {
     })
 }
 
-/// Loads the programs, and attaches them where they are to be; those that are missing say why. One that is missing makes all
-/// of it missing: `tracepoints` says which there are.
+/// Loads the programs, and attaches them if configured; missing ones say why. If one is missing, all are: they only
+/// work together. `tracepoints` selects the helpers.
 pub(super) fn load(
     ebpf: &mut Ebpf,
     btf: &aya::Btf,
@@ -147,7 +147,7 @@ pub(super) fn load(
     if all.iter().any(|each| each.missing.is_some()) || *wanted == InBand::Tried {
         return all;
     }
-    // Nothing is sent before the programs at operations are there, which notice what is sent too late.
+    // Attach the helpers first: they detect contexts that are sent too late.
     let mut attach = |program: &str| -> Result<(), String> {
         let wrong = || format!("the BPF object's program {program} is of another kind");
         let found = ebpf.program_mut(program).ok_or_else(wrong)?;
@@ -155,7 +155,7 @@ pub(super) fn load(
         if program == PROGRAM {
             let group = File::open(root()?).map_err(|error| format!("the control groups' root: {error}"))?;
             let found: &mut SockOps = found.try_into().map_err(|_| wrong())?;
-            // By a link, which never keeps others out; flags are for those without.
+            // As a link, which coexists with other programs; flags only matter without links.
             let link = found.attach(group, CgroupAttachMode::Single).and_then(|id| found.take_link(id));
             attachments.link(link.map_err(words)?);
         } else if tracepoints {
@@ -180,7 +180,7 @@ fn at_segments(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program: Option<&mut SockOps> = ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok());
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
-    again::load(|| program.load()).map_err(|error| chain(&error))?;
+    load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
     Ok(built(program.fd(), begin.elapsed()))
 }
 
@@ -190,11 +190,11 @@ fn at_operations(ebpf: &mut Ebpf, name: &str, hook: &str, btf: &aya::Btf, tracep
     let begin = Instant::now();
     if tracepoint {
         let program: &mut BtfTracePoint = program.try_into().map_err(|_| wrong)?;
-        again::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
+        load_retry::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
         Ok(built(program.fd(), begin.elapsed()))
     } else {
         let program: &mut FExit = program.try_into().map_err(|_| wrong)?;
-        again::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
+        load_retry::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
         Ok(built(program.fd(), begin.elapsed()))
     }
 }

@@ -1,4 +1,4 @@
-//! Programs into the kernel and onto their hooks.
+//! Loads programs into the kernel and attaches them to their hooks.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +9,13 @@ use aya::maps::{MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd};
 use rustc_hash::FxHashMap;
 
-use super::again;
 use super::attachments::Attachments;
-use super::load::{Built, LoadError, chain, refused, take};
+use super::load_retry;
+use super::loader::{Built, LoadError, chain, refused, take};
 use super::probes::{CALLED, Hook, Plan};
 use super::usage;
 
-/// The arrays programs go on from, which are emptied when nobody holds them.
+/// The program arrays for tail calls; the kernel empties an array that nothing holds.
 pub(super) struct Calls(Vec<(&'static str, ProgramArray<MapData>)>);
 
 impl Calls {
@@ -30,7 +30,7 @@ impl Calls {
         Ok(Self(arrays))
     }
 
-    /// Puts the loaded program `name` where others call it.
+    /// Puts the loaded program `name` into the array it is tail-called from.
     pub(super) fn put(&mut self, ebpf: &Ebpf, name: &str) -> Result<(), String> {
         let program = ebpf.program(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
         let fd = match program {
@@ -47,13 +47,13 @@ impl Calls {
     }
 }
 
-/// Most threads that load programs: one of them takes as long as all others together.
+/// Most threads that load programs: the slowest program takes as long as all others together.
 const LOADERS: usize = 4;
 
-/// How loading a program went, and how long it took.
+/// The result of loading a program, and how long it took.
 pub(super) type Loading = (Result<(), String>, Duration);
 
-/// Loads every program that has a hook, several at once: what takes time is the kernel's verifier.
+/// Loads every program that has a hook, several at once because the kernel's verifier takes the time.
 pub(super) fn load_all(ebpf: &mut Ebpf, plan: &[Plan], btf: &aya::Btf) -> FxHashMap<&'static str, Loading> {
     let mut wanted: Vec<(&'static str, Hook, &mut Program)> = Vec::new();
     for (name, program) in ebpf.programs_mut() {
@@ -88,16 +88,16 @@ fn pop<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
 fn load_one(program: &mut Program, hook: Hook, btf: &aya::Btf) -> Result<(), String> {
     let loaded = match (hook, program) {
         (Hook::Tracepoint(at) | Hook::TracepointOf(at, _) | Hook::Preemptible(at), Program::BtfTracePoint(program)) => {
-            again::load(|| program.load(at, btf))
+            load_retry::load(|| program.load(at, btf))
         }
-        (Hook::Entry(at), Program::FEntry(program)) => again::load(|| program.load(at, btf)),
-        (Hook::Exit(at), Program::FExit(program)) => again::load(|| program.load(at, btf)),
+        (Hook::Entry(at), Program::FEntry(program)) => load_retry::load(|| program.load(at, btf)),
+        (Hook::Exit(at), Program::FExit(program)) => load_retry::load(|| program.load(at, btf)),
         _ => return Err("the BPF object's program is of another kind".into()),
     };
     loaded.map_err(|error| chain(&error))
 }
 
-/// Attaches the program `name`, which was loaded so, unless there are no `attachments` to hold the link.
+/// Attaches the loaded program `name`; skipped if there are no `attachments` to hold the link.
 pub(super) fn attach(
     ebpf: &mut Ebpf,
     name: &str,

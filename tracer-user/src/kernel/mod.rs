@@ -1,28 +1,30 @@
-//! The two arrows across the kernel boundary: events up ([`rings`]), policy down ([`policy`]); and what makes them
-//! possible: the embedded object ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and
-//! attaching ([`load`], [`probes`]), what can be let go of from any thread ([`attachments`]), the stack sampler
-//! ([`sampler`]), programs at places in programs ([`uprobes`]), the test at start ([`selftest`]) and what follows from all of these for the user ([`features`]).
+//! The kernel boundary: events come up ([`rings`]), policy goes down ([`policy`]). Behind both: the embedded object
+//! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
+//! that any thread can release ([`attachments`]), the stack sampler ([`sampler`]) and its unwind tables ([`unwind`]),
+//! probes in user programs ([`uprobes`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
-//! Invariant: after start only [`policy`] writes kernel maps. The one layer that may use `unsafe`.
+//! Invariant: after start only [`policy`] writes kernel maps. Only this layer may use `unsafe`.
 
-mod again;
 pub mod attachments;
 pub mod btf;
 pub mod features;
 pub mod header;
 mod header_selftest;
 pub mod inband;
-pub mod level;
-pub mod load;
+mod load_retry;
+pub mod loader;
 mod loading;
 pub mod object;
 pub mod offsets;
 pub mod policy;
 pub mod probes;
 mod ring;
+pub mod ring_occupancy;
 pub mod rings;
 pub mod sampler;
 pub mod selftest;
 pub mod skips;
+pub mod unwind;
+mod unwind_selftest;
 pub mod uprobes;
 pub mod usage;

@@ -1,10 +1,10 @@
-//! The eBPF object, built from `tracer-ebpf` and embedded by the build script, and what is set in it before it is loaded.
+//! The eBPF object, built from `tracer-ebpf` and embedded by the build script, and the patches applied before loading.
 
 use aya::include_bytes_aligned;
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, elf};
 
-/// The object's bytes; empty when the binary was built without it (`cargo check` needs no eBPF toolchain).
+/// The object's bytes; empty if the binary was built without it (`cargo check` needs no eBPF toolchain).
 pub static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer.bpf.o"));
 
 /// Section of map definitions (`bpf_map_def`).
@@ -12,9 +12,9 @@ const MAPS: &str = "maps";
 /// Offset of `value_size` in a definition.
 const VALUE_SIZE: u64 = 8;
 
-/// `object` with the elements of map `name` made `bytes` long: the loader has a call for their number only.
+/// `object` with values of `bytes` bytes in map `name`: the loader can only change the number of entries.
 ///
-/// Errors say what the object lacks.
+/// The error says what the object lacks.
 pub fn with_value_size(object: &[u8], name: &str, bytes: u32) -> Result<Vec<u8>, String> {
     let at = definition(object, name)?.checked_add(VALUE_SIZE).and_then(|at| usize::try_from(at).ok());
     let mut changed = object.to_vec();
@@ -23,9 +23,10 @@ pub fn with_value_size(object: &[u8], name: &str, bytes: u32) -> Result<Vec<u8>,
     Ok(changed)
 }
 
-/// `object` with map `name` made a map of another kind (`BPF_MAP_TYPE_…`): one that is not used must not need what making it does.
+/// `object` with map `name` changed to another kind (`BPF_MAP_TYPE_…`): an unused map must not require the privileges
+/// to create it.
 ///
-/// Errors say what the object lacks.
+/// The error says what the object lacks.
 pub fn with_kind(object: &[u8], name: &str, kind: u32) -> Result<Vec<u8>, String> {
     let at = usize::try_from(definition(object, name)?).ok();
     let mut changed = object.to_vec();
@@ -34,7 +35,7 @@ pub fn with_kind(object: &[u8], name: &str, kind: u32) -> Result<Vec<u8>, String
     Ok(changed)
 }
 
-/// Where in the file the definition of map `name` stands.
+/// File offset of the definition of map `name`.
 fn definition(object: &[u8], name: &str) -> Result<u64, String> {
     let file = ElfFile64::<Endianness>::parse(object).map_err(|error| format!("it is no ELF object: {error}"))?;
     let endian = file.endian();
@@ -64,7 +65,7 @@ mod tests {
     #[test]
     fn of_the_embedded_object_four_bytes_change() {
         if OBJECT.is_empty() {
-            // Built without it, as for a check.
+            // Built without the object, as for a check.
             return;
         }
         let changed = with_value_size(OBJECT, "RINGS", 0x1234_5678).expect("it has the map");

@@ -1,46 +1,46 @@
-//! What user space tells the kernel, write side. After start, the only file that writes kernel maps.
+//! Writes policy to the kernel. After start, this is the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
-    Ask, CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, Control, PROCESS_IGNORE,
-    PROCESS_TRACE, Statics,
+    CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, CONTROL_UNWIND, CapturePolicy,
+    Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
 };
 use tracer_common::runtime::Runtime;
 
-use super::load::{LoadError, Pod, refused};
+use super::loader::{LoadError, Pod, refused};
 
-/// The maps that carry policy.
+/// The policy maps.
 pub struct Policy {
     control: Array<MapData, Pod<Control>>,
     processes: HashMap<MapData, u32, u32>,
     ports: HashMap<MapData, u16, u8>,
-    asks: HashMap<MapData, u64, Pod<Ask>>,
+    policies: HashMap<MapData, u64, Pod<CapturePolicy>>,
     handovers: HashMap<MapData, u32, Pod<Statics>>,
     runtimes: HashMap<MapData, u32, Pod<Runtime>>,
     current: Control,
-    /// Processes with a policy of their own.
+    /// Number of processes with their own policy.
     listed: usize,
-    /// Processes whose policy found no place.
+    /// Processes whose policy did not fit into the table.
     pub processes_refused: u64,
-    /// Processes whose threads' wake-ups are not looked at because there are too many.
+    /// Processes whose wake-ups are not traced because the table was full.
     pub handovers_refused: u64,
-    /// Processes whose runtime could not be told because there are too many.
+    /// Processes whose runtime was not passed to the kernel because the table was full.
     pub runtimes_refused: u64,
-    /// Answers that could not be written: the connection stays as it is, at a higher cost.
+    /// Capture policies that could not be written: the connection keeps its old policy, at a higher cost.
     pub asks_refused: u64,
 }
 
-/// What is traced.
+/// Which processes are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Nothing: sockets are not reported.
+    /// None: sockets are not reported.
     Nothing,
-    /// Only the agent itself, UDP included: the self-test.
+    /// Only the agent itself, including UDP: for the self-test.
     SelfTest,
-    /// Every process that was not excluded.
+    /// Every process that is not excluded.
     Everything,
-    /// Only processes that were included.
+    /// Only included processes.
     Listed,
 }
 
@@ -49,7 +49,7 @@ impl Policy {
         control: Map,
         processes: Map,
         ports: Map,
-        asks: Map,
+        policies: Map,
         handovers: Map,
         runtimes: Map,
     ) -> Result<Self, LoadError> {
@@ -58,7 +58,7 @@ impl Policy {
             control: Array::try_from(control).map_err(|error| bad("CONTROL", &error))?,
             processes: HashMap::try_from(processes).map_err(|error| bad("PROCESSES", &error))?,
             ports: HashMap::try_from(ports).map_err(|error| bad("PORTS", &error))?,
-            asks: HashMap::try_from(asks).map_err(|error| bad("ASKS", &error))?,
+            policies: HashMap::try_from(policies).map_err(|error| bad("ASKS", &error))?,
             handovers: HashMap::try_from(handovers).map_err(|error| bad("HANDOVERS", &error))?,
             runtimes: HashMap::try_from(runtimes).map_err(|error| bad("RUNTIMES", &error))?,
             current: Control {
@@ -78,16 +78,16 @@ impl Policy {
     }
 
     fn write(&mut self) -> Result<(), LoadError> {
-        // Threads compare generations; 0 is what a fresh record has.
+        // Threads compare generations; 0 means a new thread record.
         self.current.generation = self.current.generation.wrapping_add(1).max(1);
         self.control
             .set(0, Pod(self.current), 0)
             .map_err(|error| refused("the control map could not be written", &error))
     }
 
-    /// Says what is traced from now on.
+    /// Sets which processes are traced.
     pub fn scope(&mut self, scope: Scope) -> Result<(), LoadError> {
-        let keep = self.current.flags & CONTROL_PORTS;
+        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND);
         self.current.flags = keep
             | match scope {
                 Scope::Nothing => 0,
@@ -95,6 +95,12 @@ impl Policy {
                 Scope::Everything => CONTROL_SOCKETS,
                 Scope::Listed => CONTROL_SOCKETS | CONTROL_DEFAULT_IGNORE,
             };
+        self.write()
+    }
+
+    /// Says whether stacks are walked by unwind tables; without, frame pointers are followed.
+    pub fn unwind(&mut self, on: bool) -> Result<(), LoadError> {
+        self.current.flags = self.current.flags & !CONTROL_UNWIND | if on { CONTROL_UNWIND } else { 0 };
         self.write()
     }
 
@@ -109,46 +115,46 @@ impl Policy {
         self.write()
     }
 
-    /// Forgets a process that is gone. Its id may come back as another's.
+    /// Forgets a process that is gone: its id may be reused.
     pub fn forget_process(&mut self, tgid: u32) {
-        // Not there is what is wanted.
+        // Fails if it is not there, which is fine.
         let _ = self.handovers.remove(&tgid);
         self.forget_runtime(tgid);
         self.listed -= usize::from(self.listed > 0 && self.processes.remove(&tgid).is_ok());
     }
 
-    /// What runs in the process is known.
+    /// Sets the runtime of a process.
     pub fn runtime(&mut self, tgid: u32, runtime: Runtime) -> Result<(), LoadError> {
         if self.runtimes.insert(tgid, Pod(runtime), 0).is_err() {
             self.runtimes_refused += 1;
             return Ok(());
         }
-        // Threads look again.
+        // Makes threads look the runtime up again.
         self.write()
     }
 
-    /// The process is gone, or runs another program.
+    /// Forgets the runtime of a process that is gone or runs another program.
     pub fn forget_runtime(&mut self, tgid: u32) {
-        // Not there is what is wanted. Threads that look at their own word for it find nothing there.
+        // Fails if it is not there, which is fine. Threads with a cached runtime check and find nothing.
         let _ = self.runtimes.remove(&tgid);
     }
 
-    /// Wake-ups between threads of the process are looked at from now on, but for futexes in `statics`.
+    /// Traces wake-ups between threads of the process from now on, except by futexes in `statics`.
     pub fn handover(&mut self, tgid: u32, statics: Statics) {
         self.handovers_refused += u64::from(self.handovers.insert(tgid, Pod(statics), 0).is_err());
     }
 
-    /// Processes with a policy of their own.
+    /// Number of processes with their own policy.
     pub fn listed(&self) -> usize {
         self.listed
     }
 
-    /// Wishes waiting in the kernel, counted one by one: some 10 ms when it is full.
+    /// Capture policies waiting in the kernel, counted one by one: some 10 ms when the table is full.
     pub fn asks_waiting(&self) -> usize {
-        self.asks.keys().take(ASKS_MAX as usize).flatten().count()
+        self.policies.keys().take(ASKS_MAX as usize).flatten().count()
     }
 
-    /// Carries at most this much payload from the front of an operation, whatever was asked for; bytes.
+    /// Limits the payload prefix of every operation to `bytes`, whatever capture policies ask for.
     pub fn head_max(&mut self, bytes: u16) -> Result<(), LoadError> {
         self.current.head_max = u32::from(bytes);
         self.write()
@@ -162,7 +168,7 @@ impl Policy {
         self.write()
     }
 
-    /// Traces only connections with one of these ports, when there are any.
+    /// Traces only connections with one of these ports; an empty list traces all.
     pub fn only_ports(&mut self, ports: &[u16]) -> Result<(), LoadError> {
         if ports.is_empty() {
             return Ok(());
@@ -176,15 +182,15 @@ impl Policy {
         self.write()
     }
 
-    /// Tells samples which period is in force, nanoseconds; 0 stops stacks.
+    /// Sets the sampling period that samples carry, nanoseconds; 0 stops stacks.
     pub fn sample_period(&mut self, nanos: u64) -> Result<(), LoadError> {
         self.current.sample_period = nanos;
         self.write()
     }
 
-    /// What is wanted of the connection `cookie`.
-    pub fn ask(&mut self, cookie: u64, ask: Ask) {
-        if self.asks.insert(cookie, Pod(ask), 0).is_err() {
+    /// Sets the capture policy of the connection `cookie`.
+    pub fn ask(&mut self, cookie: u64, ask: CapturePolicy) {
+        if self.policies.insert(cookie, Pod(ask), 0).is_err() {
             self.asks_refused += 1;
         }
     }

@@ -1,26 +1,26 @@
-//! The programs of the object, what each hangs on, and what follows when it cannot.
+//! The object's programs, their hooks, and the consequence if a program cannot be attached.
 //!
-//! What the kernel offers decides, by its BTF; its version number is never looked at.
+//! Availability comes from the kernel's BTF, never from its version number.
 
 use super::btf::Btf;
 
-/// What a program hangs on.
+/// A hook for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// A tracepoint, by BTF.
+    /// A BTF tracepoint.
     Tracepoint(&'static str),
-    /// A tracepoint with so many arguments: its arguments changed over time.
+    /// A tracepoint with this many arguments, which differ between kernels.
     TracepointOf(&'static str, u32),
     /// A tracepoint whose programs this kernel can preempt.
     Preemptible(&'static str),
-    /// The beginning of a kernel function.
+    /// Entry of a kernel function.
     Entry(&'static str),
-    /// The end of a kernel function.
+    /// Exit of a kernel function.
     Exit(&'static str),
 }
 
 impl Hook {
-    /// The tracepoint's or function's name.
+    /// Name of the tracepoint or function.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tracepoint(name)
@@ -31,7 +31,7 @@ impl Hook {
         }
     }
 
-    /// Whether the kernel has it.
+    /// Whether the kernel has the hook.
     pub fn exists(self, btf: &Btf) -> bool {
         match self {
             Self::Tracepoint(name) => btf.has_tracepoint(name),
@@ -42,38 +42,38 @@ impl Hook {
     }
 }
 
-/// Whether the kernel can preempt programs of tracepoints. It then skips them for other threads on that CPU until they
-/// end.
+/// Whether the kernel can preempt tracepoint programs. Until a preempted program ends, the kernel skips it for other
+/// threads on that CPU.
 pub fn preempts_programs(btf: &Btf) -> bool {
-    // The guard tracepoints took from SRCU when they stopped to disable preemption came with this type.
+    // This type came with the SRCU guard that tracepoints use since they no longer disable preemption.
     btf.has_typedef("class_srcu_fast_notrace_t")
 }
 
-/// What shows that a program is needed that waits.
+/// The event that makes a deferred program necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Bytes left a socket unseen: they were spliced.
+    /// Bytes left a socket without a reported operation: they were spliced.
     Spliced,
     /// The kernel skipped a program.
     Skipped,
-    /// A process that serves requests lets threads that hold none make its calls.
+    /// A process that serves requests makes its calls from threads that hold no request.
     HandedOver,
-    /// Never by itself: another program goes on with it.
+    /// Never by itself: another program tail-calls it.
     Called,
 }
 
-/// One program.
+/// A program and its hooks.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// Function in the object.
+    /// Its function in the object.
     pub program: &'static str,
-    /// Where it can hang; the first that the kernel has is taken.
+    /// Possible hooks; the first that the kernel has is used.
     pub hooks: &'static [Hook],
-    /// It does part of this program's work, where the kernel has no hook for that one.
+    /// The program whose work it does in part if the kernel has no hook for that one.
     pub instead_of: Option<&'static str>,
     /// Whether tracing is refused without it.
     pub mandatory: bool,
-    /// It is attached when this shows that it is needed: before, it costs nothing. `None` = at once.
+    /// Attached once this event shows that it is needed, and free before; `None` attaches at start.
     pub until: Option<Until>,
     /// What is lost without it.
     pub without: &'static str,
@@ -109,8 +109,8 @@ const fn called_instead(of: &'static str, program: &'static str, hooks: &'static
     Probe { instead_of: Some(of), ..called(program, hooks) }
 }
 
-/// Every program but the sampler, in the order they are attached: time keeping first, so that the first socket
-/// operation already has books.
+/// Every program except the sampler, in the order of attaching: time keeping first, so that the first socket operation
+/// already has counters.
 pub const PROBES: &[Probe] = &[
     at("switch", &[Hook::Tracepoint("sched_switch")], true, "no CPU or waiting times"),
     at("fork", &[Hook::Tracepoint("sched_process_fork")], true, "new processes unnamed"),
@@ -118,10 +118,10 @@ pub const PROBES: &[Probe] = &[
     at("state", &[Hook::Tracepoint("inet_sock_set_state")], true, "connections have no end"),
     at("arrived", &[Hook::Tracepoint("sk_data_ready")], false, "no socket queue times"),
     instead("arrived", "arrived_entry", &[Hook::Entry("sock_def_readable")], false, "no socket queue times"),
-    // No tracepoint tells a connection's acceptance.
+    // No tracepoint reports accepted connections.
     at("accepted", &[Hook::Exit("inet_accept")], false, ACCEPT),
     at("accepted_unix", &[Hook::Exit("unix_accept")], false, ACCEPT),
-    // Every receive on every TCP socket passes it, and only those by splice are told: it waits for the first of them.
+    // Runs for every receive on every TCP socket but only reports splices, so it is attached at the first of them.
     Probe {
         until: Some(Until::Spliced),
         ..at(
@@ -162,7 +162,7 @@ pub const PROBES: &[Probe] = &[
             "calls that a pool's thread makes for a request are nobody's",
         )
     },
-    // Behind those they stand in for: they ask what these have seen.
+    // After the programs they back up, whose state they check.
     second("tx_again", &[Hook::Preemptible("sock_send_length")]),
     second("rx_again", &[Hook::Preemptible("sock_recv_length")]),
     called("frames_tx", &[Hook::Tracepoint("sock_send_length")]),
@@ -173,7 +173,7 @@ pub const PROBES: &[Probe] = &[
     called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
 ];
 
-/// The programs that others go on with, and the array each is called from.
+/// Tail-called programs and their program arrays.
 pub const CALLED: [(&str, &str); 6] = [
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
@@ -186,17 +186,17 @@ pub const CALLED: [(&str, &str); 6] = [
 /// The perf-event program.
 pub const SAMPLER: &str = "sample";
 
-/// A probe as this kernel allows it.
+/// A probe as planned for this kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The probe.
     pub probe: &'static Probe,
-    /// Its hook, where there is one.
+    /// Its hook, if there is one.
     pub hook: Option<Hook>,
 }
 
-/// What to attach on this kernel: alternatives only where the first choice is missing. A probe that is missing and
-/// whose work others do is left out.
+/// The probes to attach on this kernel: alternatives only if the first choice is missing. Omits a missing probe if
+/// others do its work.
 pub fn plan(btf: &Btf) -> Vec<Plan> {
     let hook = |probe: &Probe| probe.hooks.iter().copied().find(|hook| hook.exists(btf));
     let first = |program: &str| PROBES.iter().find(|p| p.program == program).is_some_and(|p| hook(p).is_some());

@@ -1,8 +1,8 @@
-//! Reads the event rings: the records of all CPUs, in the order of time.
+//! Reads the event rings, merging the records of all CPUs in time order.
 //!
-//! The layout is `tracer_common::ring`. What one thread did comes in the order in which it did it, whatever CPUs it ran
-//! on: a look takes the time first and then the rings' ends, and hands out nothing newer. A record that was not there
-//! yet was made after that time, and so was everything its thread did afterwards.
+//! `tracer_common::ring` has the layout. The records of a thread come in program order, whichever CPUs it ran on: a
+//! drain reads the time first and the rings' ends second, and hands out nothing newer than that time. A record that was
+//! missing then is newer than that time, and so is everything its thread did afterwards.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,58 +11,58 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracer_common::ring::{CONSUMED, DATA, RESERVED, SLACK, Shape, WORD};
 
-/// How long a record that was begun may hold up what came after it, nanoseconds. A program that makes one cannot wait,
-/// but its CPU can be taken away from a virtual machine: an emulator gives each CPU a tenth of a second in turn.
+/// How long an incomplete record may hold up later ones, nanoseconds. A program that writes a record cannot wait, but
+/// its CPU can be taken from a virtual machine: an emulator runs each CPU for a tenth of a second in turn.
 const HELD_LONGEST: u64 = 2_000_000_000;
-/// The same when a ring is half full.
+/// The same while a ring is more than half full.
 const HELD_WHEN_FULL: u64 = 100_000_000;
-/// How far records can be ahead of the clock before it is not believed, nanoseconds.
+/// How far ahead of the clock records may be before the clock is distrusted, nanoseconds.
 const CLOCKS_APART: u64 = 1_000_000_000;
 
-/// Where a header keeps its time.
+/// Offset of the time in a record header.
 const NANOS: usize = 8;
 
 /// One ring.
 #[derive(Debug)]
 struct Ring {
-    /// Where it begins.
+    /// Start of the ring's memory.
     at: NonNull<u8>,
-    /// Bytes taken.
+    /// Bytes consumed.
     taken: u64,
-    /// Bytes given back: as told to the kernel side.
+    /// Consumed bytes already reported to the kernel side.
     given: u64,
-    /// Up to where this look goes.
+    /// Where this drain stops.
     end: u64,
-    /// Time of the last record taken.
+    /// Time of the last consumed record.
     last: u64,
-    /// Since when the record at `taken` is not complete; 0 when it is.
+    /// When the record at `taken` was first seen incomplete; 0 if it is not.
     held: u64,
 }
 
-/// All of them, mapped.
+/// All rings, mapped into memory.
 #[derive(Debug)]
 pub(super) struct Events {
     base: NonNull<u8>,
     len: usize,
     bytes: u64,
     rings: Vec<Ring>,
-    /// Most bytes seen in one by the last look.
+    /// Most bytes found in one ring by the last drain.
     seen: u64,
-    /// The same since last asked.
+    /// The same since [`Events::take_most`] was last called.
     most: u64,
 }
 
-// SAFETY: the mapping is reached through this value alone, on this side; the other is the kernel's.
+// SAFETY: only this value accesses the mapping in user space; the other side is the kernel.
 unsafe impl Send for Events {}
 
 impl Events {
-    /// Maps the array behind `fd`, made with `shape`.
+    /// Maps the array behind `fd`, which was created with `shape`.
     pub(super) fn map(fd: RawFd, shape: Shape) -> io::Result<Self> {
-        // SAFETY: takes a constant, cannot fail for this one.
+        // SAFETY: takes a constant and cannot fail for it.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let len = (shape.element() * shape.rings as usize).next_multiple_of(page);
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping of the map's memory.
+        // SAFETY: a new mapping of the map's memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -81,22 +81,23 @@ impl Events {
         Ok(Self { base, len, bytes: shape.bytes as u64, rings, seen: 0, most: 0 })
     }
 
-    /// Bytes of one ring.
+    /// Size of one ring, bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Most bytes that the last look found in one ring.
+    /// Most bytes the last drain found in one ring.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Most bytes not yet taken that were seen in one ring since last asked.
+    /// Most unread bytes seen in one ring since the last call.
     pub(super) fn take_most(&mut self) -> u64 {
         std::mem::take(&mut self.most)
     }
 
-    /// Hands at most `limit` records to `take`; returns how many. `now` is the clock of the records, read before.
+    /// Hands at most `limit` records to `take`; returns how many. `now` must have been read before, from the records'
+    /// clock.
     pub(super) fn drain(&mut self, now: u64, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
         self.seen = 0;
         for ring in &mut self.rings {
@@ -106,14 +107,14 @@ impl Events {
         self.most = self.most.max(self.seen);
         let bytes = self.bytes;
         let mut full = self.rings.iter().filter(|ring| ring.end.saturating_sub(ring.taken) > bytes / 2).peekable();
-        // Order is worth less than what would be lost.
+        // Losing records is worse than losing their order.
         let patience = if full.peek().is_some() { HELD_WHEN_FULL } else { HELD_LONGEST };
-        // Two clocks that disagree must not stop everything: a ring fills up, and all of it is of the future.
+        // Two clocks that disagree must not stall everything: a ring fills up, and all its records are in the future.
         let apart = full.any(|ring| ring.front(bytes).is_some_and(|nanos| nanos > now.saturating_add(CLOCKS_APART)));
         let mut until = if apart { u64::MAX } else { now };
         let mut n = 0;
         while n < limit {
-            // The ring with the oldest record, and how long it stays that.
+            // Find the ring with the oldest record, and until when it stays the oldest.
             let mut oldest: Option<(u64, usize)> = None;
             let mut next = u64::MAX;
             for (index, ring) in self.rings.iter_mut().enumerate() {
@@ -151,14 +152,14 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, with this length.
+        // SAFETY: mapped by `map` with this length.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
 impl Ring {
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: a word of the ring, aligned; both sides use it as one.
+        // SAFETY: an aligned word of the ring, which both sides access atomically.
         unsafe { self.at.byte_add(offset).cast::<AtomicU64>().as_ref() }
     }
 
@@ -166,13 +167,13 @@ impl Ring {
         self.word(RESERVED).load(Ordering::Acquire)
     }
 
-    /// Where the slot at the front begins.
+    /// Offset of the front slot.
     fn offset(&self, bytes: u64) -> usize {
         DATA + (self.taken & (bytes - 1)) as usize
     }
 
-    /// Lengths of the slot at the front and of its record, when that is there and complete. They are the kernel side's
-    /// own, checked because what lies beyond them would be read.
+    /// Lengths of the front slot and of its record, if the record is complete. The kernel side writes them; they are
+    /// checked because a wrong length would read out of bounds.
     fn slot(&self, bytes: u64) -> Option<(usize, usize)> {
         if self.taken >= self.end {
             return None;
@@ -183,7 +184,7 @@ impl Ring {
         (fits && slot > 0 && slot >= WORD + record).then_some((slot, record))
     }
 
-    /// Time of the record at the front.
+    /// Time of the front record.
     fn front(&self, bytes: u64) -> Option<u64> {
         let (_, record) = self.slot(bytes)?;
         if record < NANOS + 8 {
@@ -192,34 +193,34 @@ impl Ring {
         Some(self.word(self.offset(bytes) + WORD + NANOS).load(Ordering::Relaxed))
     }
 
-    /// The time up to which other rings may be read because of this one, at whose front there is nothing to take.
+    /// Until which time other rings may be read, given that this one has no complete front record.
     fn bound(&mut self, now: u64, patience: u64) -> u64 {
         if self.taken >= self.end {
             self.held = 0;
             return u64::MAX;
         }
-        // Begun and not complete: what lies behind it is held up, and so is what their threads did elsewhere.
+        // An incomplete record holds up the records behind it, and later records of their threads in other rings.
         if self.held == 0 {
             self.held = now;
         }
         if now.saturating_sub(self.held) > patience { u64::MAX } else { self.last }
     }
 
-    /// Hands the record at the front out and frees its slot.
+    /// Hands out the front record and frees its slot.
     fn take(&mut self, bytes: u64, nanos: u64, take: &mut impl FnMut(&[u8])) {
         let Some((slot, record)) = self.slot(bytes) else { return };
         let offset = self.offset(bytes);
-        // SAFETY: a complete record: the kernel side has done with it, and it ends within the element.
+        // SAFETY: the record is complete, so the kernel side is done with it, and it ends within the element.
         take(unsafe { std::slice::from_raw_parts(self.at.byte_add(offset + WORD).as_ptr(), record) });
-        // Zeroed before it is given back: a word that is not zero is a record's.
-        // SAFETY: the slot, which nobody else uses now.
+        // Zero the slot before freeing it: a non-zero word means a record.
+        // SAFETY: nothing else uses the slot now.
         unsafe { self.at.byte_add(offset).write_bytes(0, slot) };
         self.taken += slot as u64;
         self.last = nanos;
         self.give(bytes / 16);
     }
 
-    /// Tells the kernel side what is free again, when it is more than `more` bytes.
+    /// Reports free space to the kernel side once it exceeds `more` bytes.
     fn give(&mut self, more: u64) {
         if self.taken - self.given > more {
             self.given = self.taken;
@@ -229,5 +230,4 @@ impl Ring {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

@@ -1,16 +1,16 @@
-//! Events up: drains the rings of events and the ring of stacks.
+//! Drains the event rings and the stack ring.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use aya::maps::{MapData, RingBuf};
 
-use super::level::RingLevel;
 use super::ring::Events;
+use super::ring_occupancy::RingLevel;
 
-/// The event rings, the sample ring, and the one the reader sleeps on.
+/// The event rings, the sample ring, and the ring the reader sleeps on.
 pub struct Rings {
     events: Events,
-    /// Keeps the memory of `events` where it is.
+    /// Keeps the memory of `events` mapped.
     _events: MapData,
     samples: RingBuf<MapData>,
     wake: RingBuf<MapData>,
@@ -21,23 +21,23 @@ impl Rings {
         Self { events, _events: map, samples, wake }
     }
 
-    /// Gauge of the ring of stacks.
+    /// Occupancy gauge of the sample ring.
     pub fn sample_level(&self) -> std::io::Result<RingLevel> {
         RingLevel::of(self.samples.as_raw_fd())
     }
 
-    /// Most bytes that one of the event rings held since last asked, and how many it can hold.
+    /// Most bytes in one event ring since the last call, and the size of a ring.
     pub fn event_level(&mut self) -> (u64, u64) {
         (self.events.take_most(), self.events.bytes())
     }
 
-    /// How full the fullest event ring was at the last look, 0 to 1.
+    /// How full the fullest event ring was at the last drain, 0 to 1.
     pub fn events_filled(&self) -> f64 {
         self.events.seen() as f64 / self.events.bytes() as f64
     }
 
-    /// Hands what the event rings hold of the time up to `now` (`CLOCK_MONOTONIC`, nanoseconds) to `take`, one record at a
-    /// time, at most `limit`; returns how many.
+    /// Hands the event rings' records up to `now` (`CLOCK_MONOTONIC`, nanoseconds) to `take` one by one, at most
+    /// `limit`; returns how many.
     pub fn events(&mut self, now: u64, limit: usize, take: &mut impl FnMut(&[u8])) -> usize {
         self.events.drain(now, limit, take)
     }
@@ -47,12 +47,13 @@ impl Rings {
         drain(&mut self.samples, limit, take)
     }
 
-    /// Sleeps until the kernel side says a ring fills up, `millis` have passed, or `also` can be read; gives whether it can.
+    /// Sleeps until the kernel side signals that a ring fills up, `millis` have passed, or `also` is readable; returns
+    /// whether it is.
     pub fn wait(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) -> bool {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // A negative descriptor is skipped.
+        // poll skips negative descriptors.
         let mut poll = [entry(self.wake.as_raw_fd()), entry(also.map_or(-1, |fd| fd.as_raw_fd()))];
-        // SAFETY: as many valid entries as it is told.
+        // SAFETY: the array has as many valid entries as the call is told.
         unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, millis) };
         drain(&mut self.wake, usize::MAX, &mut |_| ());
         let [_, also] = poll;

@@ -1,4 +1,4 @@
-//! One cpu-clock perf event per CPU. The descriptors are ours, so that the rate can change while running.
+//! The stack sampler: one cpu-clock perf event per CPU. The agent owns the descriptors, so that it can change the rate.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use super::attachments::Attachments;
 
 /// The program also reports threads that never leave the CPU, so it runs at least this often.
 const MIN_HERTZ: u32 = 1;
-/// More than this is not a sampler any more (the clock's own floor is 10 µs).
+/// Highest sampling rate; the clock's own minimum period is 10 µs.
 pub const MAX_HERTZ: u32 = 10_000;
 
 // include/uapi/linux/perf_event.h
@@ -20,7 +20,7 @@ const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
-/// `struct perf_event_attr`, version 0 (64 bytes): all a software clock needs.
+/// `struct perf_event_attr`, version 0 (64 bytes), which suffices for a software clock.
 #[repr(C)]
 #[derive(Default)]
 struct Attr {
@@ -36,20 +36,20 @@ struct Attr {
     config1: u64,
 }
 
-/// Why sampling cannot run.
+/// Why sampling failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
     /// The CPUs could not be listed.
     #[error("the online CPUs could not be listed: {0}")]
     Cpus(io::Error),
-    /// The kernel refused.
+    /// The kernel refused an operation.
     #[error("{what} on CPU {cpu}: {source} (needs CAP_PERFMON; see also /proc/sys/kernel/perf_event_paranoid)")]
     Refused {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Where.
+        /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -60,7 +60,7 @@ pub struct Sampler {
     hertz: u32,
 }
 
-/// Nanoseconds between samples at `hertz`. The period of a clock event is in nanoseconds, whatever it was opened with.
+/// Nanoseconds between samples at `hertz`. A clock event's period is in nanoseconds, however it was opened.
 fn period(hertz: u32) -> u64 {
     1_000_000_000 / u64::from(hertz.clamp(MIN_HERTZ, MAX_HERTZ))
 }
@@ -68,18 +68,18 @@ fn period(hertz: u32) -> u64 {
 impl Sampler {
     pub(super) fn start(program: &ProgramFd, hertz: u32, attachments: &Attachments) -> Result<Self, SamplerError> {
         for cpu in aya::util::online_cpus().map_err(|(_, error)| SamplerError::Cpus(error))? {
-            let clock = open(program, cpu, period(hertz))?;
+            let clock = open(program, Some(cpu), period(hertz))?;
             attachments.clocks().push((cpu, clock));
         }
         Ok(Self { attachments: attachments.clone(), hertz })
     }
 
-    /// Samples per second and CPU in force; 0 when no stacks are taken.
+    /// Samples per second and CPU; 0 if no stacks are taken.
     pub fn hertz(&self) -> u32 {
         self.hertz
     }
 
-    /// The period to announce in samples, nanoseconds; 0 when no stacks are taken.
+    /// The period that samples carry, nanoseconds; 0 if no stacks are taken.
     pub fn announced_period(&self) -> u64 {
         if self.hertz == 0 { 0 } else { period(self.hertz) }
     }
@@ -99,7 +99,13 @@ impl Sampler {
     }
 }
 
-fn open(program: &ProgramFd, cpu: u32, nanos: u64) -> Result<OwnedFd, SamplerError> {
+/// Samples this thread alone, wherever it runs, while the descriptor is open.
+pub(super) fn of_this_thread(program: &ProgramFd, nanos: u64) -> Result<OwnedFd, SamplerError> {
+    open(program, None, nanos)
+}
+
+/// Opens a clock of one CPU, or of this thread.
+fn open(program: &ProgramFd, cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
     let attr = Attr {
         kind: PERF_TYPE_SOFTWARE,
         size: size_of::<Attr>() as u32,
@@ -107,15 +113,15 @@ fn open(program: &ProgramFd, cpu: u32, nanos: u64) -> Result<OwnedFd, SamplerErr
         period: nanos,
         ..Attr::default()
     };
-    let failed = |what| SamplerError::Refused { what, cpu, source: io::Error::last_os_error() };
-    // SAFETY: `attr` says its own size; all processes on one CPU.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, PERF_FLAG_FD_CLOEXEC)
-    };
+    let failed =
+        |what| SamplerError::Refused { what, cpu: cpu.unwrap_or_default(), source: io::Error::last_os_error() };
+    let (pid, on) = cpu.map_or((0, -1), |cpu| (-1, cpu as libc::c_int));
+    // SAFETY: `attr` says its own size; all processes on one CPU, or this thread on all.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, on, -1, PERF_FLAG_FD_CLOEXEC) };
     if fd < 0 {
         return Err(failed("a clock event was refused"));
     }
-    // SAFETY: just opened, owned by nobody else.
+    // SAFETY: just opened and owned by nothing else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     // SAFETY: valid descriptors.
     if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_SET_BPF, program.as_fd().as_raw_fd()) } != 0 {

@@ -1,7 +1,7 @@
-//! The test at start: a write, a sendfile and a read on our own TCP, UNIX and UDP pairs, each of which must be
+//! The test at start: a write, a sendfile and a read on the agent's own TCP, UNIX and UDP pairs, each of which must be
 //! reported exactly once, with the right byte count and payload.
 //!
-//! It catches what no table of kernel versions does: inlined or renamed functions, and what a vendor disabled.
+//! It catches what no table of kernel versions can: inlined or renamed functions, and hooks a vendor disabled.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 
 use tracer_common::event::{OP_NO_PAYLOAD, OP_TX};
 
-use super::load::{Kernel, LoadError, monotonic};
+use super::loader::{Kernel, LoadError, monotonic};
 use super::policy::Scope;
 use super::rings::Rings;
 use crate::decode::{self, Record};
 
-/// How long an operation on a socket of our own may take.
+/// Timeout of an operation on the agent's own sockets.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What one kind of socket showed.
+/// The result for one kind of socket.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// `tcp`, `unix` or `udp`.
     pub family: &'static str,
-    /// `None` when every operation was seen exactly once; else what was wrong.
+    /// `None` if every operation was seen exactly once; else what was wrong.
     pub fault: Option<String>,
 }
 
-/// One operation expected or seen.
+/// One expected or observed operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     tx: bool,
     bytes: u32,
-    /// Front of the payload; empty where the bytes are not in user memory.
+    /// Payload prefix; empty if the bytes are not in user memory.
     front: Vec<u8>,
 }
 
@@ -49,24 +49,24 @@ impl std::fmt::Display for Seen {
 const WRITTEN: &[u8] = b"tracer self-test: written";
 const SENDFILE: &[u8] = b"tracer self-test: a page of a file";
 
-/// Runs the test. Errors are of the test itself (no sockets to be had), not findings.
+/// Runs the test. An error is one of the test itself (such as no sockets), not a finding.
 pub fn run(kernel: &mut Kernel, rings: &mut Rings) -> Result<Vec<Finding>, SelfTestError> {
     kernel.policy.scope(Scope::SelfTest)?;
     let result = exercise(rings);
     kernel.policy.scope(Scope::Nothing)?;
-    // What is left in the rings is of the test.
+    // Discard the test's records.
     rings.events(monotonic(), usize::MAX, &mut |_| ());
     rings.samples(usize::MAX, &mut |_| ());
     Ok(result?)
 }
 
-/// Why the test could not be made.
+/// Why the test could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfTestError {
-    /// Policy could not be written.
+    /// The policy could not be written.
     #[error(transparent)]
     Policy(#[from] LoadError),
-    /// No loopback sockets.
+    /// Loopback sockets could not be created.
     #[error("the self-test needs loopback TCP and UDP, UNIX sockets and a temporary file: {0}")]
     Sockets(#[from] io::Error),
 }
@@ -106,9 +106,9 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
     loop {
         rings.events(monotonic(), usize::MAX, &mut |bytes| {
             if let Ok(Record::Op { op, head, .. }) = decode::record(bytes) {
-                // Bytes of a file are told with their thread's next record.
+                // A sendfile is reported with its thread's next record, without payload.
                 let front = if op.header.flags & OP_NO_PAYLOAD == 0 { head.to_vec() } else { Vec::new() };
-                if let Some(sent) = op.sent_before(op.books) {
+                if let Some(sent) = op.sent_before(op.counters) {
                     let entry = Seen { tx: true, bytes: sent.bytes, front: Vec::new() };
                     seen.entry(sent.cookie).or_default().push(entry);
                 }
@@ -155,7 +155,7 @@ fn judge(family: &'static str, seen: &BTreeMap<u64, Vec<Seen>>, from: u64, to: u
     Finding { family, fault: (!faults.is_empty()).then(|| faults.join("; ")) }
 }
 
-/// A write and a sendfile one way, each read before the next is sent.
+/// A write and a sendfile in one direction, each read before the next is sent.
 fn stream<S: Read + Write + AsRawFd>(from: &mut S, to: &mut S, file: &mut File) -> io::Result<()> {
     let mut buffer = [0u8; 256];
     from.write_all(WRITTEN)?;
@@ -169,7 +169,7 @@ fn stream<S: Read + Write + AsRawFd>(from: &mut S, to: &mut S, file: &mut File) 
     read_all(to, &mut buffer[..SENDFILE.len()])
 }
 
-/// Reads exactly `buffer`; a short read would be a second operation and is reported as it is.
+/// Reads exactly `buffer`; a short read counts as a second operation and shows as a fault.
 fn read_all(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<()> {
     from.read_exact(buffer)
 }
@@ -181,7 +181,7 @@ fn memory_file() -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: just created and owned by nothing else.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 

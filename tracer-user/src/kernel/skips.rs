@@ -1,31 +1,31 @@
-//! What the kernel's skipping of programs has cost: two programs on a hook are skipped seldom, and both for the same
-//! operation hardly ever.
+//! Losses from program runs the kernel skipped. With two programs on a hook, skips are rare, and both being skipped for
+//! the same operation is rarer still.
 
 use std::collections::BTreeMap;
 
 use super::probes::SAMPLER;
 use super::usage::Usage;
 
-/// Programs that do what the named one was kept from: see [`super::probes::Until::Skipped`].
+/// First programs and the second ones that back them up; see [`super::probes::Until::Skipped`].
 const SECONDS: [(&str, &str); 2] = [("tx", "tx_again"), ("rx", "rx_again")];
 
 /// Operations lost by skipped runs.
 #[derive(Debug, Default)]
 pub struct Skips {
-    /// Runs of each of [`SECONDS`]' first programs that had been skipped when the second was attached.
+    /// Skipped runs of each first program in [`SECONDS`] when its second one was attached.
     before: [Option<u64>; SECONDS.len()],
 }
 
 impl Skips {
-    /// How many runs were skipped for which nobody stood in, at most, by what the programs have been through so far.
+    /// Upper bound on the skipped runs that no other program covered, by the programs' usage so far.
     ///
-    /// From the moment on when `seconds` are attached, an operation is lost only where both were skipped for it: not
-    /// oftener than the one that was skipped less.
+    /// Once `seconds` are attached, an operation is lost only if both programs were skipped for it: at most as often as
+    /// the program that was skipped less.
     pub fn lost(&mut self, usage: &BTreeMap<String, Usage>, seconds: bool) -> u64 {
         let missed = |program: &str| usage.get(program).map_or(0, |usage| usage.missed);
         let mut lost = 0;
         for program in usage.keys() {
-            // A stack more or less is no operation.
+            // A lost stack sample is not a lost operation.
             if program == SAMPLER || SECONDS.iter().any(|(_, second)| second == program) {
                 continue;
             }

@@ -1,7 +1,8 @@
-//! Programs at places in programs: each in one process, which it can slow down by a microsecond a hit and no more.
+//! Probes in user programs: each is limited to one process, which it can slow down by a microsecond per hit and no
+//! more.
 //!
-//! They are attached only to processes that serve requests and whose runtime nothing cheaper tells of, are counted, and
-//! are let go of when the process is gone, runs another program, or the agent ends.
+//! They are attached only to processes that serve requests and whose runtime cannot be traced more cheaply. They are
+//! counted, and detached when the process is gone or runs another program, or the agent ends.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -14,26 +15,26 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeScope};
 use aya::programs::{Program, UProbe};
 use tracer_common::runtime::UserProbe;
 
-use super::again;
 use super::attachments::{Attachments, Visit};
-use super::load::{Attached, Built, Kernel, When, chain};
+use super::load_retry;
+use super::loader::{Attached, Built, Kernel, When, chain};
 use super::loading::built;
-use crate::guard::fill::Fill;
+use crate::guard::tables::TableUse;
 
-/// Most places at once: each needs a descriptor.
+/// Most probes at once: each needs a descriptor.
 pub const PLACES: usize = 256;
 
-/// What became of probes so far.
+/// Outcomes of attaching probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Attached, those that were let go of since included.
+    /// Attached, including those detached since.
     pub attached: u64,
     /// Refused by the kernel, or because there are too many.
     pub refused: u64,
 }
 
-/// Puts probes into processes, in a thread of its own: the kernel takes up to some 30 milliseconds for one, in which the
-/// rings would overflow.
+/// Attaches probes in its own thread: the kernel takes up to some 30 milliseconds for one, in which the rings would
+/// overflow.
 pub struct Prober {
     programs: HashMap<UserProbe, UProbe>,
     attachments: Attachments,
@@ -48,7 +49,8 @@ pub(super) struct Counts {
 }
 
 impl Prober {
-    /// Attaches a probe's program to `offset` of `file`, in the process of this visit only. Errors say why not.
+    /// Attaches a probe's program at `offset` of `file`, in the process of this visit only. The error says why it
+    /// failed.
     pub fn attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
         let done = self.try_attach(probe, visit, file, offset);
         let counts = &self.attempts;
@@ -73,12 +75,12 @@ impl Prober {
 }
 
 impl Kernel {
-    /// What puts probes into processes: handles of its own on the loaded programs, for a thread of its own.
+    /// Creates a prober with its own handles of the loaded programs, for its own thread.
     pub fn prober(&self) -> Prober {
         let handle = |probe: UserProbe| {
             let Some(Program::UProbe(program)) = self.ebpf.program(probe.name()) else { return None };
             let info = program.info().ok()?;
-            // SAFETY: it is the same program, and of the same kind.
+            // SAFETY: the same program with the same kind.
             let program = unsafe { UProbe::from_program_info(info, probe.name().into(), program.kind()) };
             program.ok().map(|program| (probe, program))
         };
@@ -89,13 +91,13 @@ impl Kernel {
         }
     }
 
-    /// Lets go of every place in a process: those of one visit, or all.
+    /// Detaches the probes in a process: those of one visit, or all.
     pub fn detach_user(&mut self, pid: u32, visit: Option<u64>) {
         let links = self.attachments().take_user(pid, visit);
         if links.is_empty() {
             return;
         }
-        // The kernel waits until nobody is inside: elsewhere, where nobody waits for that.
+        // The kernel waits until no thread is inside a probe: do that in a thread that may wait.
         let dropped = std::thread::Builder::new().name("tracer-detach".into()).spawn(move || drop(links));
         if let Err(error) = dropped {
             log::warn!("no thread to detach in, so it was done at once: {error}");
@@ -108,19 +110,19 @@ impl Kernel {
         UserProbe::ALL.into_iter().map(|probe| (probe.name(), of(probe))).collect()
     }
 
-    /// What became of probes.
+    /// Outcomes of attaching probes.
     pub fn attempts(&self) -> Attempts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Attempts { attached: read(&self.attempts.attached), refused: read(&self.attempts.refused) }
     }
 
-    /// Places in use.
-    pub fn user_fill(&self) -> Fill {
-        Fill::new(self.attachments().users(), PLACES, self.attempts().refused)
+    /// Table use of the probes.
+    pub fn user_fill(&self) -> TableUse {
+        TableUse::new(self.attachments().users(), PLACES, self.attempts().refused)
     }
 }
 
-/// Loads the program of each probe; what is missing says why.
+/// Loads the program of each probe; missing ones say why.
 pub(super) fn load(ebpf: &mut aya::Ebpf) -> Vec<Attached> {
     let each = |probe: UserProbe| {
         let mut entry = Attached {
@@ -133,7 +135,8 @@ pub(super) fn load(ebpf: &mut aya::Ebpf) -> Vec<Attached> {
         };
         let begin = Instant::now();
         let program = ebpf.program_mut(probe.name()).and_then(|program| <&mut UProbe>::try_from(program).ok());
-        match program.map(|program| again::load(|| program.load()).map(|()| built(program.fd(), begin.elapsed()))) {
+        match program.map(|program| load_retry::load(|| program.load()).map(|()| built(program.fd(), begin.elapsed())))
+        {
             Some(Ok(built)) => entry.built = built,
             Some(Err(error)) => entry.missing = Some(chain(&error)),
             None => entry.missing = Some("the BPF object has no such program".into()),

@@ -1,4 +1,4 @@
-//! What the programs cost: run count and run time, as the kernel counts them.
+//! Run count and run time of the programs, as the kernel counts them.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use aya::Ebpf;
 use aya::programs::Program;
 
-/// What one program has cost so far.
+/// Usage of one program so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Times it ran (counted only while kernel statistics are on).
+    /// Number of runs (counted only while kernel statistics are on).
     pub runs: u64,
-    /// Time it ran, nanoseconds (likewise).
+    /// Total run time, nanoseconds (likewise).
     pub nanos: u64,
-    /// Times it was skipped because it was already running on that CPU.
+    /// Number of runs skipped because the program was already running on that CPU.
     pub missed: u64,
 }
 
@@ -60,7 +60,7 @@ fn info(fd: i32) -> Option<Usage> {
     Some(Usage { runs: at(RUN_COUNT)?, nanos: at(RUN_TIME)?, missed: at(MISSES)? })
 }
 
-/// Instructions the verifier walked and bytes of machine code; each `None` where the kernel does not say.
+/// Instructions the verifier processed and bytes of machine code; each `None` if the kernel does not report it.
 pub(super) fn size(fd: i32) -> Option<(Option<u32>, Option<u32>)> {
     let bytes = ask(fd)?;
     let at = |offset: usize| bytes.get(offset..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_ne_bytes(*b));

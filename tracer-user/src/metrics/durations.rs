@@ -1,17 +1,18 @@
-//! Durations of HTTP requests, with the labels of OpenTelemetry's semantic conventions and a bound on their number.
+//! Duration histograms of HTTP requests, with the labels of OpenTelemetry's semantic conventions and a bounded number
+//! of series.
 
 use prometheus::{Histogram, HistogramVec};
 
-use crate::model::{ClassInfo, Outcome, Side, Unit};
+use crate::model::{ClassInfo, Outcome, Side, Span};
 
-/// Value of a label that stands for all that came after the bound.
+/// Label value of everything beyond a bound.
 pub(super) const OTHER: &str = "_other";
-/// Most different combinations of method, status, error, version and port one class gets series for.
+/// Maximum number of series of one class (combinations of method, status, error, version and port).
 const SERIES: usize = 32;
-/// Methods that are label values; the conventions call every other one `_OTHER`.
+/// Methods with their own label value; the conventions call every other one `_OTHER`.
 const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
 
-/// Labels of both families, in the order of [`values`]. A server's own port is not one: the conventions leave it out
+/// Labels of the server's family, in the order of [`values`]. They exclude the server's own port, as the conventions do
 /// by default.
 pub(super) const SERVER_LABELS: [&str; 9] = [
     "service_name",
@@ -24,7 +25,7 @@ pub(super) const SERVER_LABELS: [&str; 9] = [
     "network_protocol_version",
     "url_scheme",
 ];
-/// The same, and the port that was called.
+/// The server's labels and the called port.
 pub(super) const CLIENT_LABELS: [&str; 10] = [
     "service_name",
     "request_class",
@@ -38,18 +39,17 @@ pub(super) const CLIENT_LABELS: [&str; 10] = [
     "server_port",
 ];
 
-/// `error.type`: the status where that is the failure, else what happened.
+/// `error.type`: the status if that is the failure, else what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     None,
     Status,
     Aborted,
-    Unfinished,
-    /// What the reply calls it.
+    /// The reply's name for the failure.
     Word(&'static str),
 }
 
-/// What tells the series of one class apart.
+/// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     method: &'static str,
@@ -58,41 +58,42 @@ struct Key {
     /// Empty for HTTP itself.
     protocol: &'static str,
     version: &'static str,
-    /// Client side only.
+    /// Set on the client side only.
     port: u16,
 }
 
 impl Key {
-    fn of(unit: &Unit) -> Self {
-        let failure = match (unit.outcome, unit.error) {
+    fn of(span: &Span) -> Self {
+        let failure = match (span.outcome, span.error) {
             (Outcome::Aborted, _) => Failure::Aborted,
+            // An end that the agent did not see is no failure of the application.
             (_, false) => Failure::None,
-            (_, true) if unit.status.is_some() => Failure::Status,
-            (_, true) => unit.failure.map_or(Failure::Unfinished, Failure::Word),
+            (_, true) if span.status.is_some() => Failure::Status,
+            (_, true) => span.failure.map_or(Failure::None, Failure::Word),
         };
         Self {
-            method: METHODS.into_iter().find(|known| **known == *unit.method).unwrap_or("_OTHER"),
-            status: unit.status,
+            method: METHODS.into_iter().find(|known| **known == *span.method).unwrap_or("_OTHER"),
+            status: span.status,
             failure,
-            protocol: if unit.protocol == "http" { "" } else { unit.protocol },
-            version: unit.version,
-            port: if unit.side == Side::Client { unit.peer_port } else { 0 },
+            protocol: if span.protocol == "http" { "" } else { span.protocol },
+            version: span.version,
+            port: if span.side == Side::Client { span.peer_port } else { 0 },
         }
     }
 }
 
-/// Which series a request was counted in.
+/// The series that counted a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Went {
-    /// One that was there.
+pub(super) enum SeriesSlot {
+    /// An existing series.
     Own,
-    /// One that was made for it.
+    /// A new series.
     New,
-    /// The one the class's others share, because there are too many.
+    /// The class's shared series, because there are too many.
     Common,
 }
 
-/// The series of one class that are in use.
+/// The series in use of one class.
 #[derive(Debug, Default)]
 pub(super) struct Durations {
     series: Vec<(Key, Histogram)>,
@@ -100,38 +101,38 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    /// Counts a request; `class` gives the labels `service_name` and `request_class`, `room` whether there may be
-    /// another series.
+    /// Counts a request; `class` gives the labels `service_name` and `request_class`, `room` says whether a new series
+    /// is allowed.
     pub(super) fn observe(
         &mut self,
         family: &HistogramVec,
         class: [&str; 2],
         info: &ClassInfo,
-        unit: &Unit,
+        span: &Span,
         room: bool,
-    ) -> Went {
-        let seconds = unit.duration() as f64 / 1e9;
-        let key = Key::of(unit);
+    ) -> SeriesSlot {
+        let seconds = span.duration() as f64 / 1e9;
+        let key = Key::of(span);
         if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
             histogram.observe(seconds);
-            return Went::Own;
+            return SeriesSlot::Own;
         }
         if self.series.len() >= SERIES || !room {
-            let common = || family.with_label_values(&values(unit.side, class, info, None));
+            let common = || family.with_label_values(&values(span.side, class, info, None));
             self.overflow.get_or_insert_with(common).observe(seconds);
-            return Went::Common;
+            return SeriesSlot::Common;
         }
-        let histogram = family.with_label_values(&values(unit.side, class, info, Some(key)));
+        let histogram = family.with_label_values(&values(span.side, class, info, Some(key)));
         histogram.observe(seconds);
         self.series.push((key, histogram));
-        Went::New
+        SeriesSlot::New
     }
 }
 
-/// Label values in the order of the family's labels; without a key, those of the common series.
+/// Label values in the order of the family's labels; without a key, those of the shared series.
 fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> Vec<String> {
     let [service, name] = class;
-    // A class that is folded away takes its route along.
+    // A folded class folds its route too.
     let route = if name == OTHER { "" } else { &*info.route };
     let mut values = vec![service.to_owned(), name.to_owned()];
     if let Some(key) = key {
@@ -140,7 +141,6 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> V
             Failure::None => String::new(),
             Failure::Status => status.clone(),
             Failure::Aborted => "aborted".into(),
-            Failure::Unfinished => "unfinished".into(),
             Failure::Word(word) => word.into(),
         };
         values.extend([key.method, route].map(str::to_owned));

@@ -1,42 +1,42 @@
 //! Prometheus families. Names follow OpenTelemetry's semantic conventions where they exist.
 //!
-//! `tracer_work_*` counts work that services answer for: server units only. Calls they make have
-//! `http_client_request_duration_seconds`, `rpc_client_call_duration_seconds` and
-//! `db_client_operation_duration_seconds`, so a sum over `tracer_work_total` counts no request twice on its way through
-//! one service. Its `status` is `ok`, `error` (failed by its status, or its end was not seen) or `aborted` (the
-//! connection ended before the reply did).
+//! `tracer_request_*` covers server spans only. Calls that services make have `http_client_request_duration_seconds`,
+//! `rpc_client_call_duration_seconds` and `db_client_operation_duration_seconds`, so a sum over `tracer_requests_total`
+//! never counts a request twice in one service. Its `status` is `ok`, `error` (failed by its status), `aborted` (the
+//! connection ended before the reply did) or `unfinished` (the agent saw neither the end nor a status of failure: not
+//! an application error).
 
 use std::collections::HashMap;
 
-use prometheus::core::Collector;
 use prometheus::{
     Counter, CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
     TextEncoder,
 };
-use tracer_common::lost::Lost;
 
 use super::calls::{self, Calls};
-use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, Went};
+use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
+use super::families::{Families, vec};
+use super::loss_account::LossAccount;
+use super::low_cardinality::{LOOKUP_LABELS, LowCardinality, TURN_LABELS};
 use super::messages::{self, Messages};
 use super::operations::{self, Operations};
-use super::own::Own;
 use super::process::Process;
-use super::simple::{LOOKUP_LABELS, Simple, TURN_LABELS};
+use super::self_metrics::Own;
 use super::tasks::Tasks;
-use crate::guard::fill::scaled;
-use crate::model::{ClassId, ClassInfo, Cost, Grade, Names, Outcome, Owner, Side, Sink, Unit};
+use crate::guard::tables::scaled;
+use crate::model::{ClassId, ClassInfo, Cost, Grade, Names, Outcome, Owner, Side, Sink, Span};
 use crate::protocols::{Conventions, conventions};
 
 /// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
-/// Most classes, of all services together, that get series of their own; what comes later shares those of
-/// `service_name="_other", request_class="_other"`, visibly.
+/// Maximum number of classes, over all services, with their own series. Later classes share the series
+/// `service_name="_other", request_class="_other"` and count in `tracer_metrics_folded_total`.
 const CLASSES: usize = 10_000;
-/// Most histograms of durations, of all classes together, at the default ceiling of memory; beyond it a class's
-/// requests share one.
+/// Maximum number of duration histograms, over all classes, at the default memory limit; beyond it the remaining
+/// requests of a class share one.
 const SERIES: usize = 40_000;
 
-/// The families, and handles of series already used.
+/// The families and the handles of series in use.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -49,7 +49,7 @@ pub struct Metrics {
     messaging_client: HistogramVec,
     messaging_process: HistogramVec,
     messaging_server: HistogramVec,
-    /// Lookups of names: served, made; turns: the same.
+    /// DNS lookups, and below round trips: server side, client side.
     lookups: [HistogramVec; 2],
     turns: [HistogramVec; 2],
     work: IntCounterVec,
@@ -61,7 +61,7 @@ pub struct Metrics {
     capture: Gauge,
     attribution: Vec<IntCounter>,
     events: Totals,
-    lost: Totals,
+    lost: LossAccount,
     classes: GaugeVec,
     merged: Totals,
     hertz: Gauge,
@@ -72,20 +72,20 @@ pub struct Metrics {
     pub(super) tasks: Tasks,
     own_cpu: Counter,
     own_rss: Gauge,
-    /// Requests that had no series of their own: their class was one too many, or a combination of labels was.
+    /// Requests in shared series: there were too many classes, or too many label combinations.
     folded_classes: IntCounter,
     folded_series: IntCounter,
     per_class: Vec<Option<Class>>,
     /// Classes with series of their own.
     classes_named: usize,
-    /// Histograms of durations, and most there can be.
+    /// Number of duration histograms, and its limit.
     series: usize,
     series_most: usize,
     per_service: HashMap<u32, Counter>,
     per_service_requests: HashMap<u32, Counter>,
 }
 
-/// Counters whose absolute value comes from elsewhere.
+/// Counters that follow an absolute total counted elsewhere.
 #[derive(Debug)]
 pub(super) struct Totals(pub(super) IntCounterVec);
 
@@ -96,7 +96,7 @@ impl Totals {
     }
 }
 
-/// The same for seconds.
+/// Like [`Totals`], in seconds.
 #[derive(Debug)]
 struct Seconds(CounterVec);
 
@@ -106,7 +106,7 @@ impl Seconds {
     }
 }
 
-/// Brings a counter up to `total`; a total that falls (or is not a number) changes nothing.
+/// Raises a counter to `total`; a total that falls (or is not a number) changes nothing.
 fn raise(counter: &Counter, total: f64) {
     let more = total - counter.get();
     if more > 0.0 && more.is_finite() {
@@ -121,44 +121,35 @@ struct Class {
     operations: Operations,
     messages: Messages,
     calls: Calls,
-    simple: Simple,
+    simple: LowCardinality,
     folded: bool,
     work: Option<Work>,
     /// CPU, run queue, blocked, queue, downstream, accept queue, socket queue, pool queue.
     time: [Counter; 8],
 }
 
-const ACCEPT_QUEUE: &str = "Of the queue time, what requests waited for their connections to be accepted. What neither this nor \
-    the socket's queue has is where the kernel does not show when that was.";
+const ACCEPT_QUEUE: &str = "Seconds of the queue time before the request's connection was accepted. Requests whose \
+                            accept time the kernel does not expose count in neither the accept queue nor the socket \
+                            queue.";
 
-const POOL_QUEUE: &str = "Of the duration, what jobs of requests are certain to have waited for threads of pools.";
+const POOL_QUEUE: &str = "Seconds of the duration that the request's jobs provably waited for a free worker thread.";
 
-/// Units by outcome.
+/// Spans by outcome.
 #[derive(Debug)]
 struct Work {
     ok: IntCounter,
     failed: IntCounter,
     aborted: IntCounter,
-}
-
-pub(super) fn vec<T: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<T>) -> T {
-    match made {
-        Ok(family) => {
-            if let Err(error) = registry.register(Box::new(family.clone())) {
-                log::error!("a metric family was refused: {error}");
-            }
-            family
-        }
-        // Names and labels are constants of this file and a test makes them all.
-        Err(error) => unreachable!("a metric family is malformed: {error}"),
-    }
+    unfinished: IntCounter,
 }
 
 impl Metrics {
     /// All families, empty.
     pub fn new() -> Self {
-        let registry = Registry::new();
-        let r = &registry;
+        Self::with(&Families::default())
+    }
+
+    pub(super) fn with(r: &Families) -> Self {
         let histogram = |name: &str, help: &str, labels: &[&str]| {
             HistogramVec::new(HistogramOpts::new(name, help).buckets(BOUNDS.to_vec()), labels)
         };
@@ -169,44 +160,60 @@ impl Metrics {
         let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         let work_labels = &["service_name", "request_class", "protocol"];
         let work_time = [
-            ("tracer_work_cpu_seconds_total", "CPU charged to requests of the class, work after the reply included."),
-            ("tracer_work_runqueue_seconds_total", "Time requests of the class waited for a CPU."),
-            ("tracer_work_blocked_seconds_total", "Time threads that held a request of the class were blocked."),
-            ("tracer_work_queue_seconds_total", "Time requests of the class had arrived and were not yet read."),
-            ("tracer_work_downstream_seconds_total", "Time requests of the class had a downstream call open."),
-            ("tracer_work_accept_queue_seconds_total", ACCEPT_QUEUE),
             (
-                "tracer_work_socket_queue_seconds_total",
-                "Of the queue time, what requests waited in accepted connections.",
+                "tracer_request_cpu_seconds_total",
+                "CPU seconds charged to requests of the class, including work after the reply.",
             ),
-            ("tracer_work_pool_queue_seconds_total", POOL_QUEUE),
+            (
+                "tracer_request_runqueue_seconds_total",
+                "Seconds that requests of the class were ready to run and waited for a CPU.",
+            ),
+            (
+                "tracer_request_blocked_seconds_total",
+                "Seconds that threads were blocked while they held a request of the class.",
+            ),
+            (
+                "tracer_request_queue_seconds_total",
+                "Seconds from the arrival of a request's first byte until it was read.",
+            ),
+            (
+                "tracer_request_downstream_seconds_total",
+                "Seconds during which requests of the class had at least one downstream call open.",
+            ),
+            ("tracer_request_accept_queue_seconds_total", ACCEPT_QUEUE),
+            (
+                "tracer_request_socket_queue_seconds_total",
+                "Seconds of the queue time that requests waited in accepted connections.",
+            ),
+            ("tracer_request_pool_queue_seconds_total", POOL_QUEUE),
         ]
         .map(|(name, help)| vec(r, counter(name, help, work_labels)));
-        let attribution =
-            vec(r, int("tracer_attribution_total", "Calls by how sure it is which request caused them.", &["grade"]));
-        let lost = Totals(vec(r, int("tracer_events_lost_total", "What was lost, by where and why.", &["reason"])));
-        for reason in Lost::ALL {
-            lost.set(reason.name(), 0);
-        }
-        let build = vec(r, GaugeVec::new(Opts::new("tracer_build_info", "Version of the agent."), &["version"]));
+        let attribution = vec(r, int("tracer_attribution_total", "Calls by the grade of their parent.", &["grade"]));
+        let build = vec(
+            r,
+            GaugeVec::new(
+                Opts::new("tracer_build_info", "Version of the agent as a label; the value is always 1."),
+                &["version"],
+            ),
+        );
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let folded = vec(
             r,
             int(
                 "tracer_metrics_folded_total",
-                "Requests counted in series that several share, because there were too many classes or too many combinations of labels in one.",
+                "Requests counted in a shared series because there were too many classes (class) or too many label \
+                 combinations (series).",
                 &["what"],
             ),
         );
-        if let Err(error) = Process::new().and_then(|process| registry.register(Box::new(process))) {
-            log::error!("the metrics of the agent's own process were refused: {error}");
-        }
+        vec(r, Process::new());
         Self {
             server: vec(
                 r,
                 histogram(
                     "http_server_request_duration_seconds",
-                    "Duration of requests served: first byte read to last byte sent.",
+                    "Seconds from the first byte of a request read to the last byte of its response sent, on the \
+                     server.",
                     &SERVER_LABELS,
                 ),
             ),
@@ -214,7 +221,8 @@ impl Metrics {
                 r,
                 histogram(
                     "http_client_request_duration_seconds",
-                    "Duration of requests made: first byte sent to last byte read.",
+                    "Seconds from the first byte of a request sent to the last byte of its response read, on the \
+                     client.",
                     &CLIENT_LABELS,
                 ),
             ),
@@ -222,7 +230,8 @@ impl Metrics {
                 r,
                 histogram(
                     "rpc_server_call_duration_seconds",
-                    "Duration of remote procedure calls served: first byte read to last byte sent.",
+                    "Seconds from the first byte of a remote procedure call read to the last byte of its response \
+                     sent, on the server.",
                     &calls::SERVER_LABELS,
                 ),
             ),
@@ -230,7 +239,8 @@ impl Metrics {
                 r,
                 histogram(
                     "rpc_client_call_duration_seconds",
-                    "Duration of remote procedure calls made: first byte sent to last byte read.",
+                    "Seconds from the first byte of a remote procedure call sent to the last byte of its response \
+                     read, on the client.",
                     &calls::CLIENT_LABELS,
                 ),
             ),
@@ -238,7 +248,8 @@ impl Metrics {
                 r,
                 operations(
                     "db_server_operation_duration_seconds",
-                    "Duration of database operations served: first byte read to last byte sent.",
+                    "Seconds from the first byte of a database operation read to the last byte of its result sent, on \
+                     the server.",
                     &operations::SERVER_LABELS,
                 ),
             ),
@@ -246,7 +257,8 @@ impl Metrics {
                 r,
                 operations(
                     "messaging_client_operation_duration_seconds",
-                    "Duration of messaging operations of producers and consumers: sent to confirmed or answered, where it is.",
+                    "Seconds from a producer's or consumer's messaging operation sent to its confirmation or answer, \
+                     if it has one.",
                     &messages::CLIENT_LABELS,
                 ),
             ),
@@ -254,7 +266,7 @@ impl Metrics {
                 r,
                 operations(
                     "messaging_process_duration_seconds",
-                    "Duration of a consumer's work on a message: read to acknowledged or answered, where it is.",
+                    "Seconds from a message read to the consumer's acknowledgement or answer, if it has one.",
                     &messages::LABELS,
                 ),
             ),
@@ -262,7 +274,7 @@ impl Metrics {
                 r,
                 operations(
                     "messaging_server_operation_duration_seconds",
-                    "Duration of messaging operations as the broker saw them.",
+                    "Seconds that messaging operations took, as the broker observed them.",
                     &messages::LABELS,
                 ),
             ),
@@ -270,28 +282,38 @@ impl Metrics {
                 r,
                 operations(
                     "db_client_operation_duration_seconds",
-                    "Duration of database operations called: first byte sent to last byte read.",
+                    "Seconds from the first byte of a database operation sent to the last byte of its result read, on \
+                     the client.",
                     &operations::CLIENT_LABELS,
                 ),
             ),
             lookups: [
                 (
                     "dns_server_lookup_duration_seconds",
-                    "Duration of lookups of names served: question read to answer sent.",
+                    "Seconds from a DNS query read to its answer sent, on the server.",
                 ),
-                ("dns_lookup_duration_seconds", "Duration of lookups of names: question first sent to answer read."),
+                (
+                    "dns_lookup_duration_seconds",
+                    "Seconds from the first transmission of a DNS query to its answer read, on the client.",
+                ),
             ]
             .map(|(name, help)| vec(r, operations(name, help, &LOOKUP_LABELS))),
             turns: [
-                ("tracer_server_turn_duration_seconds", "Duration of turns answered on connections that are not read."),
-                ("tracer_client_turn_duration_seconds", "Duration of turns asked on connections that are not read."),
+                (
+                    "tracer_server_round_trip_duration_seconds",
+                    "Seconds that round trips took on connections whose protocol is not decoded, on the server.",
+                ),
+                (
+                    "tracer_client_round_trip_duration_seconds",
+                    "Seconds that round trips took on connections whose protocol is not decoded, on the client.",
+                ),
             ]
             .map(|(name, help)| vec(r, operations(name, help, &TURN_LABELS))),
             work: vec(
                 r,
                 int(
-                    "tracer_work_total",
-                    "Units of work finished, by outcome (ok, error, aborted).",
+                    "tracer_requests_total",
+                    "Finished server spans by outcome: ok, error, aborted, unfinished (the agent did not see the end).",
                     &["service_name", "request_class", "protocol", "status"],
                 ),
             ),
@@ -300,7 +322,7 @@ impl Metrics {
                 r,
                 counter(
                     "tracer_service_cpu_seconds_total",
-                    "CPU of a service: for requests, and overhead.",
+                    "CPU seconds of a service, by kind: requests, overhead.",
                     &["service_name", "kind"],
                 ),
             ),
@@ -308,7 +330,7 @@ impl Metrics {
                 r,
                 counter(
                     "tracer_host_cpu_seconds_total",
-                    "CPU of the host since tracing began, by whom it was charged to.",
+                    "CPU seconds of the host since tracing began, by what they were charged to.",
                     &["kind"],
                 ),
             )),
@@ -316,29 +338,35 @@ impl Metrics {
                 r,
                 Counter::new(
                     "tracer_host_cpu_busy_seconds_total",
-                    "CPU of the host since tracing began that the system says was used.",
+                    "CPU seconds of the host since tracing began that the system reports as used.",
                 ),
             ),
             host_unreported: vec(
                 r,
                 Gauge::new(
                     "tracer_host_cpu_unreported_seconds",
-                    "CPU that was counted and whose thread has not reported yet.",
+                    "CPU seconds that were counted but that their threads have not reported yet.",
                 ),
             ),
-            capture: vec(r, Gauge::new("tracer_capture_ratio", "CPU attributed / CPU the system says was used.")),
+            capture: vec(
+                r,
+                Gauge::new(
+                    "tracer_capture_ratio",
+                    "Attributed CPU divided by the CPU that the system reports as used.",
+                ),
+            ),
             attribution: Grade::ALL.iter().map(|grade| attribution.with_label_values(&[grade.name()])).collect(),
-            events: Totals(vec(r, int("tracer_events_total", "Records taken from the kernel.", &["kind"]))),
-            lost,
+            events: Totals(vec(r, int("tracer_events_total", "Records received from the kernel, by kind.", &["kind"]))),
+            lost: LossAccount::new(r),
             classes: vec(
                 r,
-                GaugeVec::new(Opts::new("tracer_classes", "Request classes of a service."), &["service_name"]),
+                GaugeVec::new(Opts::new("tracer_classes", "Request classes of the service."), &["service_name"]),
             ),
             merged: Totals(vec(
                 r,
                 int(
                     "tracer_classes_merged_total",
-                    "New classes merged into their parent because there were too many.",
+                    "New request classes merged into their parents because the service had too many.",
                     &["service_name"],
                 ),
             )),
@@ -347,7 +375,7 @@ impl Metrics {
                 r,
                 counter(
                     "tracer_bpf_run_seconds_total",
-                    "Run time of a BPF program (0 while kernel.bpf_stats_enabled is 0).",
+                    "Seconds that a BPF program ran (0 while kernel.bpf_stats_enabled is 0).",
                     &["program"],
                 ),
             )),
@@ -363,14 +391,15 @@ impl Metrics {
                 r,
                 int(
                     "tracer_bpf_missed_total",
-                    "Runs of a BPF program skipped by the kernel because it was already running there.",
+                    "Runs of a BPF program that the kernel skipped because the program was already running on that \
+                     CPU.",
                     &["program"],
                 ),
             )),
             own: Own::new(r),
             tasks: Tasks::new(r),
-            own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU of the agent.")),
-            own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Memory of the agent.")),
+            own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU seconds that the agent used.")),
+            own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Resident memory of the agent in bytes.")),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             per_class: Vec::new(),
@@ -379,7 +408,7 @@ impl Metrics {
             series_most: SERIES,
             per_service: HashMap::new(),
             per_service_requests: HashMap::new(),
-            registry,
+            registry: r.registry(),
         }
     }
 
@@ -404,13 +433,14 @@ impl Metrics {
                 operations: Operations::default(),
                 messages: Messages::default(),
                 calls: Calls::default(),
-                simple: Simple::default(),
+                simple: LowCardinality::default(),
                 folded,
-                // A class of calls has no work of its own; its series appear only if something is charged to it.
+                // A class of calls serves no requests; its series appear only if something is charged to it.
                 work: (info.side == Side::Server).then(|| Work {
                     ok: work("ok"),
                     failed: work("error"),
                     aborted: work("aborted"),
+                    unfinished: work("unfinished"),
                 }),
                 time: self.work_time.each_ref().map(|family| family.with_label_values(&labels)),
             };
@@ -422,7 +452,7 @@ impl Metrics {
         self.per_class.get_mut(index)?.as_mut()
     }
 
-    /// The same with bounds for an agent that may take `memory` bytes.
+    /// Scales the limits to an agent with a memory limit of `memory` bytes.
     #[must_use]
     pub fn for_memory(self, memory: u64) -> Self {
         Self { series_most: scaled(SERIES, memory), ..self }
@@ -441,74 +471,75 @@ fn class_labels(info: &ClassInfo, folded: bool) -> [&str; 2] {
 }
 
 impl Sink for Metrics {
-    fn unit(&mut self, names: &Names, unit: &Unit) {
-        if unit.side == Side::Client {
-            let index = Grade::ALL.iter().position(|grade| *grade == unit.grade).unwrap_or(0);
+    fn span(&mut self, names: &Names, span: &Span) {
+        if span.side == Side::Client {
+            let index = Grade::ALL.iter().position(|grade| *grade == span.grade).unwrap_or(0);
             if let Some(counter) = self.attribution.get(index) {
                 counter.inc();
             }
         }
-        let Some(info) = names.class(unit.class) else { return };
-        if self.class(names, unit.class).is_none() {
+        let Some(info) = names.class(span.class) else { return };
+        if self.class(names, span.class).is_none() {
             return;
         }
-        let Some(Some(class)) = self.per_class.get_mut(unit.class.0 as usize) else { return };
+        let Some(Some(class)) = self.per_class.get_mut(span.class.0 as usize) else { return };
         if class.folded {
             self.folded_classes.inc();
         }
-        match conventions(unit.protocol) {
+        match conventions(span.protocol) {
             Conventions::Http => {
-                let family = if unit.side == Side::Server { &self.server } else { &self.client };
+                let family = if span.side == Side::Server { &self.server } else { &self.client };
                 let room = self.series < self.series_most;
-                match class.durations.observe(family, class_labels(info, class.folded), info, unit, room) {
-                    Went::Own => {}
-                    Went::New => self.series += 1,
-                    Went::Common => self.folded_series.inc(),
+                match class.durations.observe(family, class_labels(info, class.folded), info, span, room) {
+                    SeriesSlot::Own => {}
+                    SeriesSlot::New => self.series += 1,
+                    SeriesSlot::Common => self.folded_series.inc(),
                 }
             }
             Conventions::Rpc => {
-                let family = if unit.side == Side::Server { &self.rpc_server } else { &self.rpc_client };
-                if class.calls.observe(family, class_labels(info, class.folded), unit) {
+                let family = if span.side == Side::Server { &self.rpc_server } else { &self.rpc_client };
+                if class.calls.observe(family, class_labels(info, class.folded), span) {
                     self.folded_series.inc();
                 }
             }
             Conventions::Database => {
-                let family = if unit.side == Side::Server { &self.db_server } else { &self.db_client };
-                if class.operations.observe(family, class_labels(info, class.folded), unit) {
+                let family = if span.side == Side::Server { &self.db_server } else { &self.db_client };
+                if class.operations.observe(family, class_labels(info, class.folded), span) {
                     self.folded_series.inc();
                 }
             }
             Conventions::Messaging => {
-                let family = match messages::Family::of(unit) {
+                let family = match messages::Family::of(span) {
                     messages::Family::Client => &self.messaging_client,
                     messages::Family::Process => &self.messaging_process,
                     messages::Family::Server => &self.messaging_server,
                 };
-                if class.messages.observe(family, class_labels(info, class.folded), info, unit) {
+                if class.messages.observe(family, class_labels(info, class.folded), info, span) {
                     self.folded_series.inc();
                 }
             }
             simple @ (Conventions::Names | Conventions::Turns) => {
                 let families = if simple == Conventions::Names { &self.lookups } else { &self.turns };
-                let family = &families[usize::from(unit.side == Side::Client)];
-                if class.simple.observe(family, class_labels(info, class.folded), unit, simple) {
+                let family = &families[usize::from(span.side == Side::Client)];
+                if class.simple.observe(family, class_labels(info, class.folded), span, simple) {
                     self.folded_series.inc();
                 }
             }
             Conventions::Session => {}
         }
         let Some(work) = &class.work else { return };
-        match unit.outcome {
+        match span.outcome {
             Outcome::Aborted => work.aborted.inc(),
-            _ if unit.error => work.failed.inc(),
+            _ if span.error => work.failed.inc(),
+            Outcome::Unfinished => work.unfinished.inc(),
             _ => work.ok.inc(),
         }
-        class.time[3].inc_by(unit.queue() as f64 / 1e9);
-        class.time[4].inc_by(unit.downstream as f64 / 1e9);
-        let queues = unit.queues().unwrap_or_default();
+        class.time[3].inc_by(span.queue() as f64 / 1e9);
+        class.time[4].inc_by(span.downstream as f64 / 1e9);
+        let queues = span.queues().unwrap_or_default();
         class.time[5].inc_by(queues.accept as f64 / 1e9);
         class.time[6].inc_by(queues.socket as f64 / 1e9);
-        class.time[7].inc_by(unit.pool_queue.unwrap_or_default() as f64 / 1e9);
+        class.time[7].inc_by(span.pool_queue.unwrap_or_default() as f64 / 1e9);
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
@@ -540,14 +571,23 @@ impl Sink for Metrics {
     }
 }
 
-/// The exposition text of a registry.
+/// The exposition text of a registry. Label values come from outside: unsafe characters in them are escaped.
 pub fn text(registry: &Registry) -> prometheus::Result<String> {
-    TextEncoder::new().encode_to_string(&registry.gather())
+    let text = TextEncoder::new().encode_to_string(&registry.gather())?;
+    let clean = text.bytes().all(|byte| byte == b'\n' || (byte >= b' ' && byte != 0x7f && byte < 0xc2));
+    if clean || !text.chars().any(|c| c != '\n' && crate::text::is_unsafe(c)) {
+        return Ok(text);
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    for line in text.split_terminator('\n') {
+        // A backslash in a label's value is written as two.
+        out.push_str(&crate::text::written_with("\\\\u", line));
+        out.push('\n');
+    }
+    Ok(out)
 }
 
-#[path = "export_figures.rs"]
 mod figures;
 
 #[cfg(test)]
-#[path = "export_tests.rs"]
 mod tests;

@@ -1,19 +1,19 @@
-//! Durations of messaging operations, with the names and labels of OpenTelemetry's semantic conventions for messaging and a
-//! bound on their number. The conventions know producers and consumers only; the family of the broker's side is named after
-//! theirs. Destinations are label values as templates.
+//! Duration histograms of messaging operations, with the names and labels of OpenTelemetry's semantic conventions for
+//! messaging and a bounded number of series. The conventions define metrics of producers and consumers only; the
+//! broker's is named after them. Destination labels are templates.
 
 use std::sync::Arc;
 
 use prometheus::{Histogram, HistogramVec};
 
 use super::durations::OTHER;
-use crate::model::{ClassInfo, Outcome, Unit};
+use crate::model::{ClassInfo, Outcome, Span};
 use crate::protocols::messaging;
 
-/// Most different combinations of failure and port one class gets series for.
+/// Maximum number of series of one class (combinations of failure and port).
 const SERIES: usize = 32;
 
-/// Labels of what consumers and brokers do.
+/// Labels of consumers' processing and of brokers.
 pub(super) const LABELS: [&str; 7] = [
     "service_name",
     "request_class",
@@ -23,7 +23,7 @@ pub(super) const LABELS: [&str; 7] = [
     "messaging_destination_name",
     "error_type",
 ];
-/// Of what clients do: the same, and the broker's port.
+/// Labels of client operations: the same and the broker's port.
 pub(super) const CLIENT_LABELS: [&str; 8] = [
     "service_name",
     "request_class",
@@ -35,20 +35,20 @@ pub(super) const CLIENT_LABELS: [&str; 8] = [
     "server_port",
 ];
 
-/// Where a unit is counted.
+/// The family that counts a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// What a producer or consumer asks of a broker.
+    /// A producer's or consumer's operation on a broker.
     Client,
-    /// What a consumer does with a message.
+    /// A consumer's processing of a message.
     Process,
-    /// Either as the broker sees it.
+    /// Either, as the broker observes it.
     Server,
 }
 
 impl Family {
-    pub(super) fn of(unit: &Unit) -> Self {
-        match (messaging::is_of_client(unit), messaging::is_processing(unit)) {
+    pub(super) fn of(span: &Span) -> Self {
+        match (messaging::is_of_client(span), messaging::is_processing(span)) {
             (_, true) => Self::Process,
             (true, false) => Self::Client,
             (false, false) => Self::Server,
@@ -56,27 +56,27 @@ impl Family {
     }
 }
 
-/// What tells the series of one class apart.
+/// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     operation: Arc<str>,
     failure: &'static str,
-    /// [`Family::Client`] only.
+    /// Set for [`Family::Client`] only.
     port: u16,
 }
 
 impl Key {
-    fn of(unit: &Unit) -> Self {
-        let failure = match unit.outcome {
-            Outcome::Aborted | Outcome::Unfinished if unit.error => unit.outcome.name(),
-            _ => unit.failure.unwrap_or_default(),
+    fn of(span: &Span) -> Self {
+        let failure = match span.outcome {
+            Outcome::Aborted if span.error => span.outcome.name(),
+            _ => span.failure.unwrap_or_default(),
         };
-        let port = if Family::of(unit) == Family::Client { unit.peer_port } else { 0 };
-        Self { operation: Arc::clone(&unit.method), failure, port }
+        let port = if Family::of(span) == Family::Client { span.peer_port } else { 0 };
+        Self { operation: Arc::clone(&span.method), failure, port }
     }
 }
 
-/// The series of one class that are in use.
+/// The series in use of one class.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     series: Vec<(Key, Histogram)>,
@@ -84,22 +84,22 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns whether it had to go to
-    /// the class's common series because it has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], info: &ClassInfo, unit: &Unit) -> bool {
-        let seconds = unit.duration() as f64 / 1e9;
-        let key = Key::of(unit);
+    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns true if it went to the
+    /// class's shared series because the class has too many.
+    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], info: &ClassInfo, span: &Span) -> bool {
+        let seconds = span.duration() as f64 / 1e9;
+        let key = Key::of(span);
         if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
             histogram.observe(seconds);
             return false;
         }
         let [service, name] = class;
-        // A class that is folded away takes its destinations along.
+        // A folded class folds its destinations too.
         let folded = name == OTHER;
-        let (operation, destination) = if folded { (OTHER, "") } else { (&*unit.method, &*info.route) };
+        let (operation, destination) = if folded { (OTHER, "") } else { (&*span.method, &*info.route) };
         let kind = if folded { "" } else { messaging::operation_type(operation) };
-        let labels = [service, name, messaging::system(unit.protocol), operation, kind, destination];
-        let wanted = if Family::of(unit) == Family::Client { CLIENT_LABELS.len() } else { LABELS.len() };
+        let labels = [service, name, messaging::system(span.protocol), operation, kind, destination];
+        let wanted = if Family::of(span) == Family::Client { CLIENT_LABELS.len() } else { LABELS.len() };
         let values = |rest: [&str; 2]| -> Vec<String> {
             labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect()
         };

@@ -1,16 +1,20 @@
-//! Numbers about classes: for Prometheus ([`Metrics`]) and for the API and the console ([`ClassStats`]).
+//! Statistics of request classes: for Prometheus ([`Metrics`]), and for the API and the console ([`ClassStats`]).
 
 mod calls;
 mod durations;
 mod export;
+mod families;
+mod loss_account;
+mod low_cardinality;
 mod messages;
 mod operations;
-mod own;
 mod process;
 mod quantile;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod samples;
-mod simple;
+mod self_metrics;
 mod stats;
 mod tasks;
 

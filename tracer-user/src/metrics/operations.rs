@@ -1,16 +1,16 @@
-//! Durations of database operations, with the labels of OpenTelemetry's semantic conventions and a bound on their
-//! number. The conventions know the caller's side only; the family of the server's side is named after it.
+//! Duration histograms of database operations, with the labels of OpenTelemetry's semantic conventions and a bounded
+//! number of series. The conventions define only the client's metric; the server's is named after it.
 
 use std::sync::Arc;
 
 use prometheus::{Histogram, HistogramVec};
 
 use super::durations::OTHER;
-use crate::model::{Outcome, Side, Unit};
+use crate::model::{Outcome, Side, Span};
 
-/// Most different combinations of operation, failure and port one class gets series for.
+/// Maximum number of series of one class (combinations of operation, failure and port).
 const SERIES: usize = 32;
-/// Bounds of durations, seconds: what the conventions advise, and below that what a cache on the same host needs.
+/// Histogram bounds, seconds: those the conventions advise, and finer ones below for a cache on the same host.
 pub(super) const BOUNDS: &[f64] =
     &[0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
@@ -24,7 +24,7 @@ pub(super) const SERVER_LABELS: [&str; 7] = [
     "db_response_status_code",
     "error_type",
 ];
-/// The same, and the port that was called.
+/// The server's labels and the called port.
 pub(super) const CLIENT_LABELS: [&str; 8] = [
     "service_name",
     "request_class",
@@ -36,31 +36,31 @@ pub(super) const CLIENT_LABELS: [&str; 8] = [
     "server_port",
 ];
 
-/// What tells the series of one class apart.
+/// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     operation: Arc<str>,
-    /// What the server called the failure.
+    /// The server's name for the failure.
     status: &'static str,
-    /// What failed: the same, or how the operation ended.
+    /// The `error_type`: the status, or how the operation ended.
     failure: &'static str,
-    /// Client side only.
+    /// Set on the client side only.
     port: u16,
 }
 
 impl Key {
-    fn of(unit: &Unit) -> Self {
-        let status = unit.failure.unwrap_or_default();
-        let failure = match unit.outcome {
-            Outcome::Aborted | Outcome::Unfinished if unit.error => unit.outcome.name(),
+    fn of(span: &Span) -> Self {
+        let status = span.failure.unwrap_or_default();
+        let failure = match span.outcome {
+            Outcome::Aborted if span.error => span.outcome.name(),
             _ => status,
         };
-        let port = if unit.side == Side::Client { unit.peer_port } else { 0 };
-        Self { operation: Arc::clone(&unit.method), status, failure, port }
+        let port = if span.side == Side::Client { span.peer_port } else { 0 };
+        Self { operation: Arc::clone(&span.method), status, failure, port }
     }
 }
 
-/// The series of one class that are in use.
+/// The series in use of one class.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
     series: Vec<(Key, Histogram)>,
@@ -68,29 +68,29 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns whether it had to go
-    /// to the class's common series because it has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], unit: &Unit) -> bool {
-        let seconds = unit.duration() as f64 / 1e9;
-        let key = Key::of(unit);
+    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns true if it went to the
+    /// class's shared series because the class has too many.
+    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], span: &Span) -> bool {
+        let seconds = span.duration() as f64 / 1e9;
+        let key = Key::of(span);
         if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
             histogram.observe(seconds);
             return false;
         }
-        // A class that is folded away takes its operations along.
+        // A folded class folds its operations too.
         let folded = class[1] == OTHER;
-        let operation = if folded { OTHER } else { &*unit.method };
-        // A class that a rule named, or others merged into, can be about many.
-        let collection = if class[1] == &*unit.path { unit.collection().unwrap_or_default() } else { "" };
+        let operation = if folded { OTHER } else { &*span.method };
+        // A class that a rule named, or that others merged into, can cover many collections.
+        let collection = if class[1] == &*span.path { span.collection().unwrap_or_default() } else { "" };
         let [service, name] = class;
-        let labels = [service, name, unit.protocol, operation, collection];
+        let labels = [service, name, span.protocol, operation, collection];
         if self.series.len() >= SERIES {
-            let common = || family.with_label_values(&values(labels, [OTHER, OTHER, OTHER], unit.side));
+            let common = || family.with_label_values(&values(labels, [OTHER, OTHER, OTHER], span.side));
             self.overflow.get_or_insert_with(common).observe(seconds);
             return true;
         }
         let port = if key.port == 0 { String::new() } else { key.port.to_string() };
-        let histogram = family.with_label_values(&values(labels, [key.status, key.failure, &port], unit.side));
+        let histogram = family.with_label_values(&values(labels, [key.status, key.failure, &port], span.side));
         histogram.observe(seconds);
         self.series.push((key, histogram));
         false

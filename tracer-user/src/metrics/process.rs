@@ -1,15 +1,15 @@
-//! The agent's own process under the usual `process_*` names, read when somebody asks.
+//! The agent's own process under the usual `process_*` names, read at every scrape.
 
 use std::fs;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::{Gauge, proto::MetricFamily};
 
-/// Ticks per second in which the kernel tells times to user space: fixed at 100 on every architecture we claim.
+/// Clock ticks per second in `/proc`: fixed at 100 on every supported architecture.
 const USER_HZ: f64 = 100.0;
 
-/// Reads `/proc/self` at every scrape. CPU and resident memory are not here: the agent's loop keeps those itself.
-#[derive(Debug)]
+/// Reads `/proc/self` at every scrape, except for CPU and resident memory: the agent's loop maintains those.
+#[derive(Debug, Clone)]
 pub(super) struct Process {
     started: Gauge,
     threads: Gauge,
@@ -21,11 +21,11 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new() -> prometheus::Result<Self> {
         Ok(Self {
-            started: Gauge::new("process_start_time_seconds", "When the agent started, seconds since the epoch.")?,
+            started: Gauge::new("process_start_time_seconds", "Start time of the agent in seconds since the epoch.")?,
             threads: Gauge::new("process_threads", "Threads of the agent.")?,
-            virtual_memory: Gauge::new("process_virtual_memory_bytes", "Address space of the agent.")?,
-            open_fds: Gauge::new("process_open_fds", "Descriptors the agent has open.")?,
-            max_fds: Gauge::new("process_max_fds", "Descriptors the agent may have open.")?,
+            virtual_memory: Gauge::new("process_virtual_memory_bytes", "Address space of the agent in bytes.")?,
+            open_fds: Gauge::new("process_open_fds", "Open file descriptors of the agent.")?,
+            max_fds: Gauge::new("process_max_fds", "Limit of open file descriptors of the agent.")?,
         })
     }
 
@@ -33,7 +33,7 @@ impl Process {
         [&self.started, &self.threads, &self.virtual_memory, &self.open_fds, &self.max_fds]
     }
 
-    /// What cannot be read keeps its value.
+    /// Updates the gauges; one that cannot be read keeps its value.
     fn read(&self) {
         if let Ok(stat) = fs::read_to_string("/proc/self/stat")
             && let Some(fields) = Stat::parse(&stat)
@@ -45,7 +45,7 @@ impl Process {
             }
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // The listing itself is one of them.
+            // The listing itself uses one descriptor.
             self.open_fds.set(entries.count().saturating_sub(1) as f64);
         }
         if let Some(most) = fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(soft_limit) {
@@ -74,17 +74,17 @@ struct Stat {
 }
 
 impl Stat {
-    /// Counted from the last parenthesis: the name before it may contain anything.
+    /// Parses from the last parenthesis on, because the name before it may contain anything.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // Field 3 of the manual is the first one here.
+        // The first field here is field 3 in proc(5).
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         Some(Self { threads: field(20)?, start_ticks: field(22)?, virtual_bytes: field(23)? })
     }
 }
 
-/// Seconds since the epoch at which the host started.
+/// Boot time of the host, seconds since the epoch.
 fn boot_time(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }

@@ -1,19 +1,19 @@
-//! Quantiles of durations with a bounded relative error, in little memory.
+//! Quantile sketch of durations with bounded relative error and little memory.
 //!
-//! Buckets grow by a constant factor γ = 1.04 (the idea of DDSketch, Masson et al. 2019): a value is off by at most
-//! (γ−1)/(γ+1) = 2 %.
+//! Bucket bounds grow by the constant factor γ = 1.04 (the idea of DDSketch, Masson et al. 2019), so a value is off by
+//! at most (γ−1)/(γ+1) = 2 %.
 
 const GAMMA: f64 = 1.04;
-/// Smallest value told apart, nanoseconds.
+/// Smallest distinguished value, nanoseconds.
 const FLOOR: f64 = 1_000.0;
-/// Buckets: up to 1 µs · 1.04^599 ≈ 4½ hours; longer ones count as that. 8 bytes for each that has something: a class of
-/// a few requests takes tens of bytes, and there may be thousands of those; none takes more than 4.8 KiB.
+/// Buckets: up to 1 µs · 1.04^599 ≈ 4½ hours; longer durations count as that. Only used buckets are stored, 8 bytes
+/// each: a class with a few requests takes tens of bytes (there may be thousands of those), and none more than 4.8 KiB.
 const BUCKETS: usize = 600;
 
 /// A distribution of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Quantiles {
-    /// Buckets that have something, in their order, with how many.
+    /// Non-empty buckets in ascending order, with their counts.
     counts: Vec<(u16, u32)>,
     total: u64,
 }
@@ -44,7 +44,7 @@ impl Quantiles {
             }
             Err(at) => {
                 if self.counts.len() == self.counts.capacity() {
-                    // A quarter more, not twice as much.
+                    // Grows by a quarter instead of doubling.
                     self.counts.reserve_exact(self.counts.len() / 4 + 1);
                 }
                 self.counts.insert(at, (bucket, count));
@@ -52,7 +52,7 @@ impl Quantiles {
         }
     }
 
-    /// The duration below which the share `q` lies, seconds; `None` when there are none.
+    /// The `q`-quantile in seconds; `None` without durations.
     pub fn at(&self, q: f64) -> Option<f64> {
         if self.total == 0 {
             return None;
@@ -62,7 +62,7 @@ impl Quantiles {
         for (bucket, count) in &self.counts {
             seen += u64::from(*count);
             if seen > rank {
-                // The middle of the bucket, in the sense of relative error.
+                // The bucket's midpoint with respect to relative error.
                 return Some(FLOOR * GAMMA.powi(i32::from(*bucket)) * 2.0 / (1.0 + GAMMA) / 1e9);
             }
         }

@@ -1,12 +1,12 @@
-//! A unit of work for tests.
+//! A span for tests.
 
 use std::sync::Arc;
 
-use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ServiceId, Side, TraceId, Unit, UnitId};
+use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ServiceId, Side, Span, SpanId, TraceId};
 
-pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit {
-    Unit {
-        id: UnitId(start + 1),
+pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span {
+    Span {
+        id: SpanId(start + 1),
         trace: TraceId(trace),
         parent: None,
         linked: None,
@@ -29,6 +29,7 @@ pub(super) fn unit(trace: u128, start: u64, duration: u64, error: bool) -> Unit 
         arrived: 0,
         accepted: Accepted::Before,
         pool_queue: None,
+        after_reply: None,
         start,
         first_reply: start,
         end: start + duration,

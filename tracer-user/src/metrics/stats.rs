@@ -1,14 +1,14 @@
-//! Rolling figures per class and service for the API and the console.
+//! Rolling statistics per class and service for the API and the console.
 
 use std::collections::VecDeque;
 
 use super::quantile::Quantiles;
-use crate::model::{ClassId, Cost, Names, Nanos, Owner, Queues, ServiceId, Sink, Unit};
+use crate::model::{ClassId, Cost, Names, Nanos, Outcome, Owner, Queues, ServiceId, Sink, Span};
 
-/// Length of one window, nanoseconds, and how many are kept: times are of the last five minutes.
+/// Length of one window, nanoseconds, and number of windows: times cover the last five minutes.
 const WINDOW: Nanos = 60_000_000_000;
 const WINDOWS: usize = 5;
-/// Length of one slice, nanoseconds, and how many are kept: rates are of the last minute.
+/// Length of one slice, nanoseconds, and number of slices: rates cover the last minute.
 const SLICE: Nanos = 10_000_000_000;
 const SLICES: usize = 7;
 
@@ -37,7 +37,7 @@ impl Window {
     }
 }
 
-/// How much of something there was in the last minute.
+/// An amount per second over the last minute.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     /// Number of the newest slice.
@@ -48,7 +48,7 @@ struct Rate {
 impl Rate {
     fn add(&mut self, now: Nanos, amount: u64) {
         let slice = now / SLICE;
-        // Slices nobody added to are empty.
+        // Clears the slices that got nothing.
         for skipped in (self.newest + 1..=slice).rev().take(SLICES) {
             self.sums[skipped as usize % SLICES] = 0;
         }
@@ -56,26 +56,28 @@ impl Rate {
         self.sums[slice as usize % SLICES] += amount;
     }
 
-    /// Per second; `begun` is when counting could have begun.
+    /// Amount per second; `begun` is the earliest possible start of counting.
     fn per_second(&self, now: Nanos, begun: Nanos) -> f64 {
         let slice = now / SLICE;
         let oldest = (slice + 1).saturating_sub(SLICES as u64);
         let known = (self.newest + 1).saturating_sub(SLICES as u64)..=self.newest;
         let sum: u64 = known.filter(|slice| *slice >= oldest).map(|slice| self.sums[slice as usize % SLICES]).sum();
-        // A second at least: the first request of all is no rate yet.
+        // At least one second: the very first request makes no rate yet.
         let span = now.saturating_sub((oldest * SLICE).max(begun)).max(1_000_000_000);
         sum as f64 * 1e9 / span as f64
     }
 }
 
-/// What is shown of a class: counts since the start, rates over the last minute, times over the last five minutes (of
-/// those in which it had requests, when it has been quiet for longer). Times in seconds per request.
+/// Figures of a class: counts since the start, rates over the last minute, times over the last five minutes (when the
+/// class has been quiet for longer, over its last minutes with requests). Times are seconds per request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClassFigures {
     /// Requests since the start.
     pub count: u64,
-    /// Failed ones since the start.
+    /// Failed requests since the start.
     pub errors: u64,
+    /// Requests since the start of which the agent saw neither the end nor a status of failure; not errors.
+    pub unfinished: u64,
     /// Requests per second.
     pub rate_per_s: f64,
     /// Failed requests per second.
@@ -90,9 +92,9 @@ pub struct ClassFigures {
     pub mean_s: f64,
     /// Arrived, not yet read.
     pub queue_s: f64,
-    /// Of that, until the connection was accepted, and after that, as far as it is known which it was.
+    /// Part of the queue time before the connection was accepted, where the accept time is known.
     pub accept_queue_s: f64,
-    /// See there.
+    /// Part of the queue time after the connection was accepted, where the accept time is known.
     pub socket_queue_s: f64,
     /// On CPU.
     pub cpu_s: f64,
@@ -102,7 +104,7 @@ pub struct ClassFigures {
     pub blocked_s: f64,
     /// Waiting for at least one downstream call.
     pub downstream_s: f64,
-    /// CPU since the start, seconds in all.
+    /// CPU since the start, total seconds.
     pub cpu_total_s: f64,
 }
 
@@ -113,9 +115,9 @@ pub struct ServiceFigures {
     pub requests_s: f64,
     /// For no request, seconds since the start.
     pub overhead_s: f64,
-    /// For its requests, CPUs' worth over the last minute.
+    /// For its requests, cores over the last minute.
     pub requests_cores: f64,
-    /// For no request, CPUs' worth over the last minute.
+    /// For no request, cores over the last minute.
     pub overhead_cores: f64,
 }
 
@@ -123,6 +125,7 @@ pub struct ServiceFigures {
 struct Class {
     count: u64,
     errors: u64,
+    unfinished: u64,
     cpu: u64,
     rate: Rate,
     error_rate: Rate,
@@ -130,7 +133,7 @@ struct Class {
 }
 
 impl Class {
-    /// The window of `now`, begun if need be.
+    /// The window of `now`; starts one if needed.
     fn window(&mut self, now: Nanos) -> Option<&mut Window> {
         if self.windows.back().is_none_or(|window| now.saturating_sub(window.started) >= WINDOW) {
             if self.windows.len() == WINDOWS {
@@ -154,20 +157,20 @@ struct Service {
     overhead_rate: Rate,
 }
 
-/// Figures of every class, and CPU per service. Memory is some 200 bytes per class and, while it has requests, up to
-/// 5 KiB (usually less than one) for each of five minutes; a class without any keeps one such sum.
+/// Figures of every class, and CPU per service. A class takes some 200 bytes and, while it has requests, up to 5 KiB
+/// (usually less than one) for each of five minutes; a quiet class keeps one such sum.
 #[derive(Debug, Default)]
 pub struct ClassStats {
     classes: Vec<Class>,
     services: Vec<Service>,
     now: Nanos,
     begun: Nanos,
-    /// Start of the window in which quiet classes were last looked for.
+    /// Start of the window of the last sweep for quiet classes.
     swept: Nanos,
 }
 
 impl ClassStats {
-    /// Without classes.
+    /// No classes yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -225,6 +228,7 @@ impl ClassStats {
         ClassFigures {
             count: class.count,
             errors: class.errors,
+            unfinished: class.unfinished,
             rate_per_s: class.rate.per_second(self.now, self.begun),
             error_rate_per_s: class.error_rate.per_second(self.now, self.begun),
             p50_s: quantile(0.50),
@@ -244,26 +248,28 @@ impl ClassStats {
 }
 
 impl Sink for ClassStats {
-    fn unit(&mut self, _: &Names, unit: &Unit) {
+    fn span(&mut self, _: &Names, span: &Span) {
         if self.begun == 0 {
-            self.begun = unit.start.max(1);
+            self.begun = span.start.max(1);
         }
-        self.see(unit.end);
+        self.see(span.end);
         let now = self.now;
-        let Some(class) = self.class(unit.class) else { return };
+        let Some(class) = self.class(span.class) else { return };
         class.count += 1;
         class.rate.add(now, 1);
-        if unit.error {
+        if span.error {
             class.errors += 1;
             class.error_rate.add(now, 1);
+        } else if span.outcome == Outcome::Unfinished {
+            class.unfinished += 1;
         }
         let Some(window) = class.window(now) else { return };
         window.count += 1;
-        window.durations.add(unit.duration());
-        window.duration += unit.duration();
-        window.queue += unit.queue();
-        window.queues.add(unit.queues().unwrap_or_default());
-        window.downstream += unit.downstream;
+        window.durations.add(span.duration());
+        window.duration += span.duration();
+        window.queue += span.queue();
+        window.queues.add(span.queues().unwrap_or_default());
+        window.downstream += span.downstream;
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
@@ -300,7 +306,7 @@ impl Sink for ClassStats {
         self.swept = window;
         let now = self.now;
         for class in &mut self.classes {
-            // What a class keeps of its last requests takes one window's memory once they are all old.
+            // Once all windows are old, merges them into one to free their memory.
             if class.windows.len() > 1 && class.windows.back().is_some_and(|newest| !is_recent(newest, now)) {
                 let mut sum = Window { started: class.windows.back().map_or(0, |w| w.started), ..Window::default() };
                 class.windows.drain(..).for_each(|window| sum.merge(&window));
@@ -314,7 +320,7 @@ impl Sink for ClassStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::samples::unit;
+    use crate::metrics::samples::span;
     use crate::model::{ClassInfo, Side};
     use std::sync::Arc;
 
@@ -337,7 +343,7 @@ mod tests {
         let names = names();
         for step in from * 10..to * 10 {
             let start = step * SECOND / 10;
-            stats.unit(&names, &unit(1, start, 2_000_000, step % 10 == 0));
+            stats.span(&names, &span(1, start, 2_000_000, step % 10 == 0));
             let cost = Cost { cpu: 1_000_000, ..Cost::default() };
             stats.cost(&names, Owner::Class(ClassId(0)), cost);
             stats.cost(&names, Owner::Overhead(ServiceId(0)), cost);
@@ -371,7 +377,7 @@ mod tests {
     fn one_request_in_a_quiet_hour_is_a_low_rate() {
         let mut stats = ClassStats::new();
         stats.tick(SECOND);
-        stats.unit(&names(), &unit(1, 3600 * SECOND, 1, false));
+        stats.span(&names(), &span(1, 3600 * SECOND, 1, false));
         stats.tick(3601 * SECOND);
         assert!(stats.figures(ClassId(0)).rate_per_s < 0.02);
     }

@@ -1,7 +1,7 @@
-//! Finished units of work as OpenTelemetry spans, sent to a collector.
+//! Exports finished spans to an OpenTelemetry collector.
 //!
-//! The pipeline puts units into a bounded queue and never waits: what finds no room is counted. A task of the server's
-//! threads gathers them into batches, sends each, and again after a while where the collector was busy or away.
+//! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
+//! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
 
 mod proto;
 mod send;
@@ -17,21 +17,20 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use settings::{Protocol, Settings, SettingsError, Tls, read};
 
-use crate::guard::fill::Fill;
-use crate::model::{Names, Unit};
-use crate::pipeline::UnitWriter;
+use crate::guard::loss_log::LossLog;
+use crate::guard::tables::TableUse;
+use crate::model::{Names, Span};
+use crate::pipeline::SpanWriter;
 use send::{Sender, Sent};
 use spans::Finished;
 
-/// Waits between tries: the first, and the longest.
+/// Waits between attempts: the first, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// A batch that could not be sent for so long is given up.
+/// A batch is dropped after failing this long.
 const GIVE_UP: Duration = Duration::from_secs(120);
-/// How long the end of the agent may wait for the last batches.
-const LAST: Duration = Duration::from_secs(3);
 
-/// What became of spans so far.
+/// Outcomes of spans so far.
 #[derive(Debug, Default)]
 pub struct Counts {
     sent: AtomicU64,
@@ -42,8 +41,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// By outcome: `sent`, `queue_full` (no room to wait), `rejected` (by the collector), `failed` (the collector could not
-    /// be reached for long).
+    /// By outcome: `sent`, `queue_full` (the queue had no room), `rejected` (by the collector), `failed` (the collector
+    /// was unreachable for too long).
     pub fn spans(&self) -> [(&'static str, u64); 4] {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -54,7 +53,17 @@ impl Counts {
         ]
     }
 
-    /// Requests that were sent again.
+    /// Spans dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.spans().iter().filter(|(outcome, _)| *outcome != "sent").map(|(_, count)| count).sum()
+    }
+
+    fn summary(&self, dropped: u64) -> String {
+        let outcomes: Vec<String> = self.spans().iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
+        format!("{dropped} spans were dropped and are not exported; spans since the start: {}", outcomes.join(", "))
+    }
+
+    /// Number of retried requests.
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }
@@ -64,7 +73,7 @@ impl Counts {
     }
 }
 
-/// The pipeline's end of it.
+/// The pipeline's handle.
 #[derive(Debug)]
 pub struct Exporter {
     queue: mpsc::Sender<Finished>,
@@ -73,38 +82,54 @@ pub struct Exporter {
     wall_offset: i64,
 }
 
-/// The agent's end of it.
+/// The agent's handle.
 #[derive(Debug)]
 pub struct Export {
-    /// What became of spans.
+    /// Outcomes of spans.
     pub counts: Arc<Counts>,
     queue: mpsc::WeakSender<Finished>,
     room: usize,
+    log: LossLog,
     done: oneshot::Receiver<()>,
 }
 
 impl Export {
-    /// How full the queue is.
-    pub fn fill(&self) -> Fill {
+    /// Table use of the queue.
+    pub fn table_use(&self) -> TableUse {
         let waiting = self.queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
-        Fill::new(waiting, self.room, self.counts.no_room.load(Ordering::Relaxed))
+        TableUse::new(waiting, self.room, self.counts.no_room.load(Ordering::Relaxed))
     }
 
-    /// Waits for the last batches after the [`Exporter`] is gone, a little.
-    pub async fn finish(self) {
-        if tokio::time::timeout(LAST, self.done).await.is_err() {
-            log::warn!("the last spans could not be sent within {LAST:?}");
+    /// A log message about dropped spans, due at `now`; `None` if nothing was dropped since the last message, or that
+    /// was only just now.
+    pub fn drops(&mut self, now: Instant) -> Option<String> {
+        self.log.due(now, self.counts.dropped()).map(|dropped| self.counts.summary(dropped))
+    }
+
+    /// Waits for the last batches after the [`Exporter`] is gone, until `deadline`.
+    pub async fn finish(mut self, deadline: Instant) {
+        if tokio::time::timeout_at(deadline.into(), self.done).await.is_err() {
+            log::warn!("the last spans could not be sent before the end: the collector is too slow or not there");
+        }
+        if let Some(dropped) = self.log.rest(self.counts.dropped()) {
+            log::warn!("{}", self.counts.summary(dropped));
         }
     }
 }
 
-/// Begins to send. Call it where tasks can be started. Fails when certificates it needs cannot be read.
+/// Starts to send. Must run inside a tokio runtime. Fails if required certificates cannot be read.
 pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Exporter, Export), SettingsError> {
     let sender = Sender::new(settings.clone())?;
     let (queue, waiting) = mpsc::channel(settings.queue);
     let (end, done) = oneshot::channel();
     let counts = Arc::new(Counts::default());
-    let export = Export { counts: Arc::clone(&counts), queue: queue.downgrade(), room: settings.queue, done };
+    let export = Export {
+        counts: Arc::clone(&counts),
+        queue: queue.downgrade(),
+        room: settings.queue,
+        log: LossLog::default(),
+        done,
+    };
     let exporter = Exporter { queue, counts: Arc::clone(&counts), ratio: settings.ratio, wall_offset };
     let host = host.to_owned();
     tokio::spawn(async move {
@@ -114,17 +139,17 @@ pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Export
     Ok((exporter, export))
 }
 
-impl UnitWriter for Exporter {
-    fn unit(&mut self, names: &Names, unit: &Unit) {
-        if !spans::is_sampled(unit.trace, self.ratio) {
+impl SpanWriter for Exporter {
+    fn span(&mut self, names: &Names, span: &Span) {
+        if !spans::is_sampled(span.trace, self.ratio) {
             return;
         }
-        // Before anything is copied: where there is no room, there is none for thousands a second.
+        // Reserve before cloning: a full queue may drop thousands of spans a second.
         match self.queue.try_reserve() {
             Ok(room) => room.send(Finished {
-                unit: unit.clone(),
-                service: names.service(unit.service),
-                class: names.class(unit.class).cloned(),
+                span: span.clone(),
+                service: names.service(span.service),
+                class: names.class(span.class).cloned(),
                 wall_offset: self.wall_offset,
             }),
             Err(_) => Counts::count(&self.counts.no_room, 1),
@@ -145,37 +170,37 @@ impl UnitWriter for Exporter {
     fn finish(&mut self) {}
 }
 
-/// Sends what comes until nobody can put anything into the queue any more.
+/// Sends spans until the queue is closed.
 async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc::Receiver<Finished>, counts: &Counts) {
     let Settings { uri, batch, delay, resource, .. } = settings;
     let mut reached = true;
     loop {
-        let mut units = Vec::new();
-        if waiting.recv_many(&mut units, batch).await == 0 {
+        let mut spans = Vec::new();
+        if waiting.recv_many(&mut spans, batch).await == 0 {
             return;
         }
         let full = tokio::time::Instant::now() + delay;
-        while units.len() < batch && !waiting.is_closed() {
-            let more = batch - units.len();
-            if !matches!(tokio::time::timeout_at(full, waiting.recv_many(&mut units, more)).await, Ok(1..)) {
+        while spans.len() < batch && !waiting.is_closed() {
+            let more = batch - spans.len();
+            if !matches!(tokio::time::timeout_at(full, waiting.recv_many(&mut spans, more)).await, Ok(1..)) {
                 break;
             }
         }
-        let request = spans::request(&units, host, &resource);
+        let request = spans::request(&spans, host, &resource);
         match deliver(&sender, &request, &waiting, counts).await {
             Ok((rejected, why)) => {
-                let rejected = rejected.min(units.len() as u64);
-                Counts::count(&counts.sent, units.len() as u64 - rejected);
+                let rejected = rejected.min(spans.len() as u64);
+                Counts::count(&counts.sent, spans.len() as u64 - rejected);
                 Counts::count(&counts.rejected, rejected);
                 if rejected > 0 {
-                    log::warn!("{uri} did not take {rejected} of {} spans: {why}", units.len());
+                    log::warn!("{uri} did not take {rejected} of {} spans: {why}", spans.len());
                 } else if !reached {
                     log::warn!("{uri} takes spans again");
                 }
                 reached = true;
             }
             Err((refused, why)) => {
-                Counts::count(if refused { &counts.rejected } else { &counts.given_up }, units.len() as u64);
+                Counts::count(if refused { &counts.rejected } else { &counts.given_up }, spans.len() as u64);
                 if reached {
                     log::error!(
                         "spans cannot be sent to {uri}: {why}; those that find no room are counted, tracing goes on"
@@ -187,8 +212,8 @@ async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc:
     }
 }
 
-/// Sends a request until it is taken; gives the spans that were not, and why. An error says whether it was refused, or
-/// only did not get there in time.
+/// Sends a request until it is accepted; returns the spans that were rejected, and why. The error tells whether the
+/// collector refused the request or only did not accept it in time.
 async fn deliver(
     sender: &Sender,
     request: &proto::Request,
@@ -203,13 +228,13 @@ async fn deliver(
             Sent::Refused(why) => return Err((true, why)),
             Sent::Again(why, asked) => (why, asked),
         };
-        // The agent ends: there is no later.
+        // The agent is ending: no time to retry.
         if waiting.is_closed() || begun.elapsed() + wait > GIVE_UP {
             return Err((false, why));
         }
         Counts::count(&counts.retries, 1);
         log::info!("spans are sent again in {wait:?}: {why}");
-        // Not all agents of a network at the same moment.
+        // Jitter, so that the agents of a network do not retry at the same moment.
         let jitter = f64::from(begun.elapsed().subsec_nanos() % 1000) / 2000.0;
         let pause = asked.unwrap_or(wait.mul_f64(0.75 + jitter));
         let end = tokio::time::Instant::now() + pause;
@@ -221,5 +246,4 @@ async fn deliver(
 }
 
 #[cfg(test)]
-#[path = "otlp_tests.rs"]
 mod tests;

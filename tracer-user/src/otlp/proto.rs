@@ -1,5 +1,5 @@
-//! The messages of OTLP that traces need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
-//! `common/v1`), with its field numbers. Fields that are never written here are left out; receivers do not miss them.
+//! The OTLP messages that traces need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
+//! `common/v1`), with their field numbers. Fields that this agent never writes are omitted.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -37,20 +37,20 @@ pub(super) struct ResourceSpans {
     pub(super) schema_url: String,
 }
 
-/// What the spans are of: a service on a host.
+/// A resource: a service on a host.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// Spans of one instrumentation scope: of this agent.
+/// Spans of one instrumentation scope: this agent.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     pub(super) scope: Option<Scope>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<OtlpSpan>,
 }
 
 /// `InstrumentationScope`.
@@ -64,7 +64,7 @@ pub(super) struct Scope {
 
 /// One span.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Span {
+pub(super) struct OtlpSpan {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -85,12 +85,12 @@ pub(super) struct Span {
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, repeated, tag = "13")]
     pub(super) links: Vec<Link>,
-    /// Links that were seen and are not kept.
+    /// Number of links that were seen but not kept.
     #[prost(uint32, tag = "14")]
     pub(super) dropped_links_count: u32,
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
-    /// W3C's flags in the lowest byte; [`REMOTE_KNOWN`] and [`REMOTE`] above.
+    /// W3C trace flags in the lowest byte; [`REMOTE_KNOWN`] and [`REMOTE`] above.
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }
@@ -104,28 +104,28 @@ pub(super) struct Link {
     pub(super) span_id: Vec<u8>,
 }
 
-/// `SpanFlags`: whether the parent is another process's is known, and it is.
+/// `SpanFlags`: it is known whether the parent is in another process.
 pub(super) const REMOTE_KNOWN: u32 = 0x100;
-/// See [`REMOTE_KNOWN`].
+/// `SpanFlags`: the parent is in another process.
 pub(super) const REMOTE: u32 = 0x200;
 
 /// `SpanKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
-    /// Not said.
+    /// Unknown.
     Unspecified = 0,
-    /// A request as its server saw it.
+    /// A request as seen by its server.
     Server = 2,
-    /// A request as its client saw it.
+    /// A request as seen by its client.
     Client = 3,
-    /// A message as it was sent.
+    /// Sending of a message.
     Producer = 4,
-    /// A message as it was consumed.
+    /// Receiving of a message.
     Consumer = 5,
 }
 
-/// How a span ended.
+/// A span's status.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
     #[prost(string, tag = "2")]
@@ -138,9 +138,9 @@ pub(super) struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
 pub(super) enum Code {
-    /// Nothing is said: it did not fail.
+    /// Not failed.
     Unset = 0,
-    /// It failed.
+    /// Failed.
     Error = 2,
 }
 
@@ -153,14 +153,14 @@ pub(super) struct KeyValue {
     pub(super) value: Option<AnyValue>,
 }
 
-/// Its value.
+/// An attribute's value.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
     pub(super) value: Option<Value>,
 }
 
-/// The kinds of values that are used.
+/// The value types in use.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Value {
     #[prost(string, tag = "1")]
@@ -174,7 +174,7 @@ pub(super) enum Value {
 }
 
 impl KeyValue {
-    /// An attribute with a text.
+    /// A text attribute.
     pub(super) fn text(key: &str, value: impl Into<String>) -> Self {
         Self::of(key, Value::Text(value.into()))
     }

@@ -1,4 +1,4 @@
-//! Requests to a collector, by OTLP/HTTP or OTLP/gRPC, and what its answers mean (OpenTelemetry protocol 1.3).
+//! Sends requests to a collector by OTLP/HTTP or OTLP/gRPC and interprets the responses (OpenTelemetry protocol 1.3).
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,30 +18,30 @@ use super::proto::{Request, Response};
 use super::settings::{Protocol, Settings, SettingsError};
 use super::tls;
 
-/// Longest answer that is read.
+/// Longest response that is read.
 const ANSWER: usize = 64 * 1024;
-/// Longest wait a collector can ask for.
+/// Longest retry delay that is accepted from a collector.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It was taken, but for so many spans, and why.
+    /// Accepted, except for this many spans, and why.
     Taken(u64, String),
-    /// It was not, and may be sent again; after so long, where the collector says it.
+    /// Retryable, and why; after this delay if the collector gave one.
     Again(String, Option<Duration>),
-    /// It never will be.
+    /// Permanently refused, and why.
     Refused(String),
 }
 
-/// Sends to one collector, over connections that are kept.
+/// Sends to one collector over persistent connections.
 pub(super) struct Sender {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     settings: Settings,
 }
 
 impl Sender {
-    /// Fails when certificates it needs cannot be read.
+    /// Fails if required certificates cannot be read.
     pub(super) fn new(settings: Settings) -> Result<Self, SettingsError> {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(settings.timeout));
@@ -51,7 +51,7 @@ impl Sender {
         Ok(Self { client: builder.build(tls::connector(&settings, connector)?), settings })
     }
 
-    /// Sends `message` once.
+    /// Sends `message` once, without retries.
     pub(super) async fn send(&self, message: &Request) -> Sent {
         let settings = &self.settings;
         let request = match self.request(message) {
@@ -114,7 +114,7 @@ fn gzip(plain: &[u8]) -> Result<Vec<u8>, String> {
     encoder.write_all(plain).and_then(|()| encoder.finish()).map_err(|error| error.to_string())
 }
 
-/// An error with what led to it: "connection refused" is said by the last.
+/// An error with its chain of causes: only the last one says "connection refused".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -125,11 +125,11 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The meaning of an answer to OTLP/HTTP.
+/// Interprets an OTLP/HTTP response.
 fn of_http(status: u16, headers: &HeaderMap, body: &[u8]) -> Sent {
     match status {
         200..=299 => taken(body),
-        // OTLP/HTTP: those, and no others, may be sent again.
+        // OTLP/HTTP: only these are retryable.
         429 | 502 | 503 | 504 => {
             let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
             Sent::Again(format!("HTTP {status}"), seconds.map(|seconds| Duration::from_secs(seconds).min(WAIT)))
@@ -138,12 +138,12 @@ fn of_http(status: u16, headers: &HeaderMap, body: &[u8]) -> Sent {
     }
 }
 
-/// The meaning of an answer to OTLP/gRPC.
+/// Interprets an OTLP/gRPC response.
 fn of_grpc(status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Sent {
-    // An answer without a message has its status in the head.
+    // A trailers-only response has its status in the headers.
     let field = |name: &str| trailers.get(name).or_else(|| headers.get(name)).and_then(|value| value.to_str().ok());
     let Some(code) = field("grpc-status").and_then(|code| code.trim().parse::<u16>().ok()) else {
-        // Not from a gRPC server; as gRPC's mapping of HTTP codes has it, these are UNAVAILABLE.
+        // Not from a gRPC server; gRPC's mapping of HTTP codes makes these UNAVAILABLE.
         return match status {
             429 | 502..=504 => Sent::Again(format!("HTTP {status}"), None),
             _ => Sent::Refused(format!("no gRPC answer (HTTP {status})")),
@@ -158,7 +158,7 @@ fn of_grpc(status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u8]) 
     }
 }
 
-/// A collector that took a request can say that it did not take all of it. What cannot be read says nothing.
+/// A collector may accept only part of a request. An undecodable body counts as full success.
 fn taken(body: &[u8]) -> Sent {
     let partial = Response::decode(body).ok().and_then(|response| response.partial_success);
     let (rejected, why) = partial.map_or((0, String::new()), |part| (part.rejected_spans, part.error_message));

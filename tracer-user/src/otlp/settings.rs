@@ -1,5 +1,5 @@
-//! Where spans go and how: OpenTelemetry's environment variables (specification: SDK environment variables, OTLP
-//! exporter configuration), and the flag that wins over them.
+//! Export settings: OpenTelemetry's environment variables (specification: SDK environment variables, OTLP exporter
+//! configuration), and the flag that overrides them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 
-/// Most spans that wait (`OTEL_BSP_MAX_QUEUE_SIZE`), by default and at most.
+/// Queue size in spans (`OTEL_BSP_MAX_QUEUE_SIZE`): default and maximum.
 const QUEUE: usize = 2048;
 const QUEUE_MOST: usize = 65_536;
-/// Spans sent at once (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
+/// Spans per request (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
 const BATCH: usize = 512;
-/// Longest a span waits for others (`OTEL_BSP_SCHEDULE_DELAY`).
+/// Longest a span waits for its batch to fill (`OTEL_BSP_SCHEDULE_DELAY`).
 const DELAY: Duration = Duration::from_secs(5);
-/// Longest a collector may take (`OTEL_EXPORTER_OTLP_TIMEOUT`).
+/// Request timeout (`OTEL_EXPORTER_OTLP_TIMEOUT`).
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How spans travel.
+/// Transport of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// OTLP/gRPC.
@@ -26,44 +26,44 @@ pub enum Protocol {
     Http,
 }
 
-/// Whom to trust and who to be, where the URL begins with `https`.
+/// TLS settings for `https` URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Certificates to trust (PEM) instead of the system's (`OTEL_EXPORTER_OTLP_CERTIFICATE`).
     pub trusted: Option<PathBuf>,
-    /// Own certificate and its key (PEM), for collectors that ask for them (`OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE` and
-    /// `OTEL_EXPORTER_OTLP_CLIENT_KEY`).
+    /// Client certificate and its key (PEM), for collectors that require them (`OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`
+    /// and `OTEL_EXPORTER_OTLP_CLIENT_KEY`).
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// Everything that can be set.
+/// The export settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The whole URL requests go to.
+    /// The full URL of requests.
     pub uri: Uri,
-    /// For `https`.
+    /// Used for `https`.
     pub tls: Tls,
-    /// How.
+    /// Transport.
     pub protocol: Protocol,
-    /// More headers, such as keys.
+    /// Additional headers, such as API keys.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Attributes of every resource.
+    /// Additional resource attributes.
     pub resource: Vec<(String, String)>,
-    /// Longest a collector may take for a request.
+    /// Request timeout.
     pub timeout: Duration,
-    /// Whether requests are compressed with gzip.
+    /// Whether to compress requests with gzip.
     pub gzip: bool,
-    /// Most spans that wait.
+    /// Queue size in spans.
     pub queue: usize,
-    /// Most spans in a request.
+    /// Most spans per request.
     pub batch: usize,
-    /// Longest a span waits for others.
+    /// Longest a span waits for its batch to fill.
     pub delay: Duration,
-    /// Share of transactions that is sent, 0 to 1; a transaction is sent whole or not at all.
+    /// Share of transactions that is exported, 0 to 1; a transaction is exported whole or not at all.
     pub ratio: f64,
 }
 
-/// Why nothing can be sent.
+/// Invalid export settings.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{name}: {why}")]
 pub struct SettingsError {
@@ -76,10 +76,10 @@ pub(super) fn error(name: &'static str, why: impl Into<String>) -> SettingsError
     SettingsError { name, why: why.into() }
 }
 
-/// Reads the variables through `env`; `flag` is the endpoint of the command line. `None` where nobody wants spans.
+/// Reads the variables through `env`; `flag` is the endpoint from the command line. `None` if no export is configured.
 pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
     let set = |name: &'static str| env(name).filter(|value| !value.trim().is_empty()).map(|value| (name, value));
-    // The one for traces wins over the one for everything.
+    // The traces-specific variable overrides the general one.
     let either = |special: &'static str, general: &'static str| set(special).or_else(|| set(general));
     let off = |name: &'static str, word: &str| set(name).is_some_and(|(_, value)| value.eq_ignore_ascii_case(word));
     if flag.is_none() && (off("OTEL_SDK_DISABLED", "true") || off("OTEL_TRACES_EXPORTER", "none")) {
@@ -92,7 +92,7 @@ pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<
         Some((name, value)) => return Err(error(name, format!("'{value}' is not grpc or http/protobuf"))),
     };
     let special = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    // Only the one for traces is taken as it stands.
+    // Only the traces-specific endpoint is used as is; the others get a path appended.
     let (name, endpoint, whole) = match (flag, special, set("OTEL_EXPORTER_OTLP_ENDPOINT")) {
         (Some(flag), ..) => ("--otlp", flag.to_owned(), false),
         (None, Some((name, value)), _) => (name, value, true),
@@ -163,7 +163,7 @@ pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<
     }))
 }
 
-/// The URL requests go to, and how they go there.
+/// The URL of requests, and the transport.
 fn target(
     name: &'static str,
     endpoint: &str,
@@ -175,7 +175,7 @@ fn target(
     let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
     let scheme = scheme.ok_or_else(|| error(name, format!("'{endpoint}': {expected}")))?;
     let authority = uri.authority().ok_or_else(|| error(name, format!("'{endpoint}': {expected}")))?;
-    // The port says it where nothing else does.
+    // If nothing else selects the transport, the port does.
     let protocol = protocol.unwrap_or(if authority.port_u16() == Some(4317) { Protocol::Grpc } else { Protocol::Http });
     let base = uri.path().trim_end_matches('/');
     let path = match protocol {
@@ -216,8 +216,8 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Share of transactions, by `OTEL_TRACES_SAMPLER`. What depends on a parent's decision is decided by the transaction's id
-/// as well: it is the same for all its units.
+/// Export share by `OTEL_TRACES_SAMPLER`. Parent-based samplers also decide by trace id, which is the same for all
+/// spans of a transaction.
 fn ratio(
     sampler: Option<(&'static str, String)>,
     argument: Option<(&'static str, String)>,

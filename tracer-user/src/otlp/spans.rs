@@ -1,49 +1,50 @@
-//! Units of work as spans. Pure.
+//! Converts spans to OTLP. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::proto::{
-    Code, KeyValue, Kind, Link, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span,
+    Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
     Status, Value,
 };
-use crate::model::{ClassInfo, Queues, Side, TraceId, Unit, UnitId};
+use crate::model::{ClassInfo, Queues, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, conventions, messaging};
 use crate::store::attributes;
+use crate::text::printable;
 
-/// Version of the semantic conventions that attributes follow.
+/// Version of the semantic conventions that the attributes follow.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.30.0";
-/// Longest text of an attribute, bytes.
+/// Longest attribute text, bytes.
 const TEXT: usize = 1024;
 
-/// A unit on its way, with what is needed to show it.
+/// A queued span with what its conversion needs.
 #[derive(Clone, Debug)]
 pub(super) struct Finished {
-    pub(super) unit: Unit,
+    pub(super) span: Span,
     pub(super) service: Arc<str>,
     pub(super) class: Option<ClassInfo>,
     /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
     pub(super) wall_offset: i64,
 }
 
-/// Whether a transaction is among the share `ratio`: by the lower 56 bits of its id, so that every agent decides alike
-/// (W3C Trace Context Level 2, random trace ids; OpenTelemetry's consistent sampling takes the highest of them).
+/// Whether a transaction is in the share `ratio`: decided by the lower 56 bits of its id, so that all agents decide
+/// alike (W3C Trace Context Level 2, random trace ids; OpenTelemetry's consistent sampling keeps the highest values).
 pub(super) fn is_sampled(trace: TraceId, ratio: f64) -> bool {
     const RANGE: u64 = 1 << 56;
     let random = trace.0 as u64 & (RANGE - 1);
     (random as f64) >= (1.0 - ratio) * RANGE as f64
 }
 
-/// A request with these units, those of a service together.
-pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)]) -> Request {
-    let mut services: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
-    for unit in units {
-        services.entry(&unit.service).or_default().push(span(unit));
+/// A request with these spans, grouped by service.
+pub(super) fn request(spans: &[Finished], host: &str, more: &[(String, String)]) -> Request {
+    let mut services: BTreeMap<&str, Vec<OtlpSpan>> = BTreeMap::new();
+    for span in spans {
+        services.entry(&span.service).or_default().push(to_otlp(span));
     }
     let resource_spans = services.into_iter().map(|(service, spans)| {
         let mut attributes = vec![
             KeyValue::text("service.name", service),
-            // All its processes on a host are one here; which one it was is on the span.
+            // One instance per host; the process is an attribute of each span.
             KeyValue::text("service.instance.id", host),
             KeyValue::text("host.name", host),
             KeyValue::text("telemetry.sdk.name", "tracer"),
@@ -51,7 +52,7 @@ pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)])
             KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
         ];
         for (key, value) in more {
-            // What is seen here is not overruled by what was set for it.
+            // Configured attributes do not override detected ones.
             if attributes.iter().all(|known| known.key != *key) {
                 attributes.push(KeyValue::text(key, value));
             }
@@ -66,77 +67,81 @@ pub(super) fn request(units: &[Finished], host: &str, more: &[(String, String)])
     Request { resource_spans: resource_spans.collect() }
 }
 
-fn span(finished: &Finished) -> Span {
-    let Finished { unit, class, wall_offset, .. } = finished;
+fn to_otlp(finished: &Finished) -> OtlpSpan {
+    let Finished { span, class, wall_offset, .. } = finished;
     let wall = |nanos: u64| u64::try_from((nanos as i64).saturating_add(*wall_offset)).unwrap_or(0);
     let seconds = |nanos: u64| Value::Double(nanos as f64 / 1e9);
-    let name = class.as_ref().map_or_else(|| unit.method.to_string(), |class| class.name.to_string());
+    let name = class.as_ref().map_or_else(|| span.method.to_string(), |class| class.name.to_string());
     let mut all: Vec<KeyValue> =
-        attributes(class.as_ref(), unit).iter().filter_map(|(key, value)| attribute(key, value)).collect();
-    all.push(KeyValue::of("process.pid", Value::Int(i64::from(unit.pid))));
+        attributes(class.as_ref(), span).iter().filter_map(|(key, value)| attribute(key, value)).collect();
+    all.push(KeyValue::of("process.pid", Value::Int(i64::from(span.pid))));
     all.push(KeyValue::text("tracer.request_class", &*name));
-    all.push(KeyValue::text("tracer.grade", unit.grade.name()));
-    all.push(KeyValue::text("tracer.evidence", unit.evidence));
-    if !unit.carrier.is_empty() {
-        all.push(KeyValue::text("tracer.parent.carrier", unit.carrier));
+    all.push(KeyValue::text("tracer.grade", span.grade.name()));
+    all.push(KeyValue::text("tracer.evidence", span.evidence));
+    if !span.carrier.is_empty() {
+        all.push(KeyValue::text("tracer.parent.carrier", span.carrier));
     }
-    all.push(KeyValue::of("tracer.context_switches", Value::Int(unit.cost.switches as i64)));
+    all.push(KeyValue::of("tracer.context_switches", Value::Int(span.cost.switches as i64)));
     for (key, nanos) in [
-        ("tracer.queue.time", unit.queue()),
-        ("tracer.cpu.time", unit.cost.cpu),
-        ("tracer.runqueue.time", unit.cost.runq),
-        ("tracer.blocked.time", unit.cost.blocked),
-        ("tracer.downstream.time", unit.downstream),
+        ("tracer.queue.time", span.queue()),
+        ("tracer.cpu.time", span.cost.cpu),
+        ("tracer.runqueue.time", span.cost.runq),
+        ("tracer.blocked.time", span.cost.blocked),
+        ("tracer.downstream.time", span.downstream),
     ] {
         all.push(KeyValue::of(key, seconds(nanos)));
     }
-    // Where it is not known which, there is only their sum.
-    if let Some(Queues { accept, socket }) = unit.queues() {
+    // If the split between the two queues is unknown, only the sum is exported.
+    if let Some(Queues { accept, socket }) = span.queues() {
         all.push(KeyValue::of("tracer.accept_queue.time", seconds(accept)));
         all.push(KeyValue::of("tracer.socket_queue.time", seconds(socket)));
     }
-    if let Some(waited) = unit.pool_queue {
+    if let Some(waited) = span.pool_queue {
         all.push(KeyValue::of("tracer.pool_queue.time", seconds(waited)));
     }
-    Span {
-        trace_id: unit.trace.0.to_be_bytes().to_vec(),
-        span_id: unit.id.0.to_be_bytes().to_vec(),
-        trace_state: unit.carried.as_ref().map(|carried| carried.state.to_string()).unwrap_or_default(),
-        parent_span_id: unit.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
+    if let Some(after) = span.after_reply {
+        all.push(KeyValue::of("tracer.after_reply.time", seconds(after.time)));
+        all.push(KeyValue::of("tracer.after_reply.cpu.time", seconds(after.cpu)));
+    }
+    OtlpSpan {
+        trace_id: span.trace.0.to_be_bytes().to_vec(),
+        span_id: span.id.0.to_be_bytes().to_vec(),
+        trace_state: span.carried.as_ref().map(|carried| printable(&carried.state).into_owned()).unwrap_or_default(),
+        parent_span_id: span.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
         name,
-        kind: kind(unit) as i32,
-        start_time_unix_nano: wall(unit.start),
-        end_time_unix_nano: wall(unit.end.max(unit.start)),
+        kind: kind(span) as i32,
+        start_time_unix_nano: wall(span.start),
+        end_time_unix_nano: wall(span.end.max(span.start)),
         attributes: all,
-        links: unit.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
-        dropped_links_count: unit.linked.as_ref().map_or(0, |linked| linked.dropped),
-        status: unit
+        links: span.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
+        dropped_links_count: span.linked.as_ref().map_or(0, |linked| linked.dropped),
+        status: span
             .error
-            .then(|| Status { message: unit.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
-        flags: flags(unit),
+            .then(|| Status { message: span.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
+        flags: flags(span),
     }
 }
 
-fn kind(unit: &Unit) -> Kind {
-    if conventions(unit.protocol) == Conventions::Messaging && messaging::is_of_client(unit) {
-        match messaging::operation_type(&unit.method) {
+fn kind(span: &Span) -> Kind {
+    if conventions(span.protocol) == Conventions::Messaging && messaging::is_of_client(span) {
+        match messaging::operation_type(&span.method) {
             "send" => return Kind::Producer,
             "process" => return Kind::Consumer,
             _ => {}
         }
     }
-    if unit.side == Side::Server { Kind::Server } else { Kind::Client }
+    if span.side == Side::Server { Kind::Server } else { Kind::Client }
 }
 
-fn link((trace, unit): &(TraceId, UnitId)) -> Link {
-    Link { trace_id: trace.0.to_be_bytes().to_vec(), span_id: unit.0.to_be_bytes().to_vec() }
+fn link((trace, span): &(TraceId, SpanId)) -> Link {
+    Link { trace_id: trace.0.to_be_bytes().to_vec(), span_id: span.0.to_be_bytes().to_vec() }
 }
 
-/// Whether it is sampled is what its transaction said (W3C trace flags), where somebody did; what is sent here was chosen by
-/// the transaction's id.
-fn flags(unit: &Unit) -> u32 {
-    let remote = if unit.side == Side::Server && unit.parent.is_some() { REMOTE } else { 0 };
-    u32::from(unit.sampled != Some(false)) | REMOTE_KNOWN | remote
+/// The sampled flag is the one propagated with the transaction (W3C trace flags), if any; the export share is decided
+/// by trace id instead.
+fn flags(span: &Span) -> u32 {
+    let remote = if span.side == Side::Server && span.parent.is_some() { REMOTE } else { 0 };
+    u32::from(span.sampled != Some(false)) | REMOTE_KNOWN | remote
 }
 
 fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {
@@ -163,13 +168,13 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{Accepted, ClassId, Cost, Grade, Linked, Outcome, ServiceId};
+    use crate::model::{Accepted, AfterReply, ClassId, Cost, Grade, Linked, Outcome, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
-        let unit = Unit {
-            id: UnitId(id),
+        let span = Span {
+            id: SpanId(id),
             trace: TraceId(0x1122 << 64 | u128::from(id)),
-            parent: (id > 1).then_some(UnitId(id - 1)),
+            parent: (id > 1).then_some(SpanId(id - 1)),
             linked: None,
             carrier: "",
             sampled: None,
@@ -190,6 +195,7 @@ pub(super) mod tests {
             arrived: 900,
             accepted: Accepted::At(960),
             pool_queue: Some(70),
+            after_reply: Some(AfterReply { time: 80, cpu: 90 }),
             start: 1_000,
             first_reply: 2_000,
             end: 5_000,
@@ -211,14 +217,14 @@ pub(super) mod tests {
             service: ServiceId(0),
             service_name: service.into(),
             protocol: "http",
-            side: unit.side,
+            side: span.side,
             name: "GET /users/{id}".into(),
             route: "/users/{id}".into(),
         };
-        Finished { unit, service: service.into(), class: Some(class), wall_offset: 1_000_000 }
+        Finished { span, service: service.into(), class: Some(class), wall_offset: 1_000_000 }
     }
 
-    fn text(span: &Span, key: &str) -> String {
+    fn text(span: &OtlpSpan, key: &str) -> String {
         let found = span.attributes.iter().find(|pair| pair.key == key).expect(key);
         match found.value.as_ref().and_then(|value| value.value.clone()).expect("a value") {
             Value::Text(text) => text,
@@ -228,9 +234,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_unit_is_a_span_of_its_service() {
-        let units = [finished("b", 1), finished("a", 2), finished("b", 3)];
+        let spans = [finished("b", 1), finished("a", 2), finished("b", 3)];
         let more = [("service.name".into(), "mine".into()), ("zone".into(), "z1".into())];
-        let request = request(&units, "host1", &more);
+        let request = request(&spans, "host1", &more);
         let names: Vec<String> = request
             .resource_spans
             .iter()
@@ -261,6 +267,8 @@ pub(super) mod tests {
             ("tracer.accept_queue.time", "Double(6e-8)"),
             ("tracer.socket_queue.time", "Double(4e-8)"),
             ("tracer.pool_queue.time", "Double(7e-8)"),
+            ("tracer.after_reply.time", "Double(8e-8)"),
+            ("tracer.after_reply.cpu.time", "Double(9e-8)"),
         ] {
             assert_eq!(text(span, key), expected, "{key}");
         }
@@ -269,11 +277,11 @@ pub(super) mod tests {
     #[test]
     fn a_message_is_linked_to_whoever_produced_it() {
         let mut one = finished("a", 1);
-        one.unit = Unit { protocol: "nats", method: "deliver".into(), path: "a.17".into(), ..one.unit };
-        let to = vec![(TraceId(5), UnitId(6)), (TraceId(7), UnitId(8))];
-        one.unit.linked = Some(Box::new(Linked { to, dropped: 3, unread: 4 }));
+        one.span = Span { protocol: "nats", method: "deliver".into(), path: "a.17".into(), ..one.span };
+        let to = vec![(TraceId(5), SpanId(6)), (TraceId(7), SpanId(8))];
+        one.span.linked = Some(Box::new(Linked { to, dropped: 3, unread: 4 }));
         let mut other = finished("a", 2);
-        other.unit = Unit { protocol: "nats", method: "publish".into(), path: "a.17".into(), ..other.unit };
+        other.span = Span { protocol: "nats", method: "publish".into(), path: "a.17".into(), ..other.span };
         let request = request(&[one, other], "host1", &[]);
         let spans = &request.resource_spans[0].scope_spans[0].spans;
         assert_eq!((spans[0].links.len(), spans[0].dropped_links_count), (2, 3));

@@ -1,4 +1,4 @@
-//! `https` to a collector: whom to trust, and who to be.
+//! TLS to a collector: trusted certificates and the client certificate.
 
 use std::path::Path;
 
@@ -9,12 +9,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::settings::{Protocol, Settings, SettingsError, Tls, error};
+use crate::files;
+
+/// Longest file of certificates or with a key, bytes.
+const FILE: u64 = 1 << 20;
 
 const TRUSTED: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 const KEY: &str = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
 
-/// A connector for what `settings` say; `plain` makes the connections below. Certificates are read where they are needed
-/// only: an agent without `https` must not fail for want of them.
+/// A connector for `settings`; `plain` makes the underlying connections. Reads certificates only for `https`, so that
+/// an agent without `https` does not fail for lack of them.
 pub(super) fn connector(
     settings: &Settings,
     mut plain: HttpConnector,
@@ -55,15 +59,17 @@ fn configure(tls: &Tls) -> Result<ClientConfig, SettingsError> {
     let config = builder()?.with_root_certificates(roots);
     let Some((certificate, key)) = &tls.client else { return Ok(config.with_no_client_auth()) };
     let chain = certificates("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", certificate)?;
-    let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|why| error(KEY, format!("{}: no key in PEM: {why}", key.display())))?;
+    let refused = |why: String| error(KEY, format!("{}: no key in PEM: {why}", key.display()));
+    let text = files::read(key, FILE).map_err(|why| refused(why.to_string()))?;
+    let secret = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|why| refused(why.to_string()))?;
     config.with_client_auth_cert(chain, secret).map_err(|why| error(KEY, format!("{}: {why}", key.display())))
 }
 
-/// All certificates of a file; at least one.
+/// All certificates in a file; at least one.
 fn certificates(name: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, SettingsError> {
     let refused = |why: String| error(name, format!("{}: no certificates in PEM: {why}", path.display()));
-    let found = CertificateDer::pem_file_iter(path).map_err(|why| refused(why.to_string()))?;
+    let text = files::read(path, FILE).map_err(|why| refused(why.to_string()))?;
+    let found = CertificateDer::pem_slice_iter(text.as_bytes());
     let all = found.collect::<Result<Vec<_>, _>>().map_err(|why| refused(why.to_string()))?;
     if all.is_empty() { Err(refused("none was found".into())) } else { Ok(all) }
 }

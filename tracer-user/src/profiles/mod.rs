@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::guard::fill::{Fill, scaled};
-use crate::guard::room::Room;
+use crate::guard::shrink::ShrinkExcess;
+use crate::guard::tables::{TableUse, scaled};
 use crate::model::{Names, Nanos, Owner, Sink, StackSample};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
@@ -44,43 +44,48 @@ pub struct Bounds {
     /// Most bytes of a program with its libraries whose debug information is read: it takes about as much memory, and
     /// what it adds to the symbols are functions that were inlined, and names of stripped programs.
     pub debug: usize,
+    /// Most bytes of names that processes wrote into files themselves (`/tmp/perf-PID.map`), of all of them; one gets half.
+    pub maps: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { stacks: 50_000, pairs: 500_000, debug: 32 << 20 }
+        Self { stacks: 50_000, pairs: 500_000, debug: 32 << 20, maps: 32 << 20 }
     }
 }
 
 impl Bounds {
     /// Bounds for an agent that may take `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { stacks, pairs, debug } = Self::default();
-        Self { stacks: scaled(stacks, memory), pairs: scaled(pairs, memory), debug: scaled(debug, memory) }
+        let Self { stacks, pairs, debug, maps } = Self::default();
+        let of = |most| scaled(most, memory);
+        Self { stacks: of(stacks), pairs: of(pairs), debug: of(debug), maps: of(maps) }
     }
 
     /// One part of `part`.
     fn part(self, part: usize) -> Self {
         let of = |most: usize| most.checked_div(part).unwrap_or(0);
-        Self { stacks: of(self.stacks), pairs: of(self.pairs), debug: self.debug }
+        Self { stacks: of(self.stacks), pairs: of(self.pairs), ..self }
     }
 }
 
 /// How full it is.
 #[derive(Clone, Copy, Debug)]
-pub struct ProfileFills {
+pub struct ProfileTables {
     /// Different stacks.
-    pub stacks: Fill,
+    pub stacks: TableUse,
     /// Pairs of owner and stack.
-    pub pairs: Fill,
+    pub pairs: TableUse,
     /// Stacks that wait for names.
-    pub queue: Fill,
+    pub queue: TableUse,
     /// Shared names.
-    pub names: Fill,
+    pub names: TableUse,
     /// Processes whose symbol tables are open.
-    pub processes: Fill,
+    pub processes: TableUse,
     /// Addresses whose names are known.
-    pub addresses: Fill,
+    pub addresses: TableUse,
+    /// Bytes of names that processes wrote into files.
+    pub maps: TableUse,
 }
 
 /// A stack that is kept: by its addresses until it has names, and from then on by those.
@@ -185,20 +190,22 @@ impl Profiles {
     #[must_use]
     pub fn within(self, bounds: Bounds) -> Self {
         self.symbols.set_debug_most(bounds.debug as u64);
+        self.symbols.set_maps_most(bounds.maps);
         Self { bounds, ..self }
     }
 
     /// How full everything is.
-    pub fn fills(&self) -> ProfileFills {
-        let Bounds { stacks, pairs, debug: _ } = self.bounds.part(self.part);
-        let [queue, names, processes, addresses] = self.symbols.fills();
-        ProfileFills {
-            stacks: Fill::new(self.stacks.len(), stacks, self.refused),
-            pairs: Fill::new(self.pairs, pairs, self.periods_dropped),
+    pub fn table_use(&self) -> ProfileTables {
+        let Bounds { stacks, pairs, debug: _, maps: _ } = self.bounds.part(self.part);
+        let [queue, names, processes, addresses, maps] = self.symbols.table_use();
+        ProfileTables {
+            stacks: TableUse::new(self.stacks.len(), stacks, self.refused),
+            pairs: TableUse::new(self.pairs, pairs, self.periods_dropped),
             queue,
             names,
             processes,
             addresses,
+            maps,
         }
     }
 
@@ -242,9 +249,9 @@ impl Profiles {
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
-        self.stacks.give_back();
-        self.ids.give_back();
-        self.shapes.give_back();
+        self.stacks.shrink_excess();
+        self.ids.shrink_excess();
+        self.shapes.shrink_excess();
     }
 
     /// Puts names in the place of addresses, and stacks that have the same ones together.
@@ -326,6 +333,7 @@ impl Profiles {
             process: (sample.pid, generation),
             user: sample.user.as_slice().into(),
             kernel: sample.kernel.as_slice().into(),
+            outcome: sample.outcome,
         };
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
@@ -397,10 +405,10 @@ impl Sink for Profiles {
         self.now = self.now.max(now);
         self.settle();
         for (_, counts) in &mut self.periods {
-            counts.give_back();
+            counts.shrink_excess();
         }
-        self.names.give_back();
-        self.generations.give_back();
+        self.names.shrink_excess();
+        self.generations.shrink_excess();
     }
 
     fn sample(&mut self, _: &Names, sample: &StackSample) {
@@ -440,5 +448,4 @@ impl Sink for Profiles {
 }
 
 #[cfg(test)]
-#[path = "profiles_tests.rs"]
 mod tests;

@@ -17,8 +17,10 @@ use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use tracer_common::unwind::Outcome;
 
 use super::jit;
+use crate::text;
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Arc<str>]>;
@@ -41,6 +43,8 @@ pub(super) struct Stack {
     pub(super) process: (u32, u32),
     pub(super) user: Box<[u64]>,
     pub(super) kernel: Box<[u64]>,
+    /// How the walk over the user frames ended.
+    pub(super) outcome: Outcome,
 }
 
 /// What is known of a process.
@@ -78,7 +82,14 @@ pub(super) struct Namer {
     pub(super) names_refused: u64,
     pub(super) processes_dropped: u64,
     pub(super) addresses_dropped: u64,
+    /// Most bytes that names from files of all processes take; see [`Self::made`].
+    pub(super) maps_most: usize,
+    /// Times they did not fit, or others had to go for them.
+    pub(super) maps_cut: u64,
 }
+
+/// Most of [`Namer::maps_most`] that one process gets: one part of this many.
+const MAPS_EACH: usize = 2;
 
 fn builder() -> blazesym::symbolize::Builder {
     Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
@@ -96,7 +107,30 @@ impl Namer {
             names_refused: 0,
             processes_dropped: 0,
             addresses_dropped: 0,
+            maps_most: 0,
+            maps_cut: 0,
         }
+    }
+
+    /// Bytes of names that processes wrote into files themselves.
+    pub(super) fn maps_bytes(&self) -> usize {
+        self.processes.values().filter_map(|known| known.jit.as_ref()).map(jit::Names::bytes).sum()
+    }
+
+    /// Reads what a process wrote of its own code. Where all of them take too much memory the largest of the others goes, to be
+    /// read again when it is needed: names that were found stay.
+    fn made(&mut self, pid: u32) -> jit::Names {
+        let names = jit::Names::of(pid, self.maps_most / MAPS_EACH).unwrap_or_default();
+        self.maps_cut += u64::from(names.is_cut);
+        while self.maps_bytes() + names.bytes() > self.maps_most {
+            let bytes = |known: &Known| known.jit.as_ref().map_or(0, jit::Names::bytes);
+            let Some(largest) = self.processes.values_mut().max_by_key(|known| bytes(known)) else { break };
+            if largest.jit.take().is_none() {
+                break;
+            }
+            self.maps_cut += 1;
+        }
+        names
     }
 
     /// Whether anything of the process was read before.
@@ -158,6 +192,8 @@ impl Namer {
     }
 
     fn intern(&mut self, name: &str) -> Arc<str> {
+        // Names of functions are what a file or a process says they are.
+        let name = &*text::printable(name);
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
         }
@@ -191,10 +227,12 @@ impl Namer {
         let odd = self.find_user(pid, &mut known, &users, debug);
         self.find_kernel(&kernels);
         let mut named = Vec::with_capacity(stacks.len());
-        for (user, kernel) in users.iter().zip(&kernels) {
+        for ((user, kernel), stack) in users.iter().zip(&kernels).zip(stacks) {
             let mut frames: Vec<Arc<str>> = Vec::with_capacity(user.len() + kernel.len());
+            frames.extend(incomplete(stack.outcome).map(|root| self.intern(&root)));
             // Code without frame pointers leaves the frame register with anything; what it led to is no stack.
-            let wild = |call: &u64| matches!(odd.get(call), Some(Nameless::Unmapped));
+            let followed = stack.outcome == Outcome::FramePointers;
+            let wild = |call: &u64| followed && matches!(odd.get(call), Some(Nameless::Unmapped));
             let sound = user.iter().position(wild).unwrap_or(user.len());
             if sound < user.len() {
                 frames.push(self.intern("[callers unknown]"));
@@ -264,8 +302,9 @@ impl Namer {
                 }
                 Symbolized::Unknown(_) => {
                     // Memory without a file behind it: made while running, and perhaps made anew.
-                    let jit = known.jit.get_or_insert_with(|| jit::Names::of(pid).unwrap_or_default());
+                    let jit = known.jit.take().unwrap_or_else(|| self.made(pid));
                     let made = jit.find(*call).map(|name| self.intern(name));
+                    known.jit = Some(jit);
                     odd.insert(*call, Nameless::Mapped(made));
                 }
             }
@@ -295,6 +334,11 @@ impl Namer {
         }
         self.kernel = Some((symbolizer, Instant::now()));
     }
+}
+
+/// The root of a stack whose outermost frames are missing.
+pub(super) fn incomplete(outcome: Outcome) -> Option<String> {
+    outcome.missing().map(|reason| format!("[stack incomplete: {reason}]"))
 }
 
 /// All but the innermost are return addresses: the call is the instruction before.
@@ -397,7 +441,57 @@ mod tests {
     }
 
     fn stack(user: &[u64]) -> Arc<Stack> {
-        Arc::new(Stack { process: (std::process::id(), 0), user: user.into(), kernel: Box::default() })
+        Arc::new(Stack {
+            process: (std::process::id(), 0),
+            user: user.into(),
+            kernel: Box::default(),
+            outcome: Outcome::FramePointers,
+        })
+    }
+
+    /// A child with a file of names; both go with it.
+    struct Child(std::process::Child);
+
+    impl Child {
+        fn with(names: &str) -> Self {
+            let child = Self(std::process::Command::new("sleep").arg("60").spawn().unwrap());
+            std::fs::write(child.path(), names).unwrap();
+            child
+        }
+
+        fn path(&self) -> String {
+            format!("/tmp/perf-{}.map", self.0.id())
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(self.path());
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn names_that_processes_wrote_stay_within_their_room() {
+        let lines: Vec<String> = (0..5000).map(|n| format!("{n:x} 1 {}{n}\n", "x".repeat(80))).collect();
+        let text = lines.concat();
+        let children = [(); 5].map(|()| Child::with(&text));
+        let mut namer = Namer::new();
+        namer.maps_most = 200_000;
+        for child in children.iter().chain(&children) {
+            let pid = child.0.id();
+            let mut known = namer.processes.remove(&pid).unwrap_or_default();
+            let names = known.jit.take().unwrap_or_else(|| namer.made(pid));
+            assert!(names.is_cut && names.bytes() <= 100_000 && names.find(7).is_some(), "{}", names.bytes());
+            known.jit = Some(names);
+            namer.processes.insert(pid, known);
+            assert!(namer.maps_bytes() <= 200_000, "{}", namer.maps_bytes());
+        }
+        let kept = namer.processes.values().filter(|known| known.jit.is_some()).count();
+        assert!((1..=2).contains(&kept) && namer.maps_cut > 10, "{kept} {}", namer.maps_cut);
+        namer.clear();
+        assert_eq!(namer.maps_bytes(), 0);
     }
 
     #[test]
@@ -427,6 +521,21 @@ mod tests {
             namer.name(u32::MAX - other, &[stack(&[2])], u64::MAX, 4);
         }
         assert_eq!((namer.processes_dropped, namer.sizes().1), (1, 2));
+    }
+
+    #[test]
+    fn an_incomplete_stack_says_so_at_its_root() {
+        let here = landmark as *const () as u64 + 1;
+        let of = |outcome| {
+            let process = (std::process::id(), 0);
+            Arc::new(Stack { process, user: [here, 1].into(), kernel: Box::default(), outcome })
+        };
+        let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
+        let named = Namer::new().name(std::process::id(), &stacks, u64::MAX, 4);
+        let roots: Vec<&str> = named.iter().map(|frames| &*frames[0]).collect();
+        // A walk has found mappings at all its addresses; of a chain of frame pointers nobody knows.
+        assert_eq!(roots, ["[stack incomplete: no unwind information]", "[unknown]", "[callers unknown]"]);
+        assert_eq!(named[0].len(), 3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `profile.proto` of pprof (github.com/google/pprof, proto/profile.proto), the messages that are written.
+//! The messages written of pprof's `profile.proto` (github.com/google/pprof, proto/profile.proto).
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -31,7 +31,7 @@ struct ValueType {
     #[prost(int64, tag = "1")]
     kind: i64,
     #[prost(int64, tag = "2")]
-    unit: i64,
+    span: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -68,8 +68,8 @@ struct Function {
 pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)]) -> Vec<u8> {
     let mut profile = Profile {
         string_table: ["", "samples", "count", "cpu", "nanoseconds"].map(String::from).to_vec(),
-        sample_type: vec![ValueType { kind: 1, unit: 2 }, ValueType { kind: 3, unit: 4 }],
-        period_type: Some(ValueType { kind: 3, unit: 4 }),
+        sample_type: vec![ValueType { kind: 1, span: 2 }, ValueType { kind: 3, span: 4 }],
+        period_type: Some(ValueType { kind: 3, span: 4 }),
         ..Profile::default()
     };
     let mut functions: HashMap<Arc<str>, u64> = HashMap::new();
@@ -81,7 +81,7 @@ pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)]) -> Vec<u8> {
             if id == next {
                 profile.function.push(Function { id, name: profile.string_table.len() as i64 });
                 profile.string_table.push(frame.to_string());
-                // A location per function: what a name is known of, the tracer has no line of.
+                // One location per function: tracer knows function names but no lines.
                 profile.location.push(Location { id, line: vec![Line { function_id: id }] });
             }
             location_id.push(id);
@@ -100,7 +100,7 @@ pub(super) mod tests {
     use super::*;
     use std::io::Read;
 
-    /// Reads a profile back and checks that every index leads somewhere.
+    /// Decodes a profile and checks that every index is valid.
     pub(in super::super) fn check(bytes: &[u8], samples: i64, nanos: i64, frame: &str) {
         let mut raw = Vec::new();
         flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();

@@ -1,12 +1,15 @@
-//! Stacks as they were at one moment, and what they are rendered as.
+//! A snapshot of stacks, and its output formats.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::naming::Stack;
+use tracer_common::unwind::Outcome;
+
+use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
 use super::{Kept, pprof};
+use crate::text;
 
 /// One stack of a snapshot.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub(super) struct Sum {
     pub(super) nanos: u64,
 }
 
-/// Counts as they were at one moment, to be rendered elsewhere.
+/// Counts at one moment, to be rendered on another thread.
 #[derive(Debug)]
 pub struct Snapshot {
     entries: Vec<Sum>,
@@ -49,7 +52,7 @@ impl Snapshot {
                     Kept::Named(frames) => Some(Arc::clone(frames)),
                     Kept::Seen(..) => found.next().flatten(),
                 };
-                let frames = frames.unwrap_or_else(|| Arc::from([Arc::from("[not named in time]")]));
+                let frames = frames.unwrap_or_else(|| unnamed(&entry.stack));
                 let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
                 (names, entry.count, entry.nanos)
             })
@@ -74,7 +77,7 @@ impl Snapshot {
 
     /// A flame graph.
     pub fn svg(&self, title: &str) -> Vec<u8> {
-        let folded = self.folded();
+        let (folded, title) = (self.folded(), &*text::printable(title));
         let mut options = inferno::flamegraph::Options::default();
         title.clone_into(&mut options.title);
         options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
@@ -90,6 +93,15 @@ impl Snapshot {
     pub fn pprof(&self) -> Vec<u8> {
         pprof::encode(&self.named())
     }
+}
+
+/// What is shown of a stack that has no names yet.
+fn unnamed(stack: &Kept) -> Frames {
+    let outcome = match stack {
+        Kept::Seen(stack, _) => stack.outcome,
+        Kept::Named(_) => Outcome::default(),
+    };
+    incomplete(outcome).into_iter().map(Arc::from).chain([Arc::from("[not named in time]")]).collect()
 }
 
 fn empty(title: &str) -> String {

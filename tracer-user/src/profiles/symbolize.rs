@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
-use crate::guard::fill::Fill;
-use crate::guard::own::release_memory;
+use crate::guard::self_process::release_memory;
+use crate::guard::tables::TableUse;
 
 /// Stacks waiting to be named.
 const QUEUE: usize = 8192;
@@ -91,6 +91,10 @@ struct Levels {
     means: AtomicU8,
     /// Most bytes of a program with its libraries whose debug information is read.
     debug_most: AtomicU64,
+    /// Bytes of names from files that processes wrote themselves; most of them, and times they did not fit.
+    maps: AtomicUsize,
+    maps_most: AtomicUsize,
+    maps_cut: AtomicU64,
 }
 
 impl Levels {
@@ -102,6 +106,8 @@ impl Levels {
         self.names_refused.store(namer.names_refused, Ordering::Relaxed);
         self.processes_dropped.store(namer.processes_dropped, Ordering::Relaxed);
         self.addresses_dropped.store(namer.addresses_dropped, Ordering::Relaxed);
+        self.maps.store(namer.maps_bytes(), Ordering::Relaxed);
+        self.maps_cut.store(namer.maps_cut, Ordering::Relaxed);
     }
 
     fn means(&self) -> Means {
@@ -181,10 +187,11 @@ impl Symbols {
         }
     }
 
-    /// How full they are: stacks that wait, shared names, processes whose tables are open, addresses with names.
-    pub(super) fn fills(&self) -> [Fill; 4] {
+    /// How full they are: stacks that wait, shared names, processes whose tables are open, addresses with names, names that
+    /// processes wrote into files.
+    pub(super) fn table_use(&self) -> [TableUse; 5] {
         let of = |entries: &AtomicUsize, limit, reached: &AtomicU64| {
-            Fill::new(entries.load(Ordering::Relaxed), limit, reached.load(Ordering::Relaxed))
+            TableUse::new(entries.load(Ordering::Relaxed), limit, reached.load(Ordering::Relaxed))
         };
         let levels = &self.levels;
         [
@@ -192,6 +199,7 @@ impl Symbols {
             of(&levels.names, NAMES, &levels.names_refused),
             of(&levels.processes, PROCESSES, &levels.processes_dropped),
             of(&levels.addresses, ADDRESSES, &levels.addresses_dropped),
+            of(&levels.maps, levels.maps_most.load(Ordering::Relaxed), &levels.maps_cut),
         ]
     }
 
@@ -206,6 +214,11 @@ impl Symbols {
     /// Debug information of programs that have more than `bytes` with their libraries is not read from now on.
     pub(super) fn set_debug_most(&self, bytes: u64) {
         self.levels.debug_most.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Names that processes wrote into files take at most so many bytes from now on.
+    pub(super) fn set_maps_most(&self, bytes: usize) {
+        self.levels.maps_most.store(bytes, Ordering::Relaxed);
     }
 
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.
@@ -354,6 +367,7 @@ impl Worker<'_> {
         let processes = if means == Means::Ample { PROCESSES } else { PROCESSES_FRUGAL };
         let debug = if means == Means::Ample { self.levels.debug_most.load(Ordering::Relaxed) } else { 0 };
         let (turn, namer) = (self.turn, &mut self.namer);
+        namer.maps_most = self.levels.maps_most.load(Ordering::Relaxed);
         turn.busy.store(turn.since().max(1), Ordering::Release);
         let found = catch_unwind(AssertUnwindSafe(|| namer.name(pid, &stacks, debug, processes)));
         if !turn.is(self.number) {

@@ -1,9 +1,10 @@
 //! AMQP 0-9-1, as RabbitMQ speaks it.
 //!
-//! A publication is answered where its channel is in confirm mode (by tag, several at once at times), else it is complete
-//! when it was sent. A delivery is answered by the consumer's acknowledgement or refusal, unless it consumes without. Every
-//! other method that has a reply is a unit of that name; of the connection's own only the introduction is, from the
-//! protocol's header to the reply to `connection.open`. Channels are told apart; so are both directions' tags.
+//! A publication is answered if its channel is in confirm mode (by delivery tag, sometimes several at once); otherwise
+//! it is complete once sent. A delivery is answered by the consumer's acknowledgement or refusal, unless the consumer
+//! uses automatic acknowledgement. Every other method with a reply is a span of that name; of the connection's own
+//! methods only the handshake is, from the protocol header to the reply to `connection.open`. Channels are separate,
+//! and so are both directions' delivery tags.
 
 mod channel;
 mod fields;
@@ -16,16 +17,16 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, request};
 use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
 
-/// What a client sends first.
+/// The client's first bytes.
 const HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 /// Bytes before a frame's payload, and the one after it.
 const FRONT: usize = 7;
 const END: u8 = 0xce;
-/// Longest payload that is believed.
+/// Longest payload accepted.
 const LONGEST: usize = 16 << 20;
-/// Bytes of a method, and of a message's properties, that are waited for.
+/// Most bytes of a method, and of a message's properties, waited for.
 const WANTED: usize = 4096;
-/// Channels remembered.
+/// Most channels remembered.
 const CHANNELS: usize = 256;
 
 const METHOD: u8 = 1;
@@ -76,7 +77,7 @@ struct Header {
 }
 
 impl Header {
-    /// `None`: too short, or no frame.
+    /// `None`: too short, or not a frame.
     fn read(bytes: &[u8]) -> Option<Self> {
         let ([kind, high, low, size @ ..], _) = bytes.split_first_chunk::<FRONT>()?;
         let size = u32::from_be_bytes(*size) as usize;
@@ -91,7 +92,7 @@ impl Header {
         (fits && size <= LONGEST).then_some(Self { kind: *kind, channel, size })
     }
 
-    /// Bytes of the frame.
+    /// Total bytes of the frame.
     fn len(self) -> usize {
         FRONT + self.size + 1
     }
@@ -100,7 +101,7 @@ impl Header {
         bytes.get(FRONT..bytes.len().min(FRONT + self.size)).unwrap_or_default()
     }
 
-    /// Whether the frame ends as one does; `None` when its end is not there.
+    /// Whether the frame has a valid end byte; `None` if that is not there.
     fn stands(self, bytes: &[u8]) -> Option<bool> {
         bytes.get(self.len() - 1).map(|end| *end == END)
     }
@@ -115,16 +116,16 @@ impl Header {
 /// Both directions of one connection.
 #[derive(Debug)]
 struct Frames {
-    /// In the order of their numbers: most connections have few.
+    /// Sorted by number: most connections have few.
     channels: Vec<Channel>,
-    /// What channels were told before was not seen.
+    /// Earlier state of the channels was missed.
     joined: bool,
-    /// Payload of the largest frames there are.
+    /// Payload of the largest frames seen.
     usual: u64,
 }
 
 impl Frames {
-    /// What is known of a channel. Of too many one is forgotten, and from then on those that are new may be old.
+    /// State of a channel. With too many channels one is forgotten; from then on, new ones may really be old.
     fn channel(&mut self, id: u16) -> &mut Channel {
         let mut place = self.channels.binary_search_by_key(&id, Channel::id);
         if place.is_err() && self.channels.len() >= CHANNELS {
@@ -142,18 +143,18 @@ impl Frames {
         &mut self.channels[at]
     }
 
-    /// What is known of a channel, if anything is.
+    /// State of a channel, if any is known.
     fn known(&self, id: u16) -> Option<&Channel> {
         let at = self.channels.binary_search_by_key(&id, Channel::id).ok()?;
         self.channels.get(at)
     }
 
-    /// A channel is closed.
+    /// Removes a closed channel.
     fn forget(&mut self, id: u16) {
         self.channels.retain(|channel| channel.id() != id);
     }
 
-    /// A method that message content follows: what stands behind it of that. `Err`: more bytes are needed.
+    /// For a method followed by message content: the content header after it. `Err`: more bytes are needed.
     fn content(bytes: &[u8], header: Header, cut: bool) -> Result<Option<(usize, Content<'_>)>, usize> {
         let rest = bytes.get(header.len()..).unwrap_or_default();
         let Some(next) = Header::read(rest) else {
@@ -168,7 +169,7 @@ impl Frames {
         Ok(Content::read(next.payload(rest)).map(|content| (next.len(), content)))
     }
 
-    /// A method begins.
+    /// Handles the beginning of a method.
     fn method(
         &mut self,
         way: Way,
@@ -269,7 +270,7 @@ impl Frames {
                 }
                 (0, Says::Settled { keys: key..=key, status: 0, failure: None })
             }
-            // A consumer is told that it is none any more, or a client to pause.
+            // The server cancels a consumer, or tells a client to pause.
             _ if way == Way::Reply => (0, Says::Nothing),
             _ => {
                 let asks = method.asks(&mut fields);
@@ -285,7 +286,7 @@ impl Frames {
     }
 }
 
-/// The header of a message.
+/// A message's content header.
 #[derive(Debug)]
 struct Content<'a> {
     size: u64,
@@ -355,7 +356,7 @@ impl Framed for Frames {
                 (key, header.size as u64, if key == 0 { Says::Nothing } else { Says::Part })
             }
             CONTENT => {
-                // Not behind its method: other channels' frames came between.
+                // Not directly after its method: frames of other channels came between.
                 let wanted = header.len().min(FRONT + WANTED);
                 if bytes.len() < wanted && !cut {
                     return Front::Need(wanted);
@@ -368,7 +369,7 @@ impl Framed for Frames {
             }
             _ => (0, 0, Says::Nothing),
         };
-        // A message ends with its body, whose length is known: that is reckoned elsewhere.
+        // A message ends with its body, of known length: `Open::to_come` tracks that.
         Front::Frame(Frame { len, key, body, says, end: false })
     }
 
@@ -387,7 +388,7 @@ impl Framed for Frames {
             match (header.stands(rest), header.kind) {
                 (Some(stands), METHOD) => stands && method.is_some(),
                 (Some(stands), _) => stands,
-                // Its end was not captured: a method at the front of an operation, or a body that is under way.
+                // The end was not captured: accept a method at the front of an operation, or a body under way.
                 (None, METHOD) => *at == 0 && method.is_some(),
                 (None, BODY) => *at == 0 && known.is_some_and(|channel| channel.content[way as usize] != 0),
                 _ => false,
@@ -416,7 +417,7 @@ impl Framed for Frames {
     }
 
     fn wants(&self) -> u16 {
-        // Many messages lie in one.
+        // Many messages fit in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -439,5 +440,4 @@ impl Framed for Frames {
 }
 
 #[cfg(test)]
-#[path = "amqp/tests.rs"]
 mod tests;

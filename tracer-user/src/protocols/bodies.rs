@@ -1,13 +1,13 @@
-//! Bodies that say themselves where they end: chunks, RESP values, and those that parsers follow.
+//! Self-delimiting bodies: chunks, RESP values, and those that parsers follow.
 
-use super::conversation::Conversation;
+use super::connection_parser::ConnectionParser;
 use super::elements::Elements;
 use super::stream::{Chunked, Fed, State};
-use super::{Chunk, Said, Walked};
+use super::{Chunk, ExchangeEvent, Walked};
 use crate::model::Direction;
 
-impl Conversation {
-    /// A body the parser follows.
+impl ConnectionParser {
+    /// Reads a body that the parser follows.
     pub(super) fn own(
         &mut self,
         chunk: &Chunk<'_>,
@@ -15,7 +15,7 @@ impl Conversation {
         captured: &[u8],
         left: u64,
         is_request: bool,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let stream = match chunk.dir {
             Direction::Rx => &mut self.rx,
@@ -29,7 +29,7 @@ impl Conversation {
         }
         let Some(parser) = &mut self.parser else { return left };
         if captured.is_empty() {
-            // Uncaptured bytes that needed a look.
+            // The parser needed to see these uncaptured bytes.
             if parser.ends_unseen(is_request, left, chunk.last()) {
                 stream.bytes += left;
                 self.ended(is_request, chunk.at, out);
@@ -54,7 +54,7 @@ impl Conversation {
                 used as u64
             }
             Walked::Lost => {
-                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
                 stream.state = State::UntilTurn;
                 0
             }
@@ -68,7 +68,7 @@ impl Conversation {
         captured: &[u8],
         left: u64,
         is_request: bool,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let stream = self.stream(chunk.dir);
         let (fed, all) = if captured.is_empty() {
@@ -88,7 +88,7 @@ impl Conversation {
                 used as u64
             }
             Fed::Invalid => {
-                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
                 stream.state = State::UntilTurn;
                 self.want_more(chunk.dir, chunk.head.len());
                 if is_request && self.pipelines() {
@@ -106,11 +106,11 @@ impl Conversation {
         captured: &[u8],
         left: u64,
         is_request: bool,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let stream = self.stream(chunk.dir);
         if captured.is_empty() {
-            // Uncaptured bytes: fine inside a chunk, else the framing is lost.
+            // Uncaptured bytes: harmless inside a chunk, otherwise the framing is lost.
             if let Chunked::Data(n) = chunked
                 && n >= left
             {
@@ -119,7 +119,7 @@ impl Conversation {
                 stream.state = State::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
                 return left;
             }
-            out.push(Said::Lost { dir: chunk.dir, bytes: left });
+            out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
             stream.state = State::ChunkedLost;
             return 0;
         }
@@ -135,7 +135,7 @@ impl Conversation {
                 used as u64
             }
             Fed::Invalid => {
-                out.push(Said::Lost { dir: chunk.dir, bytes: left });
+                out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
                 stream.state = State::ChunkedLost;
                 0
             }

@@ -1,8 +1,8 @@
-//! CQL's native protocol (Apache Cassandra's `native_protocol_v3.spec` to `v5.spec`), as Cassandra and ScyllaDB speak it.
+//! CQL's native protocol (Apache Cassandra's `native_protocol_v3.spec` to `v5.spec`), as Cassandra and ScyllaDB speak
+//! it.
 //!
-//! A unit of work is a request with its reply, paired by the number of the stream. Of statements only summaries are kept
-//! ([`super::sql`]; CQL's forms are those of SQL), of errors the number; values and passwords are passed over unread, and so
-//! is what is compressed.
+//! A span is a request with its reply, paired by the stream id. Of statements only summaries are kept ([`super::sql`];
+//! CQL looks like SQL), of errors the number; values, passwords and compressed bodies are skipped unread.
 
 mod envelope;
 
@@ -16,7 +16,7 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{Dialect, OTHER, SQL_LIMIT, Summary, shared, summarize};
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
 
-/// What envelopes are.
+/// Opcodes of envelopes.
 const ERROR: u8 = 0x00;
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;
@@ -29,21 +29,21 @@ const BATCH: u8 = 0x0d;
 
 /// RESULT of PREPARE.
 const PREPARED: i32 = 4;
-/// Bytes of an envelope that are looked at.
+/// Bytes of an envelope that are read.
 const LOOK: usize = SQL_LIMIT + 64;
-/// What a statement of which nothing is read is called.
+/// Name of a compressed statement.
 const PACKED_NAME: &str = "_COMPRESSED";
-/// Most prepared statements of one connection that are remembered, and most that wait for their number.
+/// Most prepared statements remembered per connection, and most that wait for their id.
 const STATEMENTS: usize = 1024;
 const PREPARING: usize = 64;
-/// About what one takes, bytes.
+/// Approximate size of one, in bytes.
 const EACH: usize = 32;
-/// Longest number of a prepared statement that is remembered, bytes; servers' have 16.
+/// Longest id of a prepared statement remembered, in bytes; servers use 16.
 const NUMBER: usize = 32;
-/// Most statements of a batch that are looked at.
+/// Most statements of a batch that are read.
 const IN_BATCH: usize = 64;
 
-/// Errors by their numbers (§9, "Error codes"), as the specification writes them.
+/// Errors by number (§9, "Error codes"), formatted as in the specification.
 const ERRORS: &[(i32, &str)] = &[
     (0x0000, "0x0000"),
     (0x000a, "0x000A"),
@@ -94,7 +94,8 @@ impl Protocol for Cassandra {
             None if bytes.len() >= HEADER && !matches!(Segment::read(bytes), Some(Segment::Plain { .. })) => {
                 Detected::No
             }
-            // What begins neither with a version nor with a segment's checked length is something else, however short.
+            // Bytes that begin with neither a version nor a segment header with a valid checksum are something else,
+            // however few.
             None if bytes.first().is_none_or(|version| matches!(version & 0x7f, 3..=5)) => Detected::NeedMore,
             None if matches!(Segment::read(bytes), Some(Segment::Plain { .. })) => Detected::NeedMore,
             None => Detected::No,
@@ -106,7 +107,7 @@ impl Protocol for Cassandra {
     }
 }
 
-/// Reads values one after the other; `None` where one is cut.
+/// Reads consecutive values; `None` if one is cut.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -128,19 +129,19 @@ impl<'a> Reader<'a> {
         self.take(4)?.first_chunk().map(|bytes| i32::from_be_bytes(*bytes))
     }
 
-    /// Bytes, or text, with a length of 16 bits.
+    /// Bytes or text with a 16-bit length.
     fn text(&mut self) -> Option<&'a [u8]> {
         let len = self.short()?;
         self.take(len)
     }
 
-    /// A value: null is as good as none.
+    /// A value; null counts as empty.
     fn value(&mut self) -> Option<()> {
         let len = usize::try_from(self.long()?).unwrap_or_default();
         self.take(len).map(|_| ())
     }
 
-    /// A statement, which may be cut; whether it is.
+    /// A statement, and whether it is cut.
     fn statement(&mut self) -> Option<(&'a [u8], bool)> {
         let len = usize::try_from(self.long()?).ok()?;
         let there = len.min(self.0.len());
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
         Some((text, there < len))
     }
 
-    /// What stands before a body, by its envelope's flags.
+    /// Skips the fields before a body, according to its envelope's flags.
     fn preamble(&mut self, envelope: Envelope) -> Option<()> {
         if envelope.is_reply && envelope.flags & TRACING != 0 {
             self.take(16)?;
@@ -168,31 +169,31 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a connection's envelopes said that later ones depend on.
+/// Connection state from earlier envelopes that later ones depend on.
 #[derive(Debug, Default)]
 struct Streams {
-    /// Prepared statements by what their numbers hash to.
+    /// Prepared statements by the hash of their id.
     statements: FxHashMap<u64, Arc<Summary>>,
-    /// Statements that wait for their number, by stream.
+    /// Statements that wait for their id, by stream.
     preparing: FxHashMap<u64, Arc<Summary>>,
     requests: Lane,
     replies: Lane,
 }
 
-/// Where a direction stands in its segments.
+/// Position of a direction in its segments.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lane {
-    /// Bytes of the current segment that other envelopes fill.
+    /// Bytes left of the current segment, filled by other envelopes.
     left: u32,
-    /// The envelope that goes on in the next one, and how many bytes of it; 0 none does.
+    /// The envelope that continues in the next segment, and its bytes still to come; 0: none.
     key: u32,
     rest: u32,
-    /// Bytes of it that each segment but the last one holds.
+    /// Bytes of it in each segment but the last.
     size: u32,
 }
 
 impl Lane {
-    /// What cannot be is as good as nothing: lengths have 32 bits, and less mostly.
+    /// Numbers beyond 32 bits become 0: lengths never need more.
     fn new(left: u64, key: u64, rest: u64, size: u64) -> Self {
         let [left, key, rest, size] = [left, key, rest, size].map(|number| u32::try_from(number).unwrap_or(0));
         Self { left, key, rest, size }
@@ -219,7 +220,7 @@ fn summary((text, cut): (&[u8], bool)) -> Summary {
     summarize(text, cut, Dialect::PostgreSql)
 }
 
-/// What stands for a statement's number, which has 16 bytes mostly.
+/// Hash of a statement id, which usually has 16 bytes.
 fn hash(number: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     number.hash(&mut hasher);
@@ -227,7 +228,7 @@ fn hash(number: &[u8]) -> u64 {
 }
 
 impl Streams {
-    /// The statement that was prepared under a number.
+    /// The statement prepared under an id.
     fn statement(&self, number: &[u8]) -> Option<Summary> {
         self.statements.get(&hash(number)).map(|summary| Summary::clone(summary))
     }
@@ -265,7 +266,7 @@ impl Streams {
         found.unwrap_or_else(|| Box::new(Request { cut: false, ..*Request::unnamed() }))
     }
 
-    /// Statements that are run at once: called by what all of them do, as far as they were captured.
+    /// Statements run as a batch: named by what all of them do, as far as captured.
     fn batch(&self, body: &mut Reader<'_>) -> Option<Box<Request>> {
         body.byte()?;
         let count = body.short()?;
@@ -298,7 +299,7 @@ impl Streams {
         Some(named(operation, text))
     }
 
-    /// A segment with the next `payload` bytes of the envelope that goes on.
+    /// A segment with the next `payload` bytes of the envelope that continues.
     fn part(&mut self, way: Way, payload: u64) -> Frame {
         let lane = self.lane(way);
         let key = u64::from(lane.key);
@@ -307,7 +308,7 @@ impl Streams {
         Frame { len: BEFORE as u64 + payload + BEHIND, key, body: payload, says: Says::Part, end: rest == 0 }
     }
 
-    /// How a reply says that it failed.
+    /// The failure reported in a reply.
     fn reply(&mut self, envelope: Envelope, body: &[u8]) -> Option<&'static str> {
         let preparing = self.preparing.remove(&key(envelope.stream));
         if envelope.flags & PACKED != 0 {
@@ -333,7 +334,7 @@ impl Streams {
         }
     }
 
-    /// An envelope, of which what is looked at is in `bytes`: what it says.
+    /// Classifies an envelope, whose part to read is in `bytes`.
     fn says(&mut self, envelope: Envelope, bytes: &[u8]) -> (u64, Says) {
         let body = bytes.get(HEADER..).unwrap_or_default();
         let body = body.get(..body.len().min((envelope.len as usize).min(LOOK) - HEADER)).unwrap_or_default();
@@ -359,7 +360,7 @@ impl Framed for Streams {
         if bytes.len() < HEADER {
             return Front::Need(HEADER);
         }
-        // Where segments begin: bytes before the envelope, and those that are left behind it.
+        // At a segment's beginning: bytes before the envelope, and those left after it.
         let lane_left = u64::from(lane.left);
         let segment = if lane_left == 0 { Segment::read(bytes) } else { None };
         let (before, payload, whole) = match segment {
@@ -377,7 +378,7 @@ impl Framed for Streams {
         let Some(envelope) = Envelope::read(inner).filter(|envelope| envelope.is_reply == (way == Way::Reply)) else {
             return Front::Invalid;
         };
-        // As far as the segment goes.
+        // At most to the end of the segment.
         let look = envelope.len.min(LOOK as u64).min(if whole { u64::MAX } else { payload.unwrap_or(u64::MAX) });
         let need = before + look as usize;
         if bytes.len() < need && !cut {
@@ -396,14 +397,14 @@ impl Framed for Streams {
 
     fn goes_on(&mut self, way: Way) -> Option<Frame> {
         let Lane { left, rest, size, .. } = *self.lane(way);
-        // All of an envelope's segments stand one behind the other.
+        // The segments of one envelope follow each other directly.
         (left == 0 && rest > 0 && size > 0).then(|| self.part(way, u64::from(rest.min(size))))
     }
 
     fn lost(&mut self, way: Way) {
         *self.lane(way) = Lane::default();
         if way == Way::Request {
-            // A number may be asked for again, for another one.
+            // A stream id may be reused for another statement.
             self.preparing.clear();
         }
     }
@@ -419,7 +420,7 @@ impl Framed for Streams {
         (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
             match Segment::read(bytes.get(*at..).unwrap_or_default()) {
                 Some(Segment::Plain { whole, .. }) => {
-                    // Of what goes on only the next segment is known.
+                    // Of an envelope that continues, only the next segment is known.
                     return fits(at + BEFORE).is_some() || *at == 0 && !whole && goes_on;
                 }
                 Some(Segment::Packed(_)) => return true,
@@ -439,7 +440,7 @@ impl Framed for Streams {
     }
 
     fn wants(&self) -> u16 {
-        // Clients and servers put many into one operation.
+        // Clients and servers put many envelopes into one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -454,5 +455,4 @@ impl Framed for Streams {
 }
 
 #[cfg(test)]
-#[path = "cassandra/tests.rs"]
 mod tests;

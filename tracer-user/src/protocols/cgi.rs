@@ -1,4 +1,4 @@
-//! Variables of the Common Gateway Interface (RFC 3875), which FastCGI, SCGI and uwsgi carry, and what scripts answer.
+//! CGI variables (RFC 3875), which FastCGI, SCGI and uwsgi carry, and the answers of scripts.
 
 use memchr::memchr;
 
@@ -6,26 +6,26 @@ use super::context::{Contexts, Which};
 use super::http1::{VALUE_LIMIT, is_token, path, text};
 use super::{Asked, Body, Reply, Request, Settings, Step};
 
-/// What variables say of a request.
+/// Content of a request's variables.
 #[derive(Debug, Default)]
 pub(super) struct Variables<'a> {
     method: Option<&'a [u8]>,
-    /// `SCRIPT_NAME`, or what names the request where there is no script: `PATH_INFO`, `DOCUMENT_URI`, `REQUEST_URI`.
+    /// `SCRIPT_NAME`, or the name of a request without a script: `PATH_INFO`, `DOCUMENT_URI`, `REQUEST_URI`.
     names: [Option<&'a [u8]>; 4],
     host: Option<&'a [u8]>,
     request_id: Option<&'a [u8]>,
     contexts: Contexts,
     headers: Vec<(u16, Box<str>)>,
-    /// Bytes of the request's body, where that is said.
+    /// Length of the request's body in bytes, if given.
     length: Option<u64>,
 }
 
-/// A value that may be kept, bounded.
+/// A value to keep, bounded.
 fn kept(value: &[u8]) -> &[u8] {
     value.get(..value.len().min(VALUE_LIMIT)).unwrap_or_default()
 }
 
-/// Whether the variable `name` is the header `header`, which is in lower case.
+/// Whether the variable `name` carries the header `header` (lower case).
 fn is_header(name: &[u8], header: &str) -> bool {
     let Some(rest) = name.strip_prefix(b"HTTP_") else { return false };
     let same = |(have, want): (&u8, u8)| *have == if want == b'-' { b'_' } else { want.to_ascii_uppercase() };
@@ -66,19 +66,19 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// Bytes of the request's body, where that is said.
+    /// Length of the request's body in bytes, if given.
     pub(super) fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// The request of a script; `None` when what is there does not name it.
+    /// The request of a script; `None` if the variables do not name it.
     pub(super) fn request(self, cut: bool, settings: &Settings) -> Option<Box<Request>> {
         let name = self.names.into_iter().flatten().find(|name| !name.is_empty())?;
         self.named(name, cut, settings)
     }
 
-    /// The request of an application, whose script is where it is mounted and whose path goes on behind that
-    /// (PEP 3333); some servers say the whole path twice.
+    /// The request of an application: the script is its mount point, and the path continues after it (PEP 3333); some
+    /// servers give the whole path twice.
     pub(super) fn application(self, cut: bool, settings: &Settings) -> Option<Box<Request>> {
         let [Some(script), Some(rest), ..] = self.names else { return self.request(cut, settings) };
         if script.is_empty() || rest.is_empty() || rest.starts_with(script) {
@@ -98,6 +98,7 @@ impl<'a> Variables<'a> {
         Some(Box::new(Request {
             method: settings.method(std::str::from_utf8(method).ok()?),
             path: path(name, false),
+            target: 0,
             host: self.host.map(|host| text(kept(host))),
             version: "",
             traceparent,
@@ -110,7 +111,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// A length as text; nothing is none.
+/// A length as text; empty text is 0.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return Some(0);
@@ -119,20 +120,20 @@ fn number(text: &[u8]) -> Option<u64> {
     plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
-/// One connection of an application: it is for one request, and closed behind the answer.
+/// One connection of an application: it serves one request, and closes after the answer.
 #[derive(Debug, Default)]
 pub(super) struct Once {
     answered: bool,
 }
 
 impl Once {
-    /// Whether what comes is more than the answer.
+    /// Whether the answer is over, so that later bytes do not belong to it.
     pub(super) fn is_over(&self) -> bool {
         self.answered
     }
 
-    /// The answer: header lines, which may begin with HTTP's status line; then as much as they say, or everything until it
-    /// closes. Web servers close as soon as they have what was said; what is sent beyond that is passed over.
+    /// The answer: header lines, possibly after an HTTP status line; then the body, with the length they give or until
+    /// the application closes. Web servers close once they have the announced length; bytes sent beyond it are skipped.
     pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: Asked) -> Step<Reply> {
         if self.answered && !bytes.is_empty() {
             return Step::Skip { used: bytes.len() };
@@ -157,7 +158,7 @@ impl Once {
     }
 }
 
-/// Bytes of a body, as header lines say.
+/// Body length in bytes, from the header lines.
 fn content_length(mut head: &[u8]) -> Option<u64> {
     while let Some(end) = memchr(b'\n', head) {
         let (line, rest) = head.split_at(end);
@@ -170,7 +171,7 @@ fn content_length(mut head: &[u8]) -> Option<u64> {
     None
 }
 
-/// The status of a line that is HTTP's.
+/// The status of an HTTP status line.
 fn status_line(line: &[u8]) -> Option<u16> {
     let [b'1', b'.', b'0' | b'1', b' ', digits @ ..] = line.strip_prefix(b"HTTP/")? else { return None };
     code(digits)
@@ -182,8 +183,8 @@ fn code(text: &[u8]) -> Option<u16> {
     (100..1000).contains(&status).then_some(status)
 }
 
-/// Looks for the end of the header lines a script's answer begins with; gives their bytes and the status they say.
-/// Without one it is 200, or 302 when there is a location (RFC 3875 §6.2).
+/// Finds the end of the header lines at the front of a script's answer; returns their length and status. Without a
+/// status it is 200, or 302 if there is a location (RFC 3875 §6.2).
 pub(super) fn answer(bytes: &[u8]) -> Option<(usize, u16)> {
     let mut at = 0;
     let (mut status, mut moved) = (None, false);

@@ -1,17 +1,17 @@
-//! Connections that begin with something else than their protocol, or change it.
+//! Connections that begin with something other than their protocol, or change protocol.
 
-use super::conversation::Conversation;
+use super::connection_parser::ConnectionParser;
 use super::multiplex::Multiplexed;
 use super::proxy::{Preamble, preamble};
-use super::{Chunk, Protocol, Said, Settings, Touched};
+use super::{Chunk, ExchangeEvent, Protocol, Settings, Touched};
 
-impl Conversation {
-    /// What follows the header a proxy puts before everything; all of `chunk` where there is none. `None`: nothing does
-    /// yet.
+impl ConnectionParser {
+    /// The part of `chunk` after the header a proxy puts first; all of `chunk` if there is none. `None`: nothing
+    /// follows it yet.
     pub(super) fn introduced<'a>(&mut self, chunk: &Chunk<'a>) -> Option<Chunk<'a>> {
         let stream = self.stream(chunk.dir);
         let begins = stream.pos == 0 && chunk.pos == 0 || stream.introducing;
-        // A server that speaks first (MariaDB) may have said what is spoken before it reads the header.
+        // A server that speaks first (MariaDB) may have revealed the protocol before it reads the header.
         let asks = self.requests.is_none_or(|requests| requests == chunk.dir);
         if !asks || self.midstream || !begins {
             return Some(*chunk);
@@ -32,7 +32,7 @@ impl Conversation {
                 stream.introducing = true;
                 stream.pos = chunk.end();
                 stream.last = chunk.at;
-                // It may as well be a protocol whose first bytes are the same.
+                // It may still be a protocol with the same first bytes.
                 None
             }
             Preamble::NeedMore | Preamble::No => {
@@ -43,29 +43,42 @@ impl Conversation {
         }
     }
 
-    /// The protocol that was found multiplexes: it takes `chunk`, and what came before it in pieces.
-    pub(super) fn hand_over(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+    /// Hands over to the multiplexing protocol just detected: it takes `chunk` and the fragments before it.
+    pub(super) fn hand_over(
+        &mut self,
+        chunk: &Chunk<'_>,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> Touched {
         let stream = self.stream(chunk.dir);
-        let pieces = std::mem::take(&mut stream.buffer);
+        let fragments = std::mem::take(&mut stream.buffer);
         let start = stream.start.take();
         let Some(multiplexed) = &mut self.multiplexed else { return Touched::default() };
         if let Some((at, arrived, pos)) = start {
             let Chunk { dir, .. } = *chunk;
-            let first =
-                Chunk { dir, pos, len: pieces.len() as u64, head: &pieces, tail: &[], pieces: &[], at, arrived };
+            let first = Chunk {
+                dir,
+                pos,
+                len: fragments.len() as u64,
+                head: &fragments,
+                tail: &[],
+                fragments: &[],
+                at,
+                arrived,
+            };
             multiplexed.bytes(&first, settings, out);
         }
         multiplexed.bytes(chunk, settings, out)
     }
 
-    /// The connection goes on in `protocol`, which answers the oldest request; `false` when it is none that multiplexes.
-    /// `left` is what the operation holds of it.
+    /// The connection continues in `protocol`, which answers the oldest request; `false` if that protocol does not
+    /// multiplex. `left` is the operation's part in it.
     pub(super) fn switch(
         &mut self,
         protocol: &'static dyn Protocol,
         left: &Chunk<'_>,
         settings: &Settings,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) -> bool {
         let (Some(requests), Some(framed)) = (self.requests, protocol.framed(false)) else { return false };
         let Some(waiting) = self.pair.end() else { return false };

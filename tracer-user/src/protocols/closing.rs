@@ -1,9 +1,9 @@
 //! How messages and connections end.
 
-use super::conversation::Conversation;
+use super::connection_parser::ConnectionParser;
 use super::pair::Waiting;
 use super::stream::State;
-use super::{Said, Settings, Stamp, Step, Verdict};
+use super::{Beyond, Chunk, ExchangeEvent, Settings, Stamp, Step, Verdict};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
 /// How a connection ended.
@@ -11,27 +11,27 @@ use crate::model::{Direction, Nanos, Outcome, Side};
 pub enum Closed {
     /// This end sends no more.
     Local,
-    /// The far end sends no more, and everything it sent was read.
+    /// The remote sends no more, and everything it sent was read.
     Remote,
-    /// It is gone.
+    /// The connection is gone.
     Both,
 }
 
-/// Where the streams stood when a connection ended: operations the kernel did not report are in it.
+/// Stream positions when a connection ended, including operations the kernel did not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Bytes received.
     pub rx: u64,
     /// Bytes sent.
     pub tx: u64,
-    /// Last receive, 0 none.
+    /// Last receive; 0: none.
     pub last_rx: Nanos,
-    /// Last send, 0 none.
+    /// Last send; 0: none.
     pub last_tx: Nanos,
 }
 
-impl Conversation {
-    /// Bytes of heads that are being put together and of replies that were put aside.
+impl ConnectionParser {
+    /// Bytes of heads being assembled and of replies set aside.
     pub fn kept_bytes(&self) -> usize {
         if let Some(multiplexed) = &self.multiplexed {
             return multiplexed.kept_bytes();
@@ -41,8 +41,8 @@ impl Conversation {
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.turns_kept()
     }
 
-    /// Gives those up: what they would have begun is not seen, as if its bytes had been lost.
-    pub fn give_up_kept(&mut self, out: &mut Vec<Said>) {
+    /// Drops them: the messages they would have begun go unseen, as if their bytes had been lost.
+    pub fn give_up_kept(&mut self, out: &mut Vec<ExchangeEvent>) {
         if let Some(multiplexed) = &mut self.multiplexed {
             return multiplexed.give_up_kept(out);
         }
@@ -52,17 +52,17 @@ impl Conversation {
             if bytes > 0 {
                 stream.restart();
                 stream.state = State::Lost;
-                out.push(Said::Lost { dir, bytes });
+                out.push(ExchangeEvent::Lost { dir, bytes });
             }
         }
         if let Some(parser) = &mut self.parser {
             parser.forget();
         }
-        // Their stream's position stays before them: what comes next shows the gap.
+        // The stream's position stays before the held replies: the next operation reveals the gap.
         self.held = Vec::new();
     }
 
-    pub(super) fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<Said>) {
+    pub(super) fn ended(&mut self, is_request: bool, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         if is_request {
             self.request_ended(at, out);
         } else {
@@ -70,7 +70,7 @@ impl Conversation {
         }
     }
 
-    pub(super) fn request_ended(&mut self, at: Stamp, out: &mut Vec<Said>) {
+    pub(super) fn request_ended(&mut self, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         let Some(dir) = self.requests else { return };
         let bytes = self.stream(dir).bytes;
         self.stream(dir).restart();
@@ -79,11 +79,10 @@ impl Conversation {
         {
             waiting.bytes = bytes;
             waiting.done = true;
-            out.push(Said::RequestDone { exchange: waiting.exchange, at });
             if waiting.asked.silent
                 && let Some(waiting) = self.pair.end_newest()
             {
-                out.push(Said::Done {
+                out.push(ExchangeEvent::Done {
                     exchange: waiting.exchange,
                     outcome: Outcome::Complete,
                     at,
@@ -95,7 +94,36 @@ impl Conversation {
         }
     }
 
-    pub(super) fn reply_ended(&mut self, outcome: Outcome, at: Stamp, out: &mut Vec<Said>) {
+    /// A reply's head continues in the last `unread` bytes of an operation, captured only at their end. Decides whether
+    /// the reply ends with the operation, or how its end will be recognised; never assumes a reply longer than it is,
+    /// because that would lose the next one.
+    pub(super) fn end_beyond(&mut self, chunk: &Chunk<'_>, unread: u64, beyond: Beyond, out: &mut Vec<ExchangeEvent>) {
+        let stream = self.stream(chunk.dir);
+        stream.bytes += unread;
+        let ends_head = chunk.last().ends_with(b"\r\n\r\n");
+        let over = match beyond {
+            Beyond::Nothing => ends_head,
+            Beyond::Chunks => {
+                stream.state = State::ChunkedLost;
+                chunk.last().ends_with(b"\r\n0\r\n\r\n")
+            }
+            Beyond::Length(0) => true,
+            // A body can end like a head: then the change of direction ends this reply.
+            Beyond::Length(n) if ends_head => {
+                stream.ends_within = n;
+                false
+            }
+            Beyond::Length(n) => {
+                stream.ends_within = n.saturating_sub(unread);
+                stream.ends_within == 0
+            }
+        };
+        if over {
+            self.reply_ended(Outcome::Complete, chunk.at, out);
+        }
+    }
+
+    pub(super) fn reply_ended(&mut self, outcome: Outcome, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         let Some(dir) = self.requests else { return };
         let stream = self.stream(dir.flip());
         let (bytes, body) = (stream.bytes, stream.bytes.saturating_sub(stream.head_bytes));
@@ -107,9 +135,9 @@ impl Conversation {
         let unfinished = self.stream(dir).bytes;
         if let Some(waiting) = self.pair.end() {
             self.unsure &= !self.pair.is_empty();
-            // None was to come.
+            // No reply was due.
             let outcome = if waiting.asked.optional && bytes == 0 { Outcome::Complete } else { outcome };
-            out.push(Said::Done {
+            out.push(ExchangeEvent::Done {
                 exchange: waiting.exchange,
                 outcome,
                 at,
@@ -120,8 +148,15 @@ impl Conversation {
         }
     }
 
-    /// The connection ended, one way or both. `totals` say where the streams stood.
-    pub fn closed(&mut self, how: Closed, at: Stamp, totals: Option<Totals>, settings: &Settings, out: &mut Vec<Said>) {
+    /// The connection ended, in one direction or both; `totals` are the final stream positions.
+    pub fn closed(
+        &mut self,
+        how: Closed,
+        at: Stamp,
+        totals: Option<Totals>,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) {
         if let Some(multiplexed) = &mut self.multiplexed {
             return multiplexed.closed(how, at, totals, settings, out);
         }
@@ -155,11 +190,11 @@ impl Conversation {
             self.catch_up(Direction::Tx, totals.tx, totals.last_tx, out);
         }
         let replies = requests.flip();
-        // Who sends requests can send no more: one that was begun stays a piece.
+        // The requesting end can send no more: a request in progress stays incomplete.
         if how == Closed::Both || (how == Closed::Local) == (requests == Direction::Tx) {
             self.cut_off(requests, at, settings, out);
         }
-        // Who sends replies can send no more.
+        // The replying end can send no more.
         let over = match how {
             Closed::Local => replies == Direction::Tx,
             Closed::Remote => replies == Direction::Rx,
@@ -171,12 +206,12 @@ impl Conversation {
         let stream = self.stream(replies);
         let (state, last, started) = (stream.state, stream.last, stream.bytes > 0);
         match state {
-            // Read to the end by whoever asked, or sent to the end by whoever answered; else it was torn down.
+            // The client read to the end, or the server sent to the end; otherwise the connection was torn down.
             State::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
             State::UntilTurn | State::ChunkedLost if how != Closed::Both => {
                 self.reply_ended(Outcome::Complete, last, out);
             }
-            // Where it should have ended is not known.
+            // Where the reply should have ended is unknown.
             State::UntilTurn | State::ChunkedLost | State::Trailing if started => {
                 self.reply_ended(Outcome::Unfinished, last, out);
             }
@@ -192,7 +227,7 @@ impl Conversation {
             }
             _ => {}
         }
-        // Nothing of these replies was seen: there were none, or they were in bytes that were not captured.
+        // None of these replies was seen: there were none, or they were among uncaptured bytes.
         let outcome = if state == State::Lost { Outcome::Unfinished } else { Outcome::Aborted };
         while !self.pair.is_empty() {
             self.stream(replies).restart();
@@ -203,8 +238,8 @@ impl Conversation {
         }
     }
 
-    /// A request whose head will never be whole is reported when its first line is.
-    fn cut_off(&mut self, requests: Direction, at: Stamp, settings: &Settings, out: &mut Vec<Said>) {
+    /// Reports a request whose head will never be complete if its first line is.
+    fn cut_off(&mut self, requests: Direction, at: Stamp, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let stream = self.stream(requests);
         if stream.state != State::Start || stream.buffer.is_empty() {
             return;
@@ -224,15 +259,24 @@ impl Conversation {
         }
         let side = if requests == Direction::Rx { Side::Server } else { Side::Client };
         let protocol = self.protocol_name();
-        out.push(Said::Begun { exchange, request: message, first, arrived, head_at: last, pos, side, protocol });
+        out.push(ExchangeEvent::Begun {
+            exchange,
+            request: message,
+            first,
+            arrived,
+            head_at: last,
+            pos,
+            side,
+            protocol,
+        });
         if let Some(waiting) = self.pair.newest() {
             waiting.bytes = piece.len() as u64;
             waiting.done = true;
         }
     }
 
-    /// Operations up to `total` were not reported because they were asked not to be.
-    pub(super) fn catch_up(&mut self, dir: Direction, total: u64, last: Nanos, out: &mut Vec<Said>) {
+    /// Accounts for operations up to `total` that the kernel was asked not to report.
+    pub(super) fn catch_up(&mut self, dir: Direction, total: u64, last: Nanos, out: &mut Vec<ExchangeEvent>) {
         let is_request = self.requests == Some(dir);
         let stream = self.stream(dir);
         let missed = total.saturating_sub(stream.pos);
@@ -268,27 +312,27 @@ impl Conversation {
                 stream.pass(missed);
             }
             State::Part(_) | State::Pass(_) | State::Start | State::Lost => {
-                out.push(Said::Lost { dir, bytes: missed });
+                out.push(ExchangeEvent::Lost { dir, bytes: missed });
                 if !is_request {
-                    // There were replies, and they were not seen: whoever waits for one was not left without.
+                    // There were replies, only unseen: their requests were not left unanswered.
                     stream.state = State::Lost;
                 }
             }
         }
     }
 
-    /// Replies that were put aside for a request that never came.
-    pub(super) fn release(&mut self, out: &mut Vec<Said>) {
+    /// Reports the replies set aside for a request that never came.
+    pub(super) fn release(&mut self, out: &mut Vec<ExchangeEvent>) {
         for held in std::mem::take(&mut self.held) {
             if let (Some(parser), Some(_)) = (&mut self.parser, self.requests)
                 && let Step::Head { message, .. } = parser.reply(&held.head, true, &super::Asked::default())
             {
-                out.push(Said::Unpaired { status: message.status });
+                out.push(ExchangeEvent::Unpaired { status: message.status });
             }
         }
     }
 
-    /// Since when a reply is under way that is to be reported when it is over.
+    /// When the reply began that is under way and will be reported at its end.
     pub fn replying_since(&self) -> Option<Nanos> {
         let replies = match self.requests? {
             Direction::Rx => &self.tx,
@@ -298,8 +342,8 @@ impl Conversation {
         replies.start.filter(|_| begun).map(|(first, ..)| first.nanos)
     }
 
-    /// Reports the reply that is under way as it stands at `now`; the rest of it answers nothing.
-    pub fn report_so_far(&mut self, now: Nanos, out: &mut Vec<Said>) {
+    /// Reports the reply under way as it stands at `now`; the rest of it belongs to no request.
+    pub fn report_so_far(&mut self, now: Nanos, out: &mut Vec<ExchangeEvent>) {
         let (Some(_), Some(requests)) = (self.replying_since(), self.requests) else { return };
         let stream = self.stream(requests.flip());
         let (reply_bytes, body) = (stream.bytes, stream.bytes.saturating_sub(stream.head_bytes));
@@ -307,7 +351,7 @@ impl Conversation {
         let at = Stamp { nanos: now, ..stream.last };
         let Some(waiting) = self.pair.end() else { return };
         self.orphan = true;
-        out.push(Said::Done {
+        out.push(ExchangeEvent::Done {
             exchange: waiting.exchange,
             outcome: Outcome::Unfinished,
             at,
@@ -317,8 +361,8 @@ impl Conversation {
         });
     }
 
-    /// Nothing happened for `idle` nanoseconds: what cannot end otherwise is over as it stands.
-    pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
+    /// After `idle` nanoseconds without any operation, ends everything as it stands.
+    pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<ExchangeEvent>) {
         if let Some(multiplexed) = &mut self.multiplexed {
             return multiplexed.expire(now, idle, out);
         }
@@ -344,9 +388,10 @@ impl Conversation {
     }
 }
 
-impl Conversation {
-    /// Now and then, while the connection lives: what waited too long, and requests that are open too long beside others.
-    pub fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<Said>) {
+impl ConnectionParser {
+    /// Runs periodically on open connections: releases operations that waited too long, and reports requests open for
+    /// too long beside others.
+    pub fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         if let Some(multiplexed) = &mut self.multiplexed {
             multiplexed.overdue(now, idle, settings, out);
         }
@@ -354,8 +399,8 @@ impl Conversation {
     }
 }
 
-pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
-    out.push(Said::Done {
+pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<ExchangeEvent>) {
+    out.push(ExchangeEvent::Done {
         exchange: waiting.exchange,
         outcome: if waiting.asked.optional { Outcome::Complete } else { Outcome::Unfinished },
         at,
@@ -366,5 +411,4 @@ pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<Said>) {
 }
 
 #[cfg(test)]
-#[path = "left_tests.rs"]
 mod left_tests;

@@ -1,21 +1,21 @@
-//! The transaction a request says it belongs to: W3C Trace Context, B3 and W3C Baggage.
+//! Trace context carried by requests: W3C Trace Context, B3 and W3C Baggage.
 //!
-//! W3C's `traceparent` is believed first, then `b3`, then the `X-B3-…` headers (openzipkin/b3-propagation). Of baggage only
-//! members that the configuration names are kept: what applications put there is often about people.
+//! W3C's `traceparent` takes precedence, then `b3`, then the `X-B3-…` headers (openzipkin/b3-propagation). Only baggage
+//! members named in the configuration are kept: applications often put personal data there.
 
 use std::sync::Arc;
 
 use super::Settings;
 use super::http1::text;
-use crate::model::{Carried, Linked, TraceId, UnitId};
+use crate::model::{Linked, PropagatedContext, SpanId, TraceId};
 
-/// Longest `tracestate` kept, bytes; vendors must be able to rely on as much (W3C Trace Context §3.3.1.5).
+/// Longest `tracestate` kept, in bytes; W3C Trace Context §3.3.1.5 guarantees vendors this much.
 const STATE_LIMIT: usize = 512;
-/// Longest value of a member of baggage kept, bytes, and most of a header that is looked through.
+/// Longest baggage member value kept, in bytes, and most bytes of a header searched.
 const MEMBER_LIMIT: usize = 128;
 const BAGGAGE_LIMIT: usize = 8192;
 
-/// Which header named the parent.
+/// Which header carried the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     /// W3C `traceparent`.
@@ -25,7 +25,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// As it is shown.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
             Self::TraceParent => "traceparent",
@@ -34,7 +34,7 @@ impl Carrier {
     }
 }
 
-/// The parent of a request as a header names it.
+/// The parent of a request, as given by a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// 16 bytes, not zero.
@@ -43,7 +43,7 @@ pub struct TraceParent {
     pub parent_id: u64,
     /// Flags; bit 0 = sampled.
     pub flags: u8,
-    /// Where it was.
+    /// The header that carried it.
     pub carrier: Carrier,
 }
 
@@ -55,13 +55,13 @@ impl From<TraceParent> for Linked {
 }
 
 impl TraceParent {
-    /// The transaction and the unit it names.
-    pub fn names(self) -> (TraceId, UnitId) {
-        (TraceId(self.trace_id), UnitId(self.parent_id))
+    /// The trace id and the parent's span id.
+    pub fn names(self) -> (TraceId, SpanId) {
+        (TraceId(self.trace_id), SpanId(self.parent_id))
     }
 }
 
-/// The headers that matter here.
+/// Headers that carry trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     TraceParent,
@@ -86,9 +86,9 @@ impl Which {
         ("x-b3-flags", Self::Flags),
     ];
 
-    /// By a header's name, in any case; `None` for one that says nothing here, or nothing that is asked for.
+    /// The header of this name, in any case; `None` for other headers, and for baggage if none is wanted.
     pub(super) fn of(name: &[u8], settings: &Settings) -> Option<Self> {
-        // Most headers are none of these, and most of those are told by their first letter.
+        // Most headers are none of these, and the first letter rules out most of those.
         if !matches!(name.first(), Some(b't' | b'T' | b'b' | b'B' | b'x' | b'X')) {
             return None;
         }
@@ -96,7 +96,7 @@ impl Which {
         (which != Self::Baggage || !settings.baggage.is_empty()).then_some(which)
     }
 
-    /// The same by the name of a CGI variable: `HTTP_X_B3_TRACEID`.
+    /// The same by the name of a CGI variable, such as `HTTP_X_B3_TRACEID`.
     pub(super) fn of_variable(name: &[u8], settings: &Settings) -> Option<Self> {
         let mut header = [0u8; 12];
         let rest = name.strip_prefix(b"HTTP_")?;
@@ -108,10 +108,10 @@ impl Which {
     }
 }
 
-/// What the headers of one request say.
+/// Trace context collected from the headers of one request.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    /// `traceparent` headers: two of them mean that neither can be trusted (W3C Trace Context §3.2).
+    /// Number of `traceparent` headers: with two, neither can be trusted (W3C Trace Context §3.2).
     seen: u8,
     w3c: Option<TraceParent>,
     b3: Option<TraceParent>,
@@ -141,7 +141,7 @@ impl Contexts {
         }
     }
 
-    /// Several of them are one list (W3C Trace Context §3.3.1).
+    /// Several headers form one list (W3C Trace Context §3.3.1).
     fn add_state(&mut self, value: &[u8]) {
         let comma = usize::from(!self.state.is_empty());
         if value.is_empty() || self.state.len() + comma + value.len() > STATE_LIMIT {
@@ -168,35 +168,35 @@ impl Contexts {
         }
     }
 
-    /// The parent they name, and what came with it.
-    pub(super) fn finish(self) -> (Option<TraceParent>, Option<Box<Carried>>) {
+    /// The parent, and the context propagated with it.
+    pub(super) fn finish(self) -> (Option<TraceParent>, Option<Box<PropagatedContext>>) {
         let several = self.trace_id.zip(self.span_id).map(|(trace_id, parent_id)| TraceParent {
             trace_id,
             parent_id,
             flags: self.flags,
             carrier: Carrier::B3,
         });
-        // A state is W3C's, and means nothing without its parent.
+        // `tracestate` belongs to `traceparent`, and means nothing without it.
         let state = if self.w3c.is_some() { self.state } else { Box::default() };
         let carried = (!state.is_empty() || !self.baggage.is_empty())
-            .then(|| Box::new(Carried { state, baggage: self.baggage, ..Carried::default() }));
+            .then(|| Box::new(PropagatedContext { state, baggage: self.baggage, ..PropagatedContext::default() }));
         (self.w3c.or(self.b3).or(several), carried)
     }
 }
 
-/// So many lower-case hexadecimal digits, not all zero.
+/// Parses exactly `count` lower-case hexadecimal digits, not all zero.
 fn hexadecimal(digits: &[u8], count: usize) -> Option<u128> {
     let good = digits.len() == count && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let text = good.then(|| std::str::from_utf8(digits).ok())??;
     u128::from_str_radix(text, 16).ok().filter(|number| *number != 0)
 }
 
-/// B3's: 128 or 64 bits.
+/// A B3 trace id: 128 or 64 bits.
 fn trace_id(digits: &[u8]) -> Option<u128> {
     hexadecimal(digits, 32).or_else(|| hexadecimal(digits, 16))
 }
 
-/// `traceid-spanid-sampled-parentspanid`, the last two optional; `0` alone says only that nothing is sampled.
+/// `traceid-spanid-sampled-parentspanid`, the last two optional; a lone `0` only says "not sampled".
 fn b3(value: &[u8]) -> Option<TraceParent> {
     let mut parts = value.split(|byte| *byte == b'-');
     let trace_id = trace_id(parts.next()?)?;
@@ -235,7 +235,7 @@ mod tests {
     const W3C: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
 
-    fn read(headers: &[(&str, &str)]) -> (Option<TraceParent>, Option<Box<Carried>>) {
+    fn read(headers: &[(&str, &str)]) -> (Option<TraceParent>, Option<Box<PropagatedContext>>) {
         let settings = Settings { baggage: ["tenant".into(), "plan".into()].into(), ..Settings::default() };
         let mut contexts = Contexts::default();
         for (name, value) in headers {

@@ -1,8 +1,9 @@
-//! First bytes of what hosts speak, against every protocol's detection: nobody takes another's connection, whole or cut.
+//! First bytes of what hosts speak, against every protocol's detection: none claims another's connection, complete or
+//! cut.
 
-use super::{Detected, PROTOCOLS};
+use super::{Conventions, Detected, PROTOCOLS, conventions, grpc};
 
-/// Who speaks, and what comes first; an empty name where it is no protocol that is known here.
+/// Protocol, case and first bytes; an empty name for unknown protocols.
 const FIRST: &[(&str, &str, &[u8])] = &[
     ("http", "GET", b"GET /a/b?c=d HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("http", "HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
@@ -78,4 +79,13 @@ fn nobody_takes_anothers_connection() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_name_has_the_conventions_of_the_first_protocol_with_it() {
+    for protocol in PROTOCOLS {
+        let first = PROTOCOLS.iter().find(|other| other.name() == protocol.name()).unwrap();
+        assert_eq!(conventions(protocol.name()), first.conventions(), "{}", protocol.name());
+    }
+    assert_eq!((conventions(grpc::NAME), conventions("no such")), (Conventions::Rpc, Conventions::Database));
 }

@@ -1,8 +1,8 @@
-//! DNS (RFC 1035) over UDP and over TCP: what is asked for, and how it came out.
+//! DNS (RFC 1035) over UDP and TCP: questions and their outcomes.
 //!
-//! Only the header and the first question of a message are read, which is all that is captured of it. Crates there are
-//! refuse a message that is cut; this reader is what is left without records, compression and cutting. Over TCP messages
-//! are frames with a number (`multiplex.rs`); over UDP they are matched by number and question (`dns/datagrams.rs`).
+//! Only the header and the first question of a message are read; no more is captured. Existing crates refuse a message
+//! that is cut; without records and compression this small reader suffices. Over TCP, messages are frames with an id
+//! (`multiplex.rs`); over UDP they are matched by id and question (`dns/datagrams.rs`).
 
 mod datagrams;
 mod names;
@@ -19,7 +19,7 @@ pub struct Dns;
 
 /// Bytes of a header.
 const HEADER: usize = 12;
-/// Bytes of the longest header and question.
+/// Most bytes of a header and a question.
 const QUESTION: usize = HEADER + 255 + 4;
 /// Bytes before a message on TCP: its length.
 const LENGTH: usize = 2;
@@ -42,25 +42,25 @@ impl Protocol for Dns {
     }
 }
 
-/// What the front of a message says.
+/// Content of a message's front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     id: u16,
     is_reply: bool,
-    /// What is done: a question's type, or the operation where it is another one than a question.
+    /// The question's type, or the operation if it is not a query.
     what: &'static str,
     failure: Option<&'static str>,
-    /// Of the first question; `None` where there is none.
+    /// Hash of the first question; `None` if there is none.
     question: Option<u64>,
-    /// The domain it is about; empty where that cannot be shown.
+    /// The domain it is about; empty if it cannot be displayed.
     domain: String,
 }
 
-/// What a digest begins with.
+/// Initial value of a digest.
 const DIGEST: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Goes on with a digest (FNV-1a, 64 bits). Agents of several hosts compare those of questions: name in lower case, type, class,
-/// number. So it must stay the same in all versions.
+/// Continues a digest (FNV-1a, 64 bits). Agents on several hosts compare digests of questions: name in lower case,
+/// type, class, id. So the algorithm must stay the same in all versions.
 fn digest(begun: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(begun, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -69,13 +69,13 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map(|two| u16::from_be_bytes(*two))
 }
 
-/// A name, and what follows it; `None` when it is none, or cut.
+/// A name, and the bytes after it; `None` if it is invalid or cut.
 fn name(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let whole = bytes;
     let mut len = 0;
     loop {
         let (&label, rest) = bytes.split_first()?;
-        // A question stands before everything a pointer could lead to.
+        // A question comes before anything a compression pointer could refer to.
         if label > 63 {
             return None;
         }
@@ -91,7 +91,7 @@ fn name(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Message {
-    /// Reads the front of a message; `None` when there is not even a header, or no question where one has to be.
+    /// Reads the front of a message; `None` without a full header, or without the question that must follow.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (id, flags, questions) = (number(bytes, 0)?, number(bytes, 2)?, number(bytes, 4)?);
         bytes.get(..HEADER)?;
@@ -118,9 +118,9 @@ impl Message {
         Some(message)
     }
 
-    /// Whether `self`, a reply, answers a question with this number and hash.
+    /// Whether `self`, a reply, answers a question with this id and hash.
     fn answers(&self, id: u16, question: Option<u64>) -> bool {
-        // A server that could not read the question leaves it out.
+        // A server that could not read the question omits it.
         self.id == id && (self.question.is_none() || self.question == question)
     }
 
@@ -130,7 +130,7 @@ impl Message {
     }
 }
 
-/// Types by number (IANA's registry); others are not told apart.
+/// Types by number (IANA's registry); others share one name.
 fn kind_name(kind: u16) -> &'static str {
     match kind {
         1 => "A",
@@ -162,7 +162,7 @@ fn kind_name(kind: u16) -> &'static str {
     }
 }
 
-/// What a code of an answer is called, when it is a failure (RFC 6895 §2.3).
+/// Name of a response code that is a failure (RFC 6895 §2.3).
 fn failure(code: u16) -> Option<&'static str> {
     Some(match code {
         0 => return None,
@@ -180,11 +180,11 @@ fn failure(code: u16) -> Option<&'static str> {
     })
 }
 
-/// Whether these are the first bytes of a message on TCP: its length, a header of which much has to be zero, and a
+/// Whether these are the first bytes of a message on TCP: its length, a header most bits of which must be zero, and a
 /// question.
 fn detect(bytes: &[u8]) -> Detected {
     let Some(len) = number(bytes, 0).map(usize::from) else {
-        // Longer questions there are none.
+        // Longer questions do not exist.
         return if bytes.first().is_none_or(|high| *high <= 2) { Detected::NeedMore } else { Detected::No };
     };
     let short = bytes.len() < LENGTH + HEADER;
@@ -211,7 +211,7 @@ fn detect(bytes: &[u8]) -> Detected {
     let message = message.get(..len).unwrap_or(message);
     let question = message.get(HEADER..).unwrap_or_default();
     let Some((labels, rest)) = name(question) else {
-        // It may be cut here, but then what there is of it has to be one.
+        // The name may be cut here, but its captured part must be valid.
         let could = message.len() < len.min(QUESTION) && names::could_go_on(question);
         return if could { Detected::NeedMore } else { Detected::No };
     };
@@ -233,7 +233,7 @@ fn detect(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Messages on TCP (RFC 7766): any number of questions may wait, told apart by their numbers.
+/// Messages on TCP (RFC 7766): any number of questions may wait, distinguished by their ids.
 #[derive(Debug)]
 struct Stream;
 
@@ -268,7 +268,7 @@ impl Framed for Stream {
                 Says::Begun { request: message.request(), protocol: Dns.name(), length: None }
             }
             (Way::Request, None) => Says::Begun { request: Request::unnamed(), protocol: Dns.name(), length: None },
-            // The rest of a zone that is transferred in several messages answers what is answered already.
+            // A zone transfer in several messages: the first message has already answered the request.
             (Way::Reply, _) if asked(key).is_none() => Says::Nothing,
             (Way::Reply, _) => {
                 let reply = Reply { status: 0, failure: failure(flags & 15), interim: false };
@@ -292,5 +292,4 @@ impl Framed for Stream {
 }
 
 #[cfg(test)]
-#[path = "dns/tests.rs"]
 mod tests;

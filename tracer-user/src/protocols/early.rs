@@ -1,43 +1,43 @@
-//! Replies that are reported before their request, which another thread may have read: they are put aside until it comes.
+//! Replies reported before their request, which another thread may have read: set aside until it comes.
 
-use super::conversation::{Conversation, Held};
+use super::connection_parser::{ConnectionParser, Held};
 use super::stream::State;
-use super::{Chunk, Said, Settings};
+use super::{Chunk, ExchangeEvent, Settings};
 
-/// Replies kept while their request's record has not come (it can come later, from another thread).
+/// Most replies kept while the record of their request is missing (it may come later, from another thread).
 const HELD_CHUNKS: usize = 16;
-/// Bytes of them.
+/// Most bytes of them.
 const HELD_BYTES: usize = 64 * 1024;
 
-impl Conversation {
-    /// A request comes, or a part of one: takes the replies put aside that cannot be its own, and gives the others.
-    pub(super) fn asked(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Vec<Held> {
+impl ConnectionParser {
+    /// A request comes, or part of one: takes the set-aside replies that cannot answer it, and returns the others.
+    pub(super) fn asked(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Vec<Held> {
         let held = std::mem::take(&mut self.held);
-        // A thread cannot read the answer before it has asked; and what lies in a gap was asked before this.
+        // A thread cannot read the answer before it has asked; and requests in a gap precede this one.
         let Some(first) = held.first() else { return held };
         if first.at.tid != chunk.at.tid && chunk.pos <= self.stream(chunk.dir).pos {
             return held;
         }
         self.feed_held(held, settings, out);
-        // What they left open ends with this.
+        // This request ends whatever those replies left open.
         self.turn(chunk.dir, settings, out);
         (self.turned, self.last_dir) = (true, Some(chunk.dir));
         Vec::new()
     }
 
-    /// Takes the replies that were put aside.
-    pub(super) fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<Said>) {
+    /// Takes the replies set aside.
+    pub(super) fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let Some(requests) = self.requests else { return };
-        for Held { dir, pos, len, head, tail, pieces, at, arrived } in held {
+        for Held { dir, pos, len, head, tail, fragments, at, arrived } in held {
             debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
-            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, pieces: &pieces, at, arrived };
+            let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, fragments: &fragments, at, arrived };
             self.turn(chunk.dir, settings, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);
         }
     }
 
-    /// Puts a reply aside whose request has not come; false when it is to be taken now.
+    /// Sets a reply aside whose request has not come; false if it must be taken now.
     pub(super) fn early(&mut self, chunk: &Chunk<'_>) -> bool {
         let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
         let waiting = !self.pair.is_empty() || self.orphan;

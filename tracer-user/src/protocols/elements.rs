@@ -1,13 +1,13 @@
-//! The end of a RESP value (redis.io/docs: protocol specification), found without keeping anything of it.
+//! Finds the end of a RESP value (redis.io/docs: protocol specification) without keeping any of it.
 //!
-//! A value is a line, a string of stated length, or an aggregate of values. How deep they nest does not matter for
-//! the end: an aggregate of `n` only adds `n` to the values still to come.
+//! A value is a line, a string with a length, or an aggregate of values. Nesting depth does not matter for the end: an
+//! aggregate of `n` just adds `n` to the values still to come.
 
 use memchr::memchr;
 
 use super::stream::Fed;
 
-/// Longest string and most values of one message that are believed; Redis itself stops at 512 MiB and 2^31.
+/// Longest string, and most values in one message, accepted as plausible; Redis itself stops at 512 MiB and 2^31.
 const LIMIT: u64 = 1 << 40;
 
 /// Position in a RESP value.
@@ -23,9 +23,9 @@ pub struct Elements {
 enum Line {
     /// Its first byte is next.
     Begin,
-    /// In the number that the first byte announced.
+    /// In the number after the type byte.
     Number { kind: u8, value: u64, negative: bool },
-    /// In a line of which only the end matters.
+    /// In a line whose end alone matters.
     Text,
     /// This many bytes of a string and its line end are left.
     Data(u64),
@@ -95,7 +95,7 @@ impl Elements {
         Fed::More(self)
     }
 
-    /// A length or a number of values was read; `None`: there is no value (null). Whether the value is over.
+    /// A length or count was read; `None`: null. Returns whether the value is over.
     fn announced(&mut self, kind: u8, number: Option<u64>) -> bool {
         let more = match (kind, number) {
             (_, None) => 0,
@@ -104,7 +104,7 @@ impl Elements {
                 return false;
             }
             (b'%', Some(n)) => n * 2,
-            // Attributes stand before a value and are none themselves.
+            // Attributes precede a value and are not values themselves.
             (b'|', Some(n)) => n * 2 + 1,
             (_, Some(n)) => n,
         };
@@ -112,7 +112,7 @@ impl Elements {
         true
     }
 
-    /// Takes `bytes` bytes that were not captured: known where they end only inside strings.
+    /// Takes `bytes` uncaptured bytes: their end is known only inside strings.
     pub(super) fn skip(self, bytes: u64) -> Fed<Self> {
         match self.line {
             Line::Data(n) if bytes < n => Fed::More(Self { line: Line::Data(n - bytes), ..self }),
@@ -122,7 +122,7 @@ impl Elements {
         }
     }
 
-    /// The bytes that are left, when that is known: in the last string.
+    /// The bytes left, if known: in the last string.
     pub(super) fn rest(self) -> Option<u64> {
         match self.line {
             Line::Data(n) if self.left == 1 => Some(n),
@@ -135,11 +135,11 @@ impl Elements {
 mod tests {
     use super::*;
 
-    /// Where the value ends when it comes in these pieces.
-    fn end(pieces: &[&[u8]]) -> Option<usize> {
+    /// Where the value ends when it arrives in these fragments.
+    fn end(fragments: &[&[u8]]) -> Option<usize> {
         let mut state = Elements::new(1);
         let mut before = 0;
-        for piece in pieces {
+        for piece in fragments {
             match state.feed(piece) {
                 Fed::More(next) => state = next,
                 Fed::End(at) => return Some(before + at),
@@ -171,8 +171,8 @@ mod tests {
             let whole = [value, b"+NEXT\r\n"].concat();
             for first in 0..value.len() {
                 for second in first..value.len() {
-                    let pieces = [&whole[..first], &whole[first..second], &whole[second..]];
-                    assert_eq!(end(&pieces), Some(value.len()), "{}", String::from_utf8_lossy(value));
+                    let fragments = [&whole[..first], &whole[first..second], &whole[second..]];
+                    assert_eq!(end(&fragments), Some(value.len()), "{}", String::from_utf8_lossy(value));
                 }
             }
         }

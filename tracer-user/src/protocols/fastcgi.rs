@@ -1,9 +1,8 @@
 //! FastCGI 1.0 (fastcgi-archives.github.io/FastCGI_Specification.html), as web servers speak it to PHP-FPM and others.
 //!
-//! On paper several requests share a connection, told apart by an id; web servers and PHP-FPM send one at a time. Ids
-//! are checked all the same: records of another request are not taken for this one's. Of a request its method and
-//! script are kept, and what rules and linking ask for; the rest of the variables and all that follows them is passed
-//! over.
+//! On paper several requests with different ids share a connection; in practice web servers and PHP-FPM send one at a
+//! time. Ids are checked anyway, so that records of another request are not mistaken for this one's. Of a request its
+//! method and script are kept, and what rules and linking need; other variables and everything after them are skipped.
 
 mod records;
 
@@ -15,7 +14,7 @@ use super::{
     Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token,
 };
 
-/// What a reply is called that ended before a script said anything.
+/// Failure of a reply that ended before the script sent anything.
 const SILENT: &str = "no_output";
 
 /// The protocol.
@@ -68,18 +67,18 @@ impl Protocol for FastCgi {
     }
 }
 
-/// Where both directions stand in their records.
+/// Position of both directions in their records.
 #[derive(Debug, Default)]
 struct Connection {
     request: Walk,
     reply: Walk,
 }
 
-/// A record that stands between messages: the whole of it is skipped.
+/// Skips a whole record between messages.
 fn between(bytes: &[u8], header: Header) -> Step<Box<Request>> {
     match header.end() {
         used if used <= bytes.len() => Step::Skip { used },
-        // Longer ones there are none.
+        // Longer ones do not occur.
         used if used <= 1024 => Step::NeedMore,
         _ => Step::Invalid,
     }
@@ -97,7 +96,7 @@ impl Parser for Connection {
         let role = bytes.get(Header::LEN + 1).copied();
         match first {
             Header { kind: BEGIN, id: 1.., len: 8, .. } => {}
-            // Questions about the server; a request that was given up after it was sent.
+            // Queries about the server; an abort of a request already sent.
             Header { kind: QUESTION, id: 0, .. } | Header { kind: ABORT, .. } if !cut => return between(bytes, first),
             _ => return Step::Invalid,
         }
@@ -131,7 +130,7 @@ impl Parser for Connection {
             unnamed.cut = !whole;
             unnamed
         });
-        // Told from others by it.
+        // The id identifies the request's records.
         message.asked = Asked { note: first.id, ..Asked::default() };
         self.request = Walk::request(first.id, role == Some(3));
         let used = if whole { at } else { bytes.len() };
@@ -151,7 +150,7 @@ impl Parser for Connection {
             let content = rest.get(Header::LEN..).unwrap_or_default();
             let content = content.get(..header.len).unwrap_or(content);
             if header.id == 0 {
-                // Answers to questions about the server.
+                // Answers to queries about the server.
                 if at > 0 || header.end() > rest.len() {
                     return if cut || header.end() > 1024 { Step::Invalid } else { Step::NeedMore };
                 }
@@ -197,7 +196,7 @@ impl Parser for Connection {
         }
         match begins {
             _ if !cut => Step::NeedMore,
-            // What it says of its status was not captured.
+            // The answer's status was not captured.
             Some(_) => self.answered(bytes, bytes.len(), id, 0, None),
             None => Step::Invalid,
         }
@@ -213,7 +212,7 @@ impl Parser for Connection {
 }
 
 impl Connection {
-    /// A reply of `id` whose head ends after `used` bytes.
+    /// A reply to `id` whose head ends after `used` bytes.
     fn answered(
         &mut self,
         bytes: &[u8],
@@ -233,5 +232,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-#[path = "fastcgi/tests.rs"]
 mod tests;

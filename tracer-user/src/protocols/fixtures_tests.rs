@@ -1,13 +1,13 @@
-//! Bytes captured between real programs (`tests/workloads/relay.py`), and what must be said of them. A fixture
-//! `NAME/CASE.bytes` holds operations, `NAME/CASE.expect` beside it one line an exchange; every cut gives the same.
+//! Bytes captured between real programs (`tests/workloads/relay.py`), and the expected events. A fixture
+//! `NAME/CASE.bytes` contains operations, and `NAME/CASE.expect` one line per exchange; every split gives the same.
 
 use std::path::{Path, PathBuf};
 
-use super::conversation::tests::{Op, play};
-use super::{Closed, Conversation, PROTOCOLS, Said, Settings, Stamp, grpc};
+use super::connection_parser::tests::{Op, play};
+use super::{Closed, ConnectionParser, ExchangeEvent, PROTOCOLS, Settings, Stamp, grpc};
 use crate::model::{Direction, Side};
 
-/// Connections of a file, each as its operations.
+/// The connections in a file, each as its operations.
 fn read(path: &Path) -> Vec<Vec<Op>> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut connections: Vec<Vec<Op>> = Vec::new();
@@ -24,9 +24,9 @@ fn read(path: &Path) -> Vec<Vec<Op>> {
     connections
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
+/// Events without times, and without the ends of heads, which depend on the operations.
 fn lines(ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     conversation.opened(Some(Side::Server), false);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
@@ -36,19 +36,19 @@ fn lines(ops: &[Op]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in said {
         match word {
-            Said::Begun { request, protocol, .. } => {
+            ExchangeEvent::Begun { request, protocol, .. } => {
                 lines.push(format!("{protocol} {} {}", request.method, request.path));
             }
-            Said::Replied { exchange, status, failure, .. } => {
+            ExchangeEvent::Replied { exchange, status, failure, .. } => {
                 lines[exchange as usize] += &format!(" -> {status} {}", failure.unwrap_or("ok"));
             }
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
                 lines[exchange as usize] += &format!(" {} {request_bytes}/{reply_bytes}", outcome.name());
             }
-            Said::Judged { exchange, status, failure } => {
+            ExchangeEvent::Judged { exchange, status, failure } => {
                 lines[exchange as usize] += &format!(" = {status} {}", failure.unwrap_or("ok"));
             }
-            Said::RequestDone { .. } | Said::Linked { .. } => {}
+            ExchangeEvent::Linked { .. } => {}
             other => lines.push(format!("{other:?}")),
         }
     }
@@ -77,7 +77,7 @@ fn captured_connections_say_what_is_expected() {
         let expected = std::fs::read_to_string(file.with_extension("expect")).unwrap_or_default();
         assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}:\n{}", file.display(), found.join("\n"));
         let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-        // Either version of HTTP is called that.
+        // Both versions of HTTP have this name.
         let name = if name == "http2" { "http" } else { &name };
         let known = PROTOCOLS.iter().any(|protocol| protocol.name() == name) || name == grpc::NAME;
         assert!(known, "{name} is a protocol");
@@ -90,7 +90,7 @@ fn every_cut_of_captured_connections_says_the_same() {
     for file in files() {
         for ops in read(&file) {
             let expected = lines(&ops);
-            // Long bodies are cut at their beginnings and ends, and here and there.
+            // Long bodies are split near their beginnings and ends, and at a few places in between.
             for (which, op) in ops.iter().enumerate() {
                 let len = op.bytes.len();
                 for cut in (1..len).filter(|cut| *cut < 300 || len - cut < 300 || cut % 97 == 0) {
@@ -109,7 +109,7 @@ fn every_cut_of_captured_connections_says_the_same() {
     }
 }
 
-/// First bytes of every protocol there is a fixture of are seen as that protocol's and no other's.
+/// Every fixture's first bytes are detected as its own protocol and no other.
 #[test]
 fn nobody_takes_anothers_connection() {
     use super::Detected;
@@ -125,7 +125,7 @@ fn nobody_takes_anothers_connection() {
                     )
                 });
                 let takers: Vec<&str> = takers.map(|protocol| protocol.name()).collect();
-                // A session begins as a request of HTTP, calls are carried by HTTP/2, which is called the same.
+                // A session begins as an HTTP request; gRPC calls use HTTP/2, which has the same name.
                 let expected = match &*name {
                     "websocket" | "http2" | grpc::NAME => "http",
                     name => name,

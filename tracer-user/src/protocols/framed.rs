@@ -1,5 +1,5 @@
-//! Protocols whose messages carry the number of the exchange they belong to: what each of them has to say of its frames.
-//! What is done with it stands once, in `multiplex.rs`.
+//! Protocols whose messages carry the number of the exchange they belong to: how each of them reads its frames.
+//! `multiplex.rs` does the rest for all of them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,22 +7,22 @@ use std::ops::RangeInclusive;
 use super::{Asked, Reply, Request, Settings};
 use crate::model::Linked;
 
-/// [`Reply::status`] of a protocol that has codes, while none was seen or where it could not be read.
+/// [`Reply::status`] of a protocol with status codes, while none was seen or if it could not be read.
 pub const NO_STATUS: u16 = u16::MAX;
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From whoever asks: the end that opened the connection.
+    /// From the requesting end: the one that opened the connection.
     Request,
-    /// From whoever answers.
+    /// From the answering end.
     Reply,
 }
 
-/// Reads the frames of one connection. Total: any bytes, any cut.
+/// Reads the frames of one connection. Total: accepts any bytes, cut anywhere.
 pub trait Framed: Send + fmt::Debug {
-    /// Reads the frame at the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do. `asked` knows
-    /// what the requests that are open noted for their replies, by key.
+    /// Reads the frame at the front of `bytes`. `cut`: the bytes after `bytes` were not captured, so it makes do.
+    /// `asked` returns what an open request noted for its reply, by key.
     fn frame(
         &mut self,
         way: Way,
@@ -31,39 +31,39 @@ pub trait Framed: Send + fmt::Debug {
         asked: &dyn Fn(u64) -> Option<Asked>,
         settings: &Settings,
     ) -> Front;
-    /// Frames of a direction were not seen: what they may have said is not known from here on.
+    /// Frames of a direction were missed: state they may have changed is unknown from here on.
     fn lost(&mut self, way: Way);
-    /// Where in `bytes` a frame begins, after some that were not seen; certain enough to go on with. `open` tells the
-    /// keys of open requests.
+    /// Offset in `bytes` where a frame begins, after frames that were missed; certain enough to continue from. `open`
+    /// tells whether a key belongs to an open request.
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize>;
-    /// Whether `bytes`, a frame from the other end, answer a request that was not seen yet; `open` tells the keys of open
-    /// ones.
+    /// Whether `bytes`, a frame from the remote, answer a request not seen yet; `open` tells whether a key belongs to
+    /// an open request.
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
         let _ = (bytes, open);
         false
     }
-    /// Whether either end may begin exchanges. A request then is what goes [`Way::Request`] from the end that opened the
+    /// Whether either end may begin exchanges. A request then goes [`Way::Request`] from the end that opened the
     /// connection, or [`Way::Reply`] from the one that accepted it, and its reply goes the other way; keys tell the two
     /// apart.
     fn is_mutual(&self) -> bool {
         false
     }
-    /// Body bytes of the frames of a long body, where none was seen that tells.
+    /// Typical body bytes per frame of a long body, until frames on the connection show it.
     fn usual(&self) -> u64 {
         16_384
     }
-    /// Bytes of a frame before its body: what a frame of a body is expected to take beside it, where bodies come in
-    /// many frames.
+    /// Bytes of a frame before its body, expected in every frame of a body that spans many.
     fn overhead(&self) -> u64 {
         0
     }
-    /// The frame that must stand next, though nothing of it was captured: of a message that goes on as its sender has cut it so
-    /// far, with nothing in between. `None`: any may.
+    /// The only frame that can come next, though none of it was captured: its sender has split the message so far
+    /// without anything in between. `None`: any frame may come.
     fn goes_on(&mut self, way: Way) -> Option<Frame> {
         let _ = way;
         None
     }
-    /// Whether the last `left` bytes of an operation, behind a frame and not captured, can only be what stands between frames.
+    /// Whether the last `left` bytes of an operation, after a frame and not captured, can only be filler between
+    /// frames.
     fn is_padding(&self, left: u64) -> bool {
         let _ = left;
         false
@@ -72,91 +72,92 @@ pub trait Framed: Send + fmt::Debug {
     fn interleaves(&self) -> bool {
         true
     }
-    /// Bytes wanted from the front of every operation; 0: as many as of other protocols.
+    /// Bytes wanted from the front of every operation; 0: the same as for other protocols.
     fn wants(&self) -> u16 {
         0
     }
-    /// The request `key` was made in another way, before the protocol began.
+    /// The request `key` was made outside this protocol, before it began.
     fn adopt(&mut self, key: u64) {
         let _ = key;
     }
-    /// Nothing moves for a while: what it keeps is to take as little room as it can.
+    /// The connection goes idle: shrink kept state as far as possible.
     fn rest(&mut self) {}
-    /// Whether its frames begin as HTTP/2's do, which the kernel side can follow.
+    /// Whether its frames have HTTP/2's frame header, which the eBPF program can follow.
     fn is_walked(&self) -> bool {
         false
     }
-    /// Bytes it keeps.
+    /// Bytes of kept state.
     fn kept_bytes(&self) -> usize {
         0
     }
 }
 
-/// What stands at the front of some bytes.
+/// What [`Framed::frame`] found at the front of some bytes.
 #[derive(Debug)]
 pub enum Front {
     /// A frame.
     Frame(Frame),
-    /// This many bytes are needed from its beginning on.
+    /// More bytes are needed: this many from the frame's beginning.
     Need(usize),
-    /// The rest of a line is needed.
+    /// More bytes are needed: the rest of a line.
     Line,
     /// No frame.
     Invalid,
-    /// The connection goes on in a way that cannot be read (TLS).
+    /// The connection continues in a form that cannot be read (TLS).
     Leave,
 }
 
 /// One frame, or several that belong together.
 #[derive(Debug)]
 pub struct Frame {
-    /// Bytes of all of it.
+    /// Total bytes.
     pub len: u64,
-    /// Number of the exchange it belongs to; 0 none.
+    /// Number of the exchange it belongs to; 0: none.
     pub key: u64,
-    /// Bytes in it of a message's body.
+    /// Body bytes in it.
     pub body: u64,
-    /// What it says.
+    /// Its meaning.
     pub says: Says,
-    /// With its last byte this direction of the exchange is over.
+    /// Its last byte ends this direction of the exchange.
     pub end: bool,
 }
 
-/// What a frame says.
+/// The meaning of a frame.
 #[derive(Debug)]
 pub enum Says {
     /// Nothing that matters here.
     Nothing,
-    /// Part of a message. Where either end may ask it is over when all of its body has come, if it said how long that is.
+    /// Part of a message. In a mutual protocol the message ends once its whole body has come, if its length is known.
     Part,
-    /// The same, and says how long the message's body is.
+    /// The same, and gives the length of the message's body.
     Sized(u64),
-    /// Part of a body that is made of messages, where one of this many bytes begins if none is under way; more may follow.
+    /// Part of a body that consists of messages: a message of this many bytes begins here unless one is under way; more
+    /// may follow.
     Message(u64),
     /// A request begins.
     Begun {
         /// Its head.
         request: Box<Request>,
-        /// What is spoken, where that is more than the frames' protocol.
+        /// Protocol name, if more specific than that of the frames.
         protocol: &'static str,
-        /// Bytes its body has, where it says so.
+        /// Length of its body in bytes, if given.
         length: Option<u64>,
     },
     /// A reply begins.
     Replied {
         /// Its head.
         reply: Reply,
-        /// Bytes its body has, where it says so.
+        /// Length of its body in bytes, if given.
         length: Option<u64>,
     },
-    /// What the reply came to, said after its body.
+    /// The outcome of the reply, given after its body.
     Judged {
         /// Its status.
         status: u16,
         /// The kind of failure.
         failure: Option<&'static str>,
     },
-    /// All requests that are open with these keys are answered.
+    /// Answers all open requests with these keys.
     Settled {
         /// Their keys.
         keys: RangeInclusive<u64>,
@@ -165,16 +166,16 @@ pub enum Says {
         /// The kind of failure.
         failure: Option<&'static str>,
     },
-    /// The exchange is broken off; what that means to whoever asked, when the server did it.
+    /// The exchange is broken off; carries what that means to the client if the server did it.
     Reset(Option<(u16, Option<&'static str>)>),
     /// The server will not answer requests above this key.
     Refused(u64),
-    /// A request or reply begins that brings messages; what they carry.
+    /// A request or reply that transports messages begins; with the links those carry.
     Bringing(Box<(Says, Linked)>),
 }
 
 impl Says {
-    /// The same, of what brings messages.
+    /// The same, with the links of the messages it transports.
     pub(super) fn with(self, linked: Linked) -> Self {
         if linked.is_empty() { self } else { Self::Bringing(Box::new((self, linked))) }
     }

@@ -1,35 +1,35 @@
-//! Captured connections of which an operation was not reported: nothing is said that was not so, what is missing is said to
-//! be, and what comes later is known again.
+//! Captured connections with one unreported operation: no event is wrong, missing exchanges are reported as missing,
+//! and later ones are recognised again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::conversation::tests::Op;
-use super::fixtures::connections;
-use super::{Chunk, Closed, Conversation, PROTOCOLS, Said, Settings, Stamp, Totals, UNNAMED};
+use super::connection_parser::tests::Op;
+use super::fixtures_tests::connections;
+use super::{Chunk, Closed, ConnectionParser, ExchangeEvent, PROTOCOLS, Settings, Stamp, Totals, UNNAMED};
 use crate::model::{Direction, Outcome, Side};
 
-/// Nanoseconds between operations: longer than one that is missing is waited for.
+/// Nanoseconds between operations: longer than the parser waits for a missing one.
 const STEP: u64 = 25_000_000;
 
-/// What was said of one connection.
+/// Events of one connection.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Whole exchanges by name.
+    /// Complete exchanges by name.
     whole: BTreeMap<String, u64>,
-    /// How they failed, with the name of the exchange.
+    /// Failures, with the name of the exchange.
     failed: BTreeMap<String, u64>,
-    /// Exchanges that are whole but for their name, or not whole.
+    /// Exchanges that are incomplete, or lack only their name.
     partial: u64,
-    /// Something was said to be missing.
+    /// Something was reported as missing.
     missing: bool,
-    /// When exchanges began that ended whole, named or not.
+    /// Begin times of exchanges that ended complete, named or not.
     begun: Vec<u64>,
 }
 
 fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
     let settings = Settings::default();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     conversation.opened(Some(Side::Server), false);
     let (mut said, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
     for (n, op) in ops.iter().enumerate() {
@@ -38,7 +38,7 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
         let at = Stamp { nanos: (n as u64 + 1) * STEP, pid: 1, tid: 1, reads };
         let len = op.bytes.len() as u64;
         let chunk =
-            Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], pieces: &[], at, arrived: 0 };
+            Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], fragments: &[], at, arrived: 0 };
         pos[which] += len;
         if lost != Some(n) {
             conversation.bytes(&chunk, &settings, &mut said);
@@ -52,17 +52,17 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
     let mut lines: BTreeMap<u64, (String, Option<&'static str>, u64)> = BTreeMap::new();
     for word in said {
         match word {
-            Said::Begun { exchange, request, protocol, first, .. } => {
-                // What NATS' inboxes begin with is learned from the client; what goes there answers a request.
+            ExchangeEvent::Begun { exchange, request, protocol, first, .. } => {
+                // The prefix of NATS inboxes is learned from the client; messages to them answer a request.
                 let path = if protocol == "nats" { "" } else { &request.path };
                 lines.insert(exchange, (format!("{} {path}", request.method), None, first.nanos));
             }
-            Said::Replied { exchange, failure, .. } | Said::Judged { exchange, failure, .. } => {
+            ExchangeEvent::Replied { exchange, failure, .. } | ExchangeEvent::Judged { exchange, failure, .. } => {
                 if let Some((_, known, _)) = lines.get_mut(&exchange) {
                     *known = failure.or(*known);
                 }
             }
-            Said::Done { exchange, outcome, .. } => {
+            ExchangeEvent::Done { exchange, outcome, .. } => {
                 let (line, failure, first) = lines.remove(&exchange).expect("it began");
                 if outcome == Outcome::Complete {
                     heard.begun.push(first);
@@ -76,7 +76,10 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
                 }
                 *heard.whole.entry(line).or_default() += 1;
             }
-            Said::Lost { .. } | Said::Unpaired { .. } | Said::Unnamed | Said::Forgotten { .. } => heard.missing = true,
+            ExchangeEvent::Lost { .. }
+            | ExchangeEvent::Unpaired { .. }
+            | ExchangeEvent::Unnamed
+            | ExchangeEvent::Forgotten { .. } => heard.missing = true,
             _ => {}
         }
     }
@@ -104,7 +107,7 @@ fn a_gap_is_told_makes_nothing_up_and_ends() {
                 assert!(*count <= counted(&all.failed, line), "{place}: {line} {count} times");
             }
             tried += 1;
-            // A connection of which the first bytes are missing may be none that is known.
+            // Without its first bytes, a connection may not be recognised.
             if lost == 0 {
                 continue;
             }

@@ -1,23 +1,23 @@
-//! What gRPC says in the headers and trailers of HTTP/2: which method is called and what came of it.
+//! Reads gRPC's part of HTTP/2 headers and trailers: the method called and its status.
 
-use crate::model::{Side, Unit};
+use crate::model::{Side, Span};
 
 /// Name of the protocol.
 pub const NAME: &str = "grpc";
-/// Longest name of a method.
+/// Longest method name.
 const METHOD_LIMIT: usize = 256;
 
-/// Bytes before a message: whether it is compressed, and how long it is (gRPC over HTTP/2, "Length-Prefixed-Message").
+/// Bytes before a message: the compression flag and the length (gRPC over HTTP/2, "Length-Prefixed-Message").
 pub(super) const PREFIX: usize = 5;
 
-/// Bytes of the message, its prefix included, that begins with `prefix`, if one does.
+/// Bytes of the message that begins with `prefix`, including the prefix, if one does.
 pub(super) fn message(prefix: &[u8]) -> Option<u64> {
     let (compressed, len) = prefix.split_first()?;
     let len = u32::from_be_bytes(*len.first_chunk()?);
     (*compressed <= 1 && len <= i32::MAX.cast_unsigned()).then(|| PREFIX as u64 + u64::from(len))
 }
 
-/// Words of gRPC's status codes, by code (grpc/doc/statuscodes.md).
+/// Names of gRPC's status codes, by code (grpc/doc/statuscodes.md).
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -46,17 +46,17 @@ const INTERNAL: u16 = 13;
 const UNAVAILABLE: u16 = 14;
 const UNAUTHENTICATED: u16 = 16;
 
-/// The word of a gRPC status code.
+/// The name of a gRPC status code.
 pub fn word(code: u16) -> Option<&'static str> {
     CODES.get(usize::from(code)).copied()
 }
 
-/// A status and, when it is a failure, its word.
+/// A status and, if it is a failure, its name.
 pub(super) fn verdict(code: u16) -> (u16, Option<&'static str>) {
     (code, if code == 0 { None } else { word(code) })
 }
 
-/// What a reset of a call means to its caller (gRPC over HTTP/2, "Errors").
+/// The status that a reset stream means to the caller (gRPC over HTTP/2, "Errors").
 pub(super) fn of_reset(code: u32) -> (u16, Option<&'static str>) {
     verdict(match code {
         7 => UNAVAILABLE,
@@ -67,7 +67,7 @@ pub(super) fn of_reset(code: u32) -> (u16, Option<&'static str>) {
     })
 }
 
-/// What the status of a reply that is none of gRPC's means to a caller (grpc/doc/http-grpc-status-mapping.md).
+/// The status that a non-gRPC reply's HTTP status means to a caller (grpc/doc/http-grpc-status-mapping.md).
 pub(super) fn of_http(status: u16) -> u16 {
     match status {
         400 => INTERNAL,
@@ -79,14 +79,14 @@ pub(super) fn of_http(status: u16) -> u16 {
     }
 }
 
-/// `application/grpc` and its variants; gRPC-Web is none of them.
+/// Matches `application/grpc` and its variants, but not gRPC-Web.
 pub(super) fn is_content(content_type: &[u8]) -> bool {
     content_type
         .strip_prefix(b"application/grpc")
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// `package.Service/Method`, of a path that has this form; else `_OTHER`.
+/// `package.Service/Method`, if the path has this form; otherwise `_OTHER`.
 pub fn method(path: &str) -> &str {
     let name = path.strip_prefix('/').filter(|name| name.len() <= METHOD_LIMIT);
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -95,8 +95,8 @@ pub fn method(path: &str) -> &str {
         .unwrap_or("_OTHER")
 }
 
-/// Whether a call with this status failed: for its caller all but OK did, for the server those that are no answer to
-/// what was asked (OpenTelemetry semantic conventions for gRPC). A status that was not seen is no failure.
+/// Whether a call with this status failed: for its caller, with any code but OK; for the server, with codes that are
+/// not a proper answer (OpenTelemetry semantic conventions for gRPC). An unseen status is no failure.
 pub fn failed(side: Side, status: Option<u16>) -> bool {
     match (side, status) {
         (_, None) => false,
@@ -106,12 +106,12 @@ pub fn failed(side: Side, status: Option<u16>) -> bool {
     }
 }
 
-/// `error.type` of a call: its status where that is the failure, else how it ended; empty when it did not fail.
-pub fn error_type(unit: &Unit) -> &'static str {
-    match unit.status.and_then(word) {
-        _ if !unit.error => "",
-        Some(word) if failed(unit.side, unit.status) => word,
-        _ => unit.outcome.name(),
+/// `error.type` of a call: the status if that is the failure, otherwise the outcome; empty if the call did not fail.
+pub fn error_type(span: &Span) -> &'static str {
+    match span.status.and_then(word) {
+        _ if !span.error => "",
+        Some(word) if failed(span.side, span.status) => word,
+        _ => span.outcome.name(),
     }
 }
 

@@ -1,18 +1,20 @@
 //! HTTP/1.0 and 1.1 heads (RFC 9112).
 //!
-//! A scanner of its own: `httparse` wants complete heads and a bound on headers, while what arrives here may be cut by
-//! capture and must still be named and framed from what is there. It looks at the few headers that matter and keeps
-//! nothing else.
+//! A hand-written scanner: `httparse` requires complete heads and a bound on headers, while heads here may be cut by
+//! the capture limit and must still be named and framed from the captured part. It looks at the few headers that matter
+//! and keeps nothing else.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use memchr::memchr;
+use rustc_hash::FxHasher;
 
 use super::context::{Contexts, Which};
 use super::pool::recent;
-use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Asked, Beyond, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
-/// Methods recognised at the beginning of a connection, the usual ones first.
+/// Methods recognised at the beginning of a connection, the most frequent first.
 pub(super) const METHODS: &[&str] = &[
     "GET",
     "POST",
@@ -39,9 +41,9 @@ pub(super) const METHODS: &[&str] = &[
     "MKCALENDAR",
     "ACL",
 ];
-/// Most bytes of a path that are kept.
+/// Most bytes of a path kept.
 const PATH_LIMIT: usize = 1024;
-/// Most bytes of any other value that are kept.
+/// Most bytes of any other value kept.
 pub(super) const VALUE_LIMIT: usize = 128;
 
 /// The protocol.
@@ -74,11 +76,11 @@ impl Protocol for Http1 {
                     if *after != b' ' {
                         continue;
                     }
-                    // A Redis inline command looks alike up to here: what follows must look like a target.
+                    // A Redis inline command looks the same so far: a request target must follow.
                     return match bytes.get(method.len() + 1) {
                         None => Detected::NeedMore,
                         Some(b'/' | b'*' | b'h' | b'H') => Detected::Request,
-                        // NATS has objects there.
+                        // NATS has a JSON object there.
                         Some(b'[' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') if *method == "CONNECT" => {
                             Detected::Request
                         }
@@ -97,7 +99,7 @@ impl Protocol for Http1 {
     }
 }
 
-/// Whether `bytes` begin with `word`: `Some(false)` when they could, but end before it does.
+/// Whether `bytes` begin with `word`; `Some(false)`: they could, but are too short.
 fn prefix(bytes: &[u8], word: &[u8]) -> Option<bool> {
     let n = bytes.len().min(word.len());
     (bytes[..n] == word[..n]).then_some(bytes.len() >= word.len())
@@ -108,23 +110,23 @@ fn skip_line_ends(bytes: &[u8]) -> &[u8] {
     bytes.get(n..).unwrap_or_default()
 }
 
-/// [`Asked::note`]: the client offers to go on in HTTP/2 (RFC 7540 §3.2).
+/// [`Asked::note`]: the client offers to switch to HTTP/2 (RFC 7540 §3.2).
 const NOTE_H2C: u16 = 1;
 
 /// No state between messages.
 #[derive(Debug)]
 struct Heads;
 
-/// What the headers said that framing depends on.
+/// Headers that framing depends on.
 #[derive(Default)]
 struct Framing {
     length: Option<u64>,
     chunked: bool,
-    /// `Transfer-Encoding` without chunks as the last coding, or lengths that contradict each other.
+    /// `Transfer-Encoding` whose last coding is not `chunked`, or contradictory lengths.
     odd: bool,
 }
 
-/// Walks the lines of a head. Gives the bytes used, or `None` when its end is not in `bytes`.
+/// Calls `line` for each line of a head. Returns the head's length, or `None` if its end is not in `bytes`.
 fn lines<'a>(bytes: &'a [u8], mut line: impl FnMut(usize, &'a [u8])) -> Option<usize> {
     let mut at = 0;
     let mut number = 0;
@@ -150,7 +152,7 @@ fn header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, rest.get(1..)?.trim_ascii()))
 }
 
-/// Digits and nothing else, as many as fit.
+/// Parses digits only, without overflow.
 fn number(digits: &[u8]) -> Option<u64> {
     let add = |sum: u64, byte: &u8| match byte {
         b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
@@ -160,7 +162,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 impl Framing {
-    /// Takes what matters of a header line; all of it begins with C or T.
+    /// Takes a header line that matters; all of these begin with C or T.
     fn see(&mut self, name: &[u8], value: &[u8]) {
         if name.eq_ignore_ascii_case(b"content-length") {
             for part in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -216,7 +218,7 @@ impl Parser for Heads {
                 Step::Head { used, message: Box::new(request), body }
             }
             (None, request) if cut => {
-                // Named from what is there; where it ends is not.
+                // Named from the captured part; its end is unknown.
                 let request = request.or_else(|| request_line(without_cut_version(bytes), settings));
                 let Some(mut request) = request else { return Step::Invalid };
                 request.cut = true;
@@ -224,7 +226,7 @@ impl Parser for Heads {
                     Framing { chunked: true, .. } => Body::Chunked,
                     _ => Body::UntilTurn,
                 };
-                // The rest of the head lies in between, so chunks cannot be followed either.
+                // The rest of the head comes first, so chunks cannot be followed either.
                 let body = if body == Body::Chunked { Body::UntilTurn } else { body };
                 Step::Head { used: bytes.len(), message: Box::new(request), body }
             }
@@ -247,7 +249,7 @@ impl Parser for Heads {
             } else if let [b'c' | b'C' | b't' | b'T', ..] = line
                 && let Some((name, value)) = header(line)
             {
-                // Nothing else of a reply matters, and replies have many lines.
+                // Only framing matters in a reply, and replies have many lines.
                 framing.see(name, value);
             }
         });
@@ -263,10 +265,14 @@ impl Parser for Heads {
         let interim = (100..200).contains(&status) && status != 101;
         let body = if status == 101 || (asked.tunnel && (200..300).contains(&status)) {
             Body::Switch
-        } else if !whole {
-            Body::UntilTurn
         } else if interim || asked.bodiless || matches!(status, 204 | 304) {
-            Body::Length(0)
+            if whole { Body::Length(0) } else { Body::Beyond(Beyond::Nothing) }
+        } else if !whole {
+            match framing {
+                Framing { chunked: true, .. } => Body::Beyond(Beyond::Chunks),
+                Framing { odd: false, length: Some(n), .. } => Body::Beyond(Beyond::Length(n)),
+                Framing { .. } => Body::UntilTurn,
+            }
         } else if framing.chunked {
             Body::Chunked
         } else if framing.odd {
@@ -293,7 +299,7 @@ fn status_line(line: &[u8]) -> Option<u16> {
     (100..1000).contains(&status).then_some(status as u16)
 }
 
-/// A request line that was cut, without the beginning of a version where the cut is inside of that.
+/// A request line cut short, without a partial version at its end.
 fn without_cut_version(line: &[u8]) -> &[u8] {
     let at = memchr::memrchr(b' ', line).unwrap_or(line.len());
     let (before, version) = line.split_at(at);
@@ -307,7 +313,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     let version = match parts.next().map(<[u8]>::trim_ascii) {
         Some(b"HTTP/1.1") => "1.1",
         Some(b"HTTP/1.0") => "1.0",
-        // A later minor version is to be read as 1.1.
+        // RFC 9112: treat a later minor version as 1.1.
         Some(other) if other.starts_with(b"HTTP/1.") => "1.1",
         // Cut inside the target.
         None => "",
@@ -321,6 +327,8 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     Some(Request {
         method: settings.method(method),
         path: path(target, tunnel),
+        // If the head was cut inside the target, the rest of the target is unknown.
+        target: if version.is_empty() { 0 } else { target_number(target) },
         host: None,
         version,
         traceparent: None,
@@ -332,7 +340,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     })
 }
 
-/// A method, of any name that may be one.
+/// A method name, known or not.
 pub(super) fn method_name(method: &[u8]) -> Option<&str> {
     let fits = !method.is_empty() && method.len() <= 32 && method.iter().all(|byte| is_token(*byte));
     if fits { std::str::from_utf8(method).ok() } else { None }
@@ -356,7 +364,14 @@ pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
     recent(rest.get(..end).unwrap_or_default())
 }
 
-/// Bytes as text; what is not UTF-8 shows as replacement characters.
+/// Hash that distinguishes targets without keeping them: their queries may be secret.
+pub(super) fn target_number(target: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    target.hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+/// Bytes as text; invalid UTF-8 becomes replacement characters.
 pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Arc::from(text),

@@ -1,8 +1,8 @@
 //! HTTP/2 (RFC 9113) without encryption, and gRPC on it.
 //!
-//! Of frames only those that begin, end or break off a stream are looked at. Header blocks are decoded in either
-//! direction (`hpack.rs`); a block that was not captured whole leaves the table unknown, and what is named by it from
-//! then on is unnamed, never wrong.
+//! The reader looks only at frames that begin, end or break off a stream. Header blocks are decoded in both directions
+//! (`hpack.rs`); a block that was captured only in part makes the table unknown, and requests named by it from then on
+//! are unnamed, never wrong.
 
 mod fields;
 mod hpack;
@@ -15,15 +15,15 @@ use super::framed::{Frame, Framed, Front, NO_STATUS, Says, Way};
 use super::grpc;
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
 
-/// What a client sends first (§3.4).
+/// The client connection preface (§3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of a frame's header (§4.1).
+/// Bytes of a frame header (§4.1).
 const HEADER: usize = 9;
-/// Longest frame where nobody allowed more (§4.2).
+/// Longest frame by default (§4.2).
 const FRAME_LIMIT: u32 = 16_384;
-/// Longest header block put together: as long as a head of HTTP/1.
+/// Longest header block assembled: as long as an HTTP/1 head.
 const BLOCK_LIMIT: usize = tracer_common::limits::HEAD_COLLECTED;
-/// New streams that may have begun in bytes that were not captured.
+/// New streams that may have begun in uncaptured bytes.
 const STREAMS_AHEAD: u64 = 4096;
 /// [`Asked::note`]: the request is a gRPC call.
 const NOTE_GRPC: u16 = 1;
@@ -39,7 +39,7 @@ const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-/// Flag of DATA and HEADERS: the last of this direction.
+/// Flag of DATA and HEADERS: ends this direction of the stream.
 const END_STREAM: u8 = 1;
 /// Flag of HEADERS, PUSH_PROMISE and CONTINUATION: the block is complete.
 const END_HEADERS: u8 = 4;
@@ -73,7 +73,7 @@ impl Protocol for Http2 {
     }
 }
 
-/// A connection whose beginning was not seen, by frames whose meaning leaves no doubt.
+/// Detects a connection joined in mid-stream by unambiguous frames.
 fn detect_frames(mut bytes: &[u8]) -> Detected {
     let mut first = true;
     while let Some(header) = Header::read(bytes) {
@@ -84,7 +84,7 @@ fn detect_frames(mut bytes: &[u8]) -> Detected {
             return if matches!(header.kind, SETTINGS | HEADERS) { Detected::NeedMore } else { Detected::No };
         };
         match header.kind {
-            // What a server says first; a client's follow its preface.
+            // A server's first frame; a client's follow its preface.
             SETTINGS if first && header.flags == 0 && settings_plausible(payload) => return Detected::Reply,
             SETTINGS | PING | WINDOW_UPDATE | PRIORITY | RST_STREAM => {}
             HEADERS if header.flags & END_HEADERS != 0 && header.key % 2 == 1 => {
@@ -114,7 +114,7 @@ fn detect_frames(mut bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether these are settings as a server has them: known ones, with values that may be.
+/// Whether these settings are plausible for a server: known ones with valid values.
 fn settings_plausible(payload: &[u8]) -> bool {
     let mut settings = payload.chunks_exact(6);
     settings.all(|setting| matches!(setting, [0, 1..=9, ..]) || setting.first() == Some(&0xfe))
@@ -146,8 +146,7 @@ impl Header {
         })
     }
 
-    /// Whether a peer may send it (§6): lengths and streams are as the type wants them. Types that are not known may
-    /// be anything (§5.5).
+    /// Whether a peer may send it (§6): length and stream fit the type. Unknown types may be anything (§5.5).
     fn fits(self, limit: u32) -> bool {
         let of_stream = self.key != 0;
         self.len <= limit
@@ -163,7 +162,7 @@ impl Header {
             }
     }
 
-    /// Whether it looks like one that was sent: stricter, for where nothing says that a frame begins.
+    /// Whether it looks like a frame that was sent: stricter, for positions where no frame need begin.
     fn is_likely(self) -> bool {
         let flags = match self.kind {
             DATA => END_STREAM | PADDED,
@@ -181,7 +180,7 @@ impl Header {
     }
 }
 
-/// The header block in a HEADERS or PUSH_PROMISE frame's payload, without padding and what precedes it.
+/// The header block in the payload of a HEADERS or PUSH_PROMISE frame, without padding and the fields before it.
 fn block_of(header: Header, payload: &[u8]) -> Option<&[u8]> {
     let mut from = 0;
     let mut padding = 0;
@@ -195,7 +194,7 @@ fn block_of(header: Header, payload: &[u8]) -> Option<&[u8]> {
         _ => 0,
     };
     let whole = payload.len() == header.len as usize;
-    // Of a piece, the padding is among what is missing.
+    // In a cut payload, the padding is in the missing part.
     let to = if whole { payload.len().checked_sub(padding)? } else { payload.len() };
     payload.get(from..to)
 }
@@ -205,7 +204,7 @@ fn block_of(header: Header, payload: &[u8]) -> Option<&[u8]> {
 struct Frames {
     requests: Table,
     replies: Table,
-    /// Highest stream a request was seen on.
+    /// Highest stream that carried a request.
     highest: u64,
     /// Longest frame a direction may send: to the server, to the client.
     limits: [u32; 2],
@@ -213,7 +212,7 @@ struct Frames {
 
 impl Frames {
     fn new(joined: bool) -> Self {
-        // What the two agreed on before is not known.
+        // The settings exchanged before are unknown.
         let limit = if joined { 1 << 20 } else { FRAME_LIMIT };
         Self { requests: Table::new(joined), replies: Table::new(joined), highest: 0, limits: [limit; 2] }
     }
@@ -229,7 +228,7 @@ impl Frames {
         self.limits[usize::from(way == Way::Reply)]
     }
 
-    /// What one end allows the other.
+    /// Takes one end's settings for the other.
     fn agreed(&mut self, way: Way, payload: &[u8]) {
         for setting in payload.chunks_exact(6) {
             let Some((name, value)) = setting.split_first_chunk::<2>() else { continue };
@@ -242,7 +241,7 @@ impl Frames {
         }
     }
 
-    /// A header block, of one frame or several: `len` bytes of them are there, not all when `whole` is false.
+    /// Handles a header block of one or several frames, of which `len` bytes are there; `whole`: all of them.
     fn head(
         &mut self,
         way: Way,
@@ -255,14 +254,14 @@ impl Frames {
         let read = self.table(way).decode(block, whole, settings, |name, value| fields.see(name, value, settings));
         fields.broken = read == Ended::Broken;
         if header.kind == PUSH_PROMISE || header.key.is_multiple_of(2) {
-            // Pushed streams answer nobody.
+            // Pushed streams answer no request.
             return Says::Nothing;
         }
         match way {
             Way::Request => {
                 let new = header.key > self.highest;
                 self.highest = self.highest.max(header.key);
-                // Whatever it is, on a stream that was not there before it begins a request.
+                // Whatever it contains, a header block on a new stream begins a request.
                 if !new && !fields.is_request() {
                     return Says::Part;
                 }
@@ -296,7 +295,7 @@ impl Frames {
         }
     }
 
-    /// A header block and the frames that continue it.
+    /// Reads a header block and the frames that continue it.
     fn block(
         &mut self,
         way: Way,
@@ -366,7 +365,7 @@ impl Framed for Frames {
     ) -> Front {
         let n = bytes.len().min(PREFACE.len());
         if way == Way::Request && n > 0 && bytes.get(..n) == PREFACE.get(..n) {
-            // As a frame it would be longer than any may be.
+            // Read as a frame, the preface would exceed any frame limit.
             if n < PREFACE.len() && !cut {
                 return Front::Need(PREFACE.len());
             }
@@ -381,7 +380,7 @@ impl Framed for Frames {
         match header.kind {
             HEADERS | PUSH_PROMISE => self.block(way, bytes, header, cut, asked, settings),
             CONTINUATION => {
-                // Of a block that was not read.
+                // Continues a block that was not read.
                 self.table(way).poison();
                 nothing(len)
             }
@@ -455,10 +454,10 @@ impl Framed for Frames {
             let end = HEADER + header.len as usize;
             match rest.get(end..).and_then(Header::read) {
                 Some(next) => known(next, *at == 0),
-                // Exactly to the end of what was captured, which is likely the operation's.
+                // Exactly to the end of the captured part, which is likely the operation's end.
                 None if rest.len() == end => true,
-                // Nothing after it to tell by: at the front of an operation, or of a stream that is open. Not what is of
-                // none: small numbers look alike.
+                // No header after it to confirm: accept at the front of an operation, or on an open stream, but not on
+                // stream 0, because small numbers all look alike.
                 None => header.key != 0 && (*at == 0 || open(header.key)),
             }
         })
@@ -479,7 +478,7 @@ impl Framed for Frames {
     }
 
     fn wants(&self) -> u16 {
-        // Many frames lie in one.
+        // Many frames fit in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -501,7 +500,7 @@ fn nothing(len: u64) -> Front {
     Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
 }
 
-/// A request of which nothing was captured that names it.
+/// A request that no captured bytes name.
 fn unnamed() -> Box<Request> {
     let mut request = Request::unnamed();
     request.version = "2";
@@ -509,5 +508,4 @@ fn unnamed() -> Box<Request> {
 }
 
 #[cfg(test)]
-#[path = "http2/tests.rs"]
 mod tests;

@@ -1,11 +1,11 @@
 //! Kafka's protocol (its protocol guide, "Kafka protocol guide"; flexible versions by KIP-482).
 //!
-//! A unit of work is a request with its reply, paired by the correlation id. Of requests the API and the first topic are
-//! read, of replies the first error, of records the `traceparent` in their headers; keys, values and what authenticates are
-//! passed over unread.
+//! A span is a request with its reply, paired by the correlation id. Of requests the API and the first topic are read,
+//! of replies the first error, of records the `traceparent` in their headers; keys, values and credentials are skipped
+//! unread.
 //!
-//! Its own small reader: libraries that know all of the protocol want whole messages, and of those here only the first
-//! bytes are there.
+//! A small hand-written reader: libraries for the full protocol need whole messages, of which only the first bytes are
+//! captured.
 
 mod names;
 mod read;
@@ -21,7 +21,7 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{dotted, shared};
 use super::{Asked, Conventions, Detected, Protocol, Reply, Request, Settings};
 
-/// APIs of which more is read than their header.
+/// APIs that are read beyond their header.
 const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
 const LIST_OFFSETS: i16 = 2;
@@ -32,17 +32,18 @@ const API_VERSIONS: i16 = 18;
 const CREATE_TOPICS: i16 = 19;
 const DELETE_TOPICS: i16 = 20;
 
-/// Bytes of a message before what its length counts.
+/// Bytes of the length field, which it does not count.
 const LENGTH: usize = 4;
-/// Longest message: twice what brokers take by default (`socket.request.max.bytes`), and what they give (`fetch.max.bytes`).
+/// Longest message: twice the brokers' default limits for requests (`socket.request.max.bytes`) and for fetches
+/// (`fetch.max.bytes`).
 const MESSAGE_LIMIT: i32 = 200 << 20;
-/// Bytes of a message that are looked at.
+/// Bytes of a message that are read.
 const LOOK: usize = 1024;
-/// The same of a message that brings records: as many as two operations show, where they are short.
+/// The same for a message with records: as many as two operations can carry.
 const LOOK_RECORDS: usize = 2 * tracer_common::limits::HEAD_REQUEST as usize;
-/// Longest name of a client that is believed where nothing else says that a request begins.
+/// Longest client id accepted when searching for the beginning of a request.
 const CLIENT: usize = 200;
-/// Highest version of an API that is believed there.
+/// Highest API version accepted in such a search.
 const VERSION: i16 = 30;
 
 /// The destination of requests that name none.
@@ -62,7 +63,7 @@ impl Protocol for Kafka {
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
-        // Replies say nothing that tells.
+        // Replies have no distinctive bytes.
         match likely(bytes) {
             Some(true) => Detected::Request,
             Some(false) => Detected::No,
@@ -83,7 +84,7 @@ fn short(bytes: &[u8], at: usize) -> Option<i16> {
     bytes.get(at..)?.first_chunk().map(|two| i16::from_be_bytes(*two))
 }
 
-/// A request's header, as every version has it.
+/// A request's header, in the form all versions share.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     api: i16,
@@ -100,9 +101,9 @@ impl Header {
         })
     }
 
-    /// What follows the header of the request at the front of `bytes`.
+    /// The bytes after the header of the request at the front of `bytes`.
     fn body(self, bytes: &[u8]) -> Option<Reader<'_>> {
-        // The client's name is never compact.
+        // The client id is never compact.
         let client = usize::try_from(short(bytes, LENGTH + 8)?).unwrap_or_default();
         let mut body = Reader::new(bytes.get(LENGTH + 10 + client..)?, names::is_flexible(self.api, self.version));
         body.tags()?;
@@ -110,13 +111,13 @@ impl Header {
     }
 }
 
-/// Bytes of the message that begins here, its length included; `None`: no message, or none yet.
+/// Length of the message that begins here, including the length field; `None`: not a message, or incomplete.
 fn length(bytes: &[u8], least: i32) -> Option<u64> {
     let len = long(bytes, 0).filter(|len| (least..=MESSAGE_LIMIT).contains(len))?;
     u64::try_from(len).ok().map(|len| len + LENGTH as u64)
 }
 
-/// Whether a request begins here, by all of it that is there; `None` when more is needed to tell.
+/// Whether a request begins here, by its available bytes; `None` if more are needed.
 fn likely(bytes: &[u8]) -> Option<bool> {
     if bytes.first().is_some_and(|first| *first > 0x0c) {
         return Some(false);
@@ -158,13 +159,13 @@ fn likely(bytes: &[u8]) -> Option<bool> {
     match header.body(bytes).and_then(|body| subject(api, version, body)) {
         Some(Subject { topic: Some(topic), .. }) => Some(is_topic(topic)),
         Some(_) => Some(named),
-        // Cut, or no such request.
+        // Cut, or not such a request.
         None if bytes.len() < (len as usize).min(LOOK) => None,
         None => Some(false),
     }
 }
 
-/// Whether it may be a topic's name.
+/// Whether this is a valid topic name.
 fn is_topic(name: &[u8]) -> bool {
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..250).contains(&name.len()) && name.iter().all(fits)
@@ -175,7 +176,7 @@ fn key(correlation: i32) -> u64 {
     u64::from(correlation.cast_unsigned()) + 1
 }
 
-/// [`Asked::note`]: the API and its version, which replies do not say.
+/// [`Asked::note`]: the API and its version, which replies do not repeat.
 fn note(header: Header) -> u16 {
     let [_, api] = header.api.to_be_bytes();
     let [_, version] = header.version.to_be_bytes();
@@ -188,17 +189,17 @@ fn noted(asked: Asked) -> (i16, i16) {
     (api, version)
 }
 
-/// What a connection's messages said that later ones depend on.
+/// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Calls {
-    /// Messages may be of SASL's own, without headers: the handshake of the first version says so.
+    /// Messages may be raw SASL without headers, after a version 0 handshake.
     bare: bool,
-    /// What is fetched, for requests that only go on with it.
+    /// The topic fetched, for requests that only continue a fetch session.
     fetched: Option<Arc<str>>,
 }
 
 impl Calls {
-    /// Bytes to look at of the message of `len` bytes at the front of `bytes`, as far as those tell.
+    /// How many bytes to read of the message of `len` bytes at the front of `bytes`.
     fn look(way: Way, bytes: &[u8], len: u64, asked: &dyn Fn(u64) -> Option<Asked>) -> usize {
         let has_records = match way {
             Way::Request => short(bytes, LENGTH) == Some(PRODUCE),
@@ -284,7 +285,7 @@ impl Framed for Calls {
                 let heard = of.and_then(|asked| {
                     let (api, version) = noted(asked);
                     let flexible = names::is_flexible(api, version);
-                    // Whoever asks for versions need not know any.
+                    // A client that asks for versions need not know any, so this header is never flexible.
                     let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
                     header.tags()?;
                     Some(replies::heard(api, version, header.with(flexible)))
@@ -299,7 +300,7 @@ impl Framed for Calls {
     }
 
     fn wants(&self) -> u16 {
-        // Records stand behind much else, and many messages in one operation.
+        // Records lie behind many other fields, and many messages in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -317,7 +318,7 @@ impl Framed for Calls {
         };
         (0..bytes.len().saturating_sub(LENGTH + 3)).find(|at| match way {
             Way::Request => likely(bytes.get(*at..).unwrap_or_default()) == Some(true),
-            // A length and a small number look like much else, where nothing says that a message begins.
+            // A length and a small number are not distinctive when searching for the beginning of a message.
             Way::Reply => reply(*at).is_some_and(|len| {
                 let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len));
                 *at == 0 || end.is_some_and(|end| end == bytes.len() || reply(end).is_some())
@@ -336,5 +337,4 @@ impl Framed for Calls {
 }
 
 #[cfg(test)]
-#[path = "kafka/tests.rs"]
 mod tests;

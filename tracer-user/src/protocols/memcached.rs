@@ -1,8 +1,8 @@
-//! Memcached: the text protocol with its meta commands, and the binary one
-//! (github.com/memcached/memcached: doc/protocol.txt, wiki BinaryProtocolRevamped).
+//! Memcached: the text protocol with its meta commands, and the binary one (github.com/memcached/memcached:
+//! doc/protocol.txt, wiki BinaryProtocolRevamped).
 //!
-//! Of a request only the command's name is kept, and only when it is in a list; of a reply only the kind of its error.
-//! A miss is no failure. Keys, values and passwords never leave this folder.
+//! Of a request only the command's name is kept, and only if listed; of a reply only the kind of its error. A miss is
+//! no failure. Keys, values and passwords never leave this folder.
 
 mod binary;
 mod text;
@@ -15,7 +15,7 @@ use self::binary::{Binary, detect_binary};
 use self::text::{Text, detect_text, is_answer};
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked};
 
-/// What a command that is not in the lists is called.
+/// Name of an unlisted command.
 const OTHER: &str = "_OTHER";
 
 /// The protocol.
@@ -48,7 +48,7 @@ impl Protocol for Memcached {
     }
 }
 
-/// A connection: each message says itself which of the two protocols it is of.
+/// A connection: every message shows which of the two protocols it uses.
 #[derive(Debug)]
 struct Connection {
     text: Text,
@@ -58,7 +58,7 @@ fn is_binary(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(0x80 | 0x81))
 }
 
-/// Names that were given, shared; as many as there are in the lists. The empty path is one.
+/// Shared names: as many as the lists have, and the empty path.
 static NAMES: LazyLock<FxHashMap<&'static str, Arc<str>>> = LazyLock::new(|| {
     let binary = (0..=u8::MAX).filter_map(|opcode| binary::command(opcode).map(|(name, ..)| name));
     let names = text::names().chain(binary).chain([OTHER, ""]);
@@ -71,6 +71,7 @@ fn named(name: &'static str, asked: Asked) -> Box<Request> {
     Box::new(Request {
         method: shared(name),
         path: shared(""),
+        target: 0,
         host: None,
         version: "",
         traceparent: None,
@@ -109,14 +110,13 @@ fn length(n: u64) -> Body {
     Body::Length(n)
 }
 
-/// [`Asked::note`] of what tells a quiet request's reply from others; never 0.
+/// [`Asked::note`] that identifies a quiet request's reply; never 0.
 fn mark(bytes: &[u8], more: u8) -> u16 {
-    // FNV-1a, folded: only requests that wait on one connection need to differ.
+    // Folded FNV-1a: it need only distinguish requests waiting on the same connection.
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     let hash = bytes.iter().chain([&more]).fold(0x811c_9dc5, step);
     ((hash >> 16) ^ (hash & 0xffff)) as u16 | 1
 }
 
 #[cfg(test)]
-#[path = "memcached/tests.rs"]
 mod tests;

@@ -1,46 +1,50 @@
-//! What messaging protocols share. Theirs is not request and reply everywhere, so a unit of work is
+//! What the messaging protocols share. They are not request and reply everywhere, so a span is
 //!
-//! - `publish`: a message goes to the broker. Its outcome is the broker's word where one is asked for (an acknowledgement, a
-//!   refusal); where none is, it is complete when it was sent;
-//! - `deliver`: a message goes from the broker to a consumer, which is the serving side of it: what it does with the message is
-//!   the work. The outcome is its acknowledgement, its refusal or its answer, where there is one;
+//! - `publish`: a message goes to the broker. Its outcome is the broker's acknowledgement or refusal where the client
+//!   asked for one; otherwise the span is complete once the message is sent;
+//! - `deliver`: a message goes from the broker to a consumer, which is the serving side: the span covers the consumer's
+//!   work on the message. Its outcome is the acknowledgement, the refusal or the answer, if there is one;
 //! - `request`: a publication that asks for an answer by another message;
-//! - the few others that have replies, under names of their own. Kafka's are requests and replies throughout: theirs.
+//! - the few other operations with replies, under names of their own. Kafka's operations are all requests with replies.
 //!
-//! Names and types of operations are those of OpenTelemetry's semantic conventions for messaging (1.40). A consumer is linked to
-//! the producer by the `traceparent` a message carries, and by nothing else: where many messages move at once, to as many
-//! producers ([`Linked`](crate::model::Linked)).
+//! Names and types of operations are those of OpenTelemetry's semantic conventions for messaging (1.40). Only the
+//! `traceparent` in a message links a consumer to the producer; a batch of messages links to as many producers
+//! ([`Linked`](crate::model::Linked)).
 
 use std::sync::Arc;
 
 use super::{Asked, Request, Settings};
-use crate::model::{Side, Unit};
+use crate::model::{Side, Span};
 
 /// A message goes to the broker.
 pub const PUBLISH: &str = "publish";
-/// The same, and is answered by another message.
+/// The same, answered by another message.
 pub const REQUEST: &str = "request";
 /// A message goes to a consumer.
 pub const DELIVER: &str = "deliver";
-/// A client introduces itself.
+/// A client logs in.
 pub const CONNECT: &str = "connect";
-/// A client asks for messages to come.
+/// A client subscribes to messages.
 pub const SUBSCRIBE: &str = "subscribe";
-/// And for no more.
+/// A client unsubscribes.
 pub const UNSUBSCRIBE: &str = "unsubscribe";
 /// A client asks for one message.
 pub const GET: &str = "get";
 /// Usual names of operations.
 pub(super) const OPERATIONS: &[&str] = &[PUBLISH, DELIVER, REQUEST, CONNECT, SUBSCRIBE, UNSUBSCRIBE, GET];
 
+/// Placeholder for the names of inboxes.
+pub const INBOX: &str = "{inbox}";
+
 /// Longest destination kept, bytes.
 const DESTINATION: usize = 256;
 
-/// A request about a destination, of which so much is known.
+/// A request about a destination, with everything else empty.
 pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, settings: &Settings) -> Box<Request> {
     Box::new(Request {
         method: settings.method(operation),
         path: text(destination),
+        target: 0,
         host: None,
         version: "",
         traceparent: None,
@@ -52,7 +56,7 @@ pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, setting
     })
 }
 
-/// A destination as text: bounded, without what no terminal should see.
+/// A destination as text: bounded, control characters replaced.
 fn text(bytes: &[u8]) -> Arc<str> {
     let bytes = bytes.get(..bytes.len().min(DESTINATION)).unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);
@@ -62,14 +66,14 @@ fn text(bytes: &[u8]) -> Arc<str> {
     text.into()
 }
 
-/// Whether a unit is the work of a consumer on a message.
-pub fn is_processing(unit: &Unit) -> bool {
-    unit.side == Side::Server && *unit.method == *DELIVER
+/// Whether the span is a consumer's processing of a message.
+pub fn is_processing(span: &Span) -> bool {
+    span.side == Side::Server && *span.method == *DELIVER
 }
 
-/// Whether a unit is what a client did, and no broker.
-pub fn is_of_client(unit: &Unit) -> bool {
-    (unit.side == Side::Client) != (*unit.method == *DELIVER)
+/// Whether the span is a client's work, not a broker's.
+pub fn is_of_client(span: &Span) -> bool {
+    (span.side == Side::Client) != (*span.method == *DELIVER)
 }
 
 /// `messaging.operation.type` of an operation; empty where it has none.
@@ -88,17 +92,17 @@ pub fn system(protocol: &str) -> &str {
     if protocol == "amqp" { "rabbitmq" } else { protocol }
 }
 
-/// Whether destinations are made of words of which some are values. Kafka's topics are names.
+/// Whether destinations consist of words, some of which are variable. Kafka's topics are plain names.
 pub fn has_words(protocol: &str) -> bool {
     protocol != "kafka"
 }
 
-/// Words of a destination and what stands between them: levels of a topic, tokens of a subject. An exchange is a word of its
-/// own. What clients make up for answers is a value as a whole.
+/// Words of a destination, without separators: levels of a topic, tokens of a subject. An exchange is one word. Reply
+/// addresses made up by clients count as one variable.
 pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
     for inbox in ["_INBOX.", "amq.gen-", "amq.rabbitmq.reply-to.", "/reply-queue/", "/temp-queue/"] {
         if protocol != "mqtt" && destination.starts_with(inbox) {
-            return vec![destination.get(..inbox.len() - 1).unwrap_or_default(), "{inbox}"];
+            return vec![destination.get(..inbox.len() - 1).unwrap_or_default(), INBOX];
         }
     }
     let separator = separator(protocol);
@@ -109,7 +113,7 @@ pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
     }
 }
 
-/// Puts the words of `destination`, or what stands for them, together again.
+/// Joins the words of `destination`, or their placeholders, again.
 pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) -> String {
     let mut out = String::new();
     let mut between = destination.matches(STOMP).filter_map(|text| text.chars().next());
@@ -125,7 +129,7 @@ pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) ->
     out
 }
 
-/// What stands between words in STOMP: what RabbitMQ's destinations are, and the routing keys at their ends.
+/// STOMP's separators: those of RabbitMQ's destinations, and of the routing keys at their ends.
 const STOMP: [char; 2] = ['/', '.'];
 
 fn separator(protocol: &str) -> char {

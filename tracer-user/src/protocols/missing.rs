@@ -1,15 +1,15 @@
-//! Bytes that were not captured, and messages that cannot be read: what is given up, and what is still known.
+//! Uncaptured bytes and unreadable messages: what the parser gives up, and what it still knows.
 
 use super::closing::give_up;
-use super::conversation::{Conversation, HEAD_MAX};
+use super::connection_parser::{ConnectionParser, HEAD_MAX};
 use super::pair::Waiting;
 use super::stream::{Chunked, Fed, State};
-use super::{Chunk, Detected, NOWHERE, Protocol, Request, Said, Stamp};
+use super::{Chunk, Detected, ExchangeEvent, NOWHERE, Protocol, Request, Stamp};
 use crate::model::Direction;
 
-impl Conversation {
+impl ConnectionParser {
     /// `gap` bytes before this operation were not reported.
-    pub(super) fn gap(&mut self, chunk: &Chunk<'_>, gap: u64, out: &mut Vec<Said>) {
+    pub(super) fn gap(&mut self, chunk: &Chunk<'_>, gap: u64, out: &mut Vec<ExchangeEvent>) {
         let is_request = self.requests == Some(chunk.dir);
         let protocol = self.protocol;
         let stream = self.stream(chunk.dir);
@@ -71,13 +71,13 @@ impl Conversation {
         if lost == 0 {
             return;
         }
-        out.push(Said::Lost { dir: chunk.dir, bytes: lost });
+        out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
             self.unsure = true;
-            // Whole replies may have been in what was not seen, and requests in what was not seen the other way. What
-            // follows answers the newest request that was seen if its thread has read nothing in between: who asks by
-            // HTTP/1 waits for the answer, but for the few who do not. Else nobody's: a wrong pair would be worse than
-            // none.
+            // The missed bytes may have held whole replies, and missed bytes in the other direction requests. The next
+            // reply answers the newest seen request if its thread has read nothing in between: apart from a few
+            // pipelining clients, an HTTP/1 client waits for the reply. Otherwise it answers none: a wrong pair is
+            // worse than none.
             let several = self.pipelines() && self.pair.len() > 1;
             let keep = usize::from(!several && self.answers_newest(&chunk.at));
             while self.pair.len() > keep {
@@ -85,14 +85,14 @@ impl Conversation {
                 give_up(&waiting, before, out);
             }
         } else if self.pipelines() && !self.turned {
-            // What was sent before replies came was answered by them.
+            // Earlier replies answered the requests sent before them.
             self.pair.unseen(chunk.at, chunk.arrived);
         }
         let trails = !is_request && self.pair.len() == 1 && protocol.is_some_and(Protocol::trails);
         let stream = self.stream(chunk.dir);
         if matches!(stream.state, State::Start | State::Lost) {
             stream.restart();
-            // Where the record resumes, a message may begin.
+            // A message may begin where reporting resumes.
             let fits = match protocol.map(|protocol| protocol.detect(chunk.head)) {
                 Some(Detected::Request) => is_request,
                 Some(Detected::Reply) => !is_request,
@@ -107,8 +107,8 @@ impl Conversation {
         }
     }
 
-    /// Whether an operation in the direction of replies directly follows the newest one in that of requests: by the same
-    /// thread, which has read no socket in between but to get this very reply.
+    /// Whether an operation in the direction of replies directly follows the newest in the direction of requests: by
+    /// the same thread, which has read no socket in between except for this very reply.
     fn answers_newest(&self, at: &Stamp) -> bool {
         let (asked, own) = match self.requests {
             Some(Direction::Rx) => (&self.rx.last, 0),
@@ -118,11 +118,11 @@ impl Conversation {
         asked.tid == at.tid && asked.reads.wrapping_add(own) == at.reads
     }
 
-    /// The next reply is to a request that was not seen, if so: it is reported now that its reply proves it.
-    pub(super) fn reveal(&mut self, out: &mut Vec<Said>) -> Option<Waiting> {
+    /// If the next reply answers an unseen request, reports that request now that its reply proves it.
+    pub(super) fn reveal(&mut self, out: &mut Vec<ExchangeEvent>) -> Option<Waiting> {
         let (waiting, unseen) = self.pair.reveal()?;
         let side = self.side()?;
-        out.push(Said::Begun {
+        out.push(ExchangeEvent::Begun {
             exchange: waiting.exchange,
             request: Request::unnamed(),
             first: unseen.at,
@@ -135,9 +135,15 @@ impl Conversation {
         Some(waiting)
     }
 
-    /// What is there is no message's beginning. Where requests follow each other, the next one is looked for: what lies
-    /// before it is the end of one that began in bytes that were not captured.
-    pub(super) fn invalid(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+    /// No message begins here. In protocols with pipelining, looks for the next request: the bytes before it end a
+    /// request that began in uncaptured bytes.
+    pub(super) fn invalid(
+        &mut self,
+        chunk: &Chunk<'_>,
+        captured: &[u8],
+        left: u64,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> u64 {
         let is_request = self.requests == Some(chunk.dir);
         let stream = match chunk.dir {
             Direction::Rx => &mut self.rx,
@@ -149,26 +155,26 @@ impl Conversation {
         }
         if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
             if let Some(next) = protocol.next_request(captured) {
-                out.push(Said::Lost { dir: chunk.dir, bytes: next as u64 });
+                out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: next as u64 });
                 self.pair.overflow(chunk.at, chunk.arrived);
                 return next as u64;
             }
             self.pair.unseen(chunk.at, chunk.arrived);
         }
-        out.push(Said::Lost { dir: chunk.dir, bytes: left });
+        out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
         self.stream(chunk.dir).state = State::Lost;
         left
     }
 
-    /// A head was longer than what was captured: ask for twice as much.
+    /// A head was longer than its captured part: asks the kernel for twice as much.
     pub(super) fn want_more(&mut self, dir: Direction, had: usize) {
         let stream = self.stream(dir);
         let wanted = (had * 2).clamp(2048, usize::from(HEAD_MAX)) as u16;
         stream.head_wanted = stream.head_wanted.max(wanted);
     }
 
-    /// Gives up all requests that wait: which of them the next reply answers is not known.
-    pub(super) fn give_up_all(&mut self, at: Stamp, out: &mut Vec<Said>) {
+    /// Gives up all waiting requests: which of them the next reply answers is unknown.
+    pub(super) fn give_up_all(&mut self, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         while let Some(waiting) = self.pair.end() {
             give_up(&waiting, at, out);
         }

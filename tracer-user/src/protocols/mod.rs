@@ -1,8 +1,9 @@
-//! Bytes of connections to exchanges: a request and its reply.
+//! Turns the bytes of connections into exchanges: a request and its reply.
 //!
-//! A protocol is one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`] and fixtures in its tests. What
-//! every protocol needs stands once: positions, gaps and resynchronisation in `stream.rs`, matching replies to
-//! requests in `pair.rs`, both joined in `conversation.rs`. Pure: no clock, no I/O; time comes with the bytes.
+//! Adding a protocol takes one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`] and fixtures in its
+//! tests. Everything the protocols share is written once: positions, gaps and resynchronisation in `stream.rs`,
+//! matching replies to requests in `pair.rs`, and both joined in `connection_parser.rs`. The module is pure: no clock,
+//! no I/O; timestamps come with the bytes.
 
 pub mod amqp;
 mod bodies;
@@ -11,8 +12,9 @@ mod cgi;
 mod changes;
 mod chunk;
 pub mod closing;
+mod compact;
+mod connection_parser;
 pub mod context;
-mod conversation;
 pub mod dns;
 mod early;
 mod elements;
@@ -37,32 +39,32 @@ pub mod postgresql;
 mod proxy;
 pub mod recognised;
 pub mod redis;
-mod rest;
+mod round_trips;
 pub mod scgi;
 mod session;
 pub mod sql;
 pub mod stomp;
 mod stream;
 pub mod tls;
-mod turns;
 pub mod uwsgi;
 pub mod websocket;
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use rustc_hash::FxHashMap;
 use tracer_common::limits::HEAD_COLLECTED;
 
 pub use chunk::{Chunk, Stamp};
 pub use closing::{Closed, Totals};
-pub use conversation::Conversation;
+pub use compact::ActiveState;
+pub use connection_parser::ConnectionParser;
 pub use elements::Elements;
-pub use rest::Talk;
 
-use crate::model::{Carried, Direction, Linked, Nanos, Outcome, Side};
+use crate::model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
 use context::TraceParent;
 
-/// Every protocol the tracer knows, in the order they are tried. This is the only list.
+/// Every protocol the tracer knows, in detection order. This is the only list.
 pub static PROTOCOLS: &[&dyn Protocol] = &[
     &http1::Http1,
     &http2::Http2,
@@ -101,69 +103,75 @@ pub enum Conventions {
     Database,
     /// Messaging: an operation, a destination, a kind of failure.
     Messaging,
-    /// None: named like HTTP's requests, and counted as work only.
+    /// None: named like HTTP requests, and counted as work only.
     Session,
-    /// The resolution of names: a question, a kind of failure.
+    /// Name resolution: a question, a kind of failure.
     Names,
-    /// None: turns of a connection of which nothing else is known.
+    /// None: round trips on a connection whose protocol is not decoded.
     Turns,
 }
 
-/// The conventions for the protocol of this name.
+/// The conventions of the protocol with this name. Called several times per request, so it uses a map instead of
+/// searching [`PROTOCOLS`].
 pub fn conventions(name: &str) -> Conventions {
-    if name == grpc::NAME {
-        return Conventions::Rpc;
-    }
-    let known = PROTOCOLS.iter().find(|protocol| protocol.name() == name);
-    known.map_or(Conventions::Database, |protocol| protocol.conventions())
+    static BY_NAME: LazyLock<FxHashMap<&'static str, Conventions>> = LazyLock::new(|| {
+        let mut by_name = FxHashMap::from_iter([(grpc::NAME, Conventions::Rpc)]);
+        for protocol in PROTOCOLS {
+            // Where two protocols share a name, the first wins.
+            by_name.entry(protocol.name()).or_insert_with(|| protocol.conventions());
+        }
+        by_name
+    });
+    BY_NAME.get(name).copied().unwrap_or(Conventions::Database)
 }
 
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
-    /// Lower case; also the file name, the config key and the metric label.
+    /// Lower case; also the file name, the configuration key and the metric label.
     fn name(&self) -> &'static str;
     /// Which semantic conventions describe its requests.
     fn conventions(&self) -> Conventions {
         Conventions::Database
     }
-    /// What `bytes`, the first of a message, are.
+    /// Classifies `bytes`, the first bytes of a message.
     fn detect(&self, bytes: &[u8]) -> Detected;
-    /// Whether `asked`, of which alone nothing could be said, and `answer`, which came the other way, are this
-    /// protocol's together.
+    /// Whether `asked`, which [`Protocol::detect`] could not classify alone, and `answer` from the other direction
+    /// together belong to this protocol.
     fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
         let _ = (asked, answer);
         false
     }
-    /// Whether clients usually send requests before earlier ones are answered.
+    /// Whether clients usually send requests before earlier ones are answered (pipelining).
     fn pipelines(&self) -> bool {
         false
     }
-    /// Where in `bytes`, whose beginning is the rest of something, a request begins; `None` where that cannot be told.
+    /// Offset in `bytes` where a request begins, when `bytes` starts in the middle of a message; `None` when that
+    /// cannot be determined.
     fn next_request(&self, bytes: &[u8]) -> Option<usize> {
         let _ = bytes;
         None
     }
-    /// Whether the end of a reply whose messages cannot be told apart any more shows in the last bytes of an operation
+    /// Whether the last bytes of an operation reveal the end of a reply whose message boundaries are lost
     /// ([`Parser::last`]).
     fn trails(&self) -> bool {
         false
     }
-    /// Whether its connections are only timed, by turns.
+    /// Whether the tracer only times this protocol's round trips.
     fn turns(&self) -> bool {
         false
     }
-    /// Begins one connection of a protocol that answers in order. Those that do not are opened by [`Protocol::framed`].
+    /// Opens one connection of a protocol that answers in order. [`Protocol::framed`] opens the others.
     fn open(&self) -> Box<dyn Parser> {
         Box::new(NotInOrder)
     }
-    /// Begins one connection of a protocol whose messages carry the number of their exchange; `joined`: in its middle.
+    /// Opens one connection of a protocol whose messages carry the number of their exchange; `joined`: in mid-stream.
     fn framed(&self, joined: bool) -> Option<Box<dyn framed::Framed>> {
         let _ = joined;
         None
     }
 }
 
-/// Reads nothing: the protocol's messages are read by a [`framed::Framed`].
+/// Reads nothing: a [`framed::Framed`] reads this protocol's messages.
 #[derive(Debug)]
 struct NotInOrder;
 
@@ -177,39 +185,46 @@ impl Parser for NotInOrder {
     }
 }
 
-/// What the first bytes of a message are.
+/// Classification of a message's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detected {
     /// A request of this protocol.
     Request,
-    /// A reply of it.
+    /// A reply of this protocol.
     Reply,
-    /// It could become one: more bytes are needed.
+    /// Could become a message of this protocol: more bytes are needed.
     NeedMore,
-    /// Something else.
+    /// Another protocol.
     No,
-    /// Of this protocol, from either end: which one asks is not known yet. Of protocols that are timed by turns it is who
-    /// connected.
+    /// This protocol, but the bytes do not show which end is the client. For protocols that are timed by round trips,
+    /// the end that connected is.
     Either,
-    /// Certainly something else, for good: the whole connection.
+    /// Certainly another protocol, for the whole life of the connection.
     Never,
 }
 
-/// Reads the heads of one connection's messages. How bodies are delimited comes back with them; the rest is done once
-/// for all protocols.
+/// Reads the message heads of one connection. Returns with each head how its body is delimited; shared code follows the
+/// bodies for all protocols.
 pub trait Parser: Send + fmt::Debug {
-    /// Reads a request's head off the front of `bytes`. `cut`: what follows `bytes` was not captured, so make do. No
-    /// bytes, and nothing cut: a head of several parts goes on, and the server speaks already.
+    /// Reads a request's head off the front of `bytes`. `cut`: the bytes after `bytes` were not captured, so the parser
+    /// makes do. Empty `bytes` without `cut`: a head of several parts is incomplete, but the server already speaks.
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>>;
+    /// The request whose head consists of the bytes read before and the rest of an operation, of which only the front,
+    /// `bytes`, and the `last` bytes were captured; `None` when these do not suffice.
+    fn request_ends_with(&mut self, bytes: &[u8], last: &[u8]) -> Option<Box<Request>> {
+        let _ = (bytes, last);
+        None
+    }
     /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
     fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
-    /// Whether `bytes`, at a reply's beginning, pass over the oldest request, which need not be answered
-    /// ([`Asked::optional`]); `None` when more of them are needed.
+    /// Whether `bytes`, at the beginning of a reply, skip the oldest request, whose reply is optional
+    /// ([`Asked::optional`]); `None` when more bytes are needed.
     fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
         let _ = (bytes, asked);
         Some(false)
     }
-    /// The protocol that [`Body::Switch`] leads to, where it is a known one; `asked` is the request that led there.
+    /// The protocol that [`Body::Switch`] leads to, if it is a known one; `asked` is the request that caused the
+    /// switch.
     fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
         let _ = asked;
         None
@@ -219,39 +234,39 @@ pub trait Parser: Send + fmt::Debug {
         let _ = bytes;
         false
     }
-    /// Follows a body that was given as [`Body::Own`]: `bytes` are its next ones.
+    /// Follows a body returned as [`Body::Own`]: `bytes` are its next ones.
     fn body(&mut self, is_request: bool, bytes: &[u8]) -> Walked {
         let _ = (is_request, bytes);
         Walked::Lost
     }
-    /// Whether such a body ends with an operation of whose rest, `len` bytes, only the last were captured.
+    /// Whether such a body ends with an operation whose rest of `len` bytes was not captured except for `last`.
     fn ends_unseen(&self, is_request: bool, len: u64, last: &[u8]) -> bool {
         let _ = (is_request, len, last);
         false
     }
-    /// Whether a head that comes in pieces can be over, by `fresh`, the newest of them and a few bytes before it.
+    /// Whether a fragmented head can be complete, judging by `fresh`: its newest fragment and a few bytes before it.
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
         let _ = fresh;
         true
     }
-    /// The reply that ends with `bytes`, an operation's last ones, if one does: [`Protocol::trails`].
+    /// The reply that ends with `bytes`, the last bytes of an operation, if one does: [`Protocol::trails`].
     fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
         let _ = bytes;
         None
     }
-    /// The message that was being read does not go on: of requests, or of replies.
+    /// The message being read (a request if `requests`, else a reply) is cut off.
     fn broken(&mut self, requests: bool) {
         let _ = requests;
     }
-    /// Nothing moves for a while: what is kept is to take as little room as it can.
+    /// The connection goes idle: shrink kept state as far as possible.
     fn rest(&mut self) {}
-    /// Bytes kept for the messages to come.
+    /// Bytes kept for later messages.
     fn kept_bytes(&self) -> usize {
         0
     }
-    /// Gives those up.
+    /// Drops the state counted by [`Parser::kept_bytes`].
     fn forget(&mut self) {}
-    /// Names for later messages that were not kept, because there are too many, since last asked.
+    /// Names for later messages that the parser refused to keep, because there were too many, since the last call.
     fn take_refused(&mut self) -> u64 {
         0
     }
@@ -264,35 +279,36 @@ pub enum Step<T> {
     Head {
         /// Bytes of the head.
         used: usize,
-        /// What it says.
+        /// Its content.
         message: T,
-        /// What follows.
+        /// How the body is delimited.
         body: Body,
     },
-    /// Nothing to report: `used` bytes are skipped, a message's beginning follows.
+    /// Nothing to report: skip `used` bytes; the beginning of a message follows.
     Skip {
         /// Bytes skipped.
         used: usize,
     },
-    /// The front of a head: `used` bytes, and `rest` more that need not be read; the head goes on after them.
+    /// The front of a head: `used` bytes, and `rest` more that need not be read; the head continues after them.
     Part {
         /// Bytes read.
         used: usize,
-        /// Bytes to pass over.
+        /// Bytes to skip unread.
         rest: u64,
     },
-    /// As [`Step::Skip`], and `rest` more bytes are skipped unread.
+    /// As [`Step::Skip`], but skip `rest` more bytes unread.
     Pass {
         /// Bytes read.
         used: usize,
-        /// Bytes to pass over.
+        /// Bytes to skip unread.
         rest: u64,
     },
-    /// Of replies: where its next part begins was not captured, so that only its end can be found ([`Parser::last`]).
+    /// Replies only: the beginning of the next part was not captured, so only the reply's end can be found
+    /// ([`Parser::last`]).
     Trailing,
-    /// The connection goes on in a way that cannot be read.
+    /// The connection continues in a form that cannot be read.
     Leave,
-    /// It goes on in TLS.
+    /// The connection continues in TLS.
     Tls,
     /// More bytes are needed.
     NeedMore,
@@ -307,45 +323,58 @@ pub enum Body {
     Length(u64),
     /// Chunks follow (RFC 9112 §7.1).
     Chunked,
-    /// The rest of values that say themselves where they end.
+    /// The rest of self-delimiting values.
     Elements(Elements),
-    /// The parser finds it ([`Parser::body`]); this many bytes of it need not be looked at.
+    /// The parser finds the end ([`Parser::body`]); it need not see the next so many bytes.
     Own(u64),
     /// Until the sender closes.
     UntilClose,
-    /// Not known (the head was cut): until the direction turns.
+    /// Unknown, because the head was cut: until the other direction speaks.
     UntilTurn,
+    /// The head continues beyond the captured part of its operation; the captured part tells what follows.
+    Beyond(Beyond),
     /// The connection changes protocol.
     Switch,
 }
 
-/// What a parser made of bytes of a body it follows itself.
+/// What follows a head that was captured only in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// No body.
+    Nothing,
+    /// This many bytes.
+    Length(u64),
+    /// Chunks.
+    Chunks,
+}
+
+/// Result of [`Parser::body`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walked {
-    /// All belong to it, and so does what follows them; this many bytes of that need not be looked at.
+    /// All bytes belong to the body, and it continues; the parser need not see the next so many bytes.
     More(u64),
-    /// It ended after this many.
+    /// The body ended after this many bytes.
     End(usize),
-    /// Not such a body, or not followed any longer.
+    /// Not such a body, or the parser no longer follows it.
     Lost,
 }
 
-/// The facts of a request that its reply's framing depends on.
+/// The facts of a request that the framing of its reply depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The reply has no body whatever it says (HEAD).
+    /// The reply has no body whatever its headers say (HEAD).
     pub bodiless: bool,
-    /// A tunnel was asked for (CONNECT).
+    /// The client asked for a tunnel (CONNECT).
     pub tunnel: bool,
-    /// WebSocket was asked for.
+    /// The client asked for WebSocket.
     pub websocket: bool,
     /// No reply comes.
     pub silent: bool,
-    /// It is a turn, which is told when it is over: nobody holds it.
+    /// A round trip, reported only once it is over: no span is open for it meanwhile.
     pub timed: bool,
-    /// A reply need not come: that it does not shows when something later is answered.
+    /// A reply is optional: its absence shows when the server answers a later request.
     pub optional: bool,
-    /// What the protocol itself notes of the request, for its reply.
+    /// The protocol's own note about the request, for reading its reply.
     pub note: u16,
 }
 
@@ -354,46 +383,49 @@ pub struct Asked {
 pub struct Reply {
     /// Status code; 0 where the protocol has none.
     pub status: u16,
-    /// The kind of failure, where the protocol says it by a word.
+    /// The kind of failure, where the protocol names it.
     pub failure: Option<&'static str>,
     /// An interim reply: the final one follows.
     pub interim: bool,
 }
 
-/// A request's head. Nothing of it but what naming, rules and linking need.
+/// A request's head: only the parts that naming, rules and linking need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Method or verb.
     pub method: Arc<str>,
     /// Path without query, bounded.
     pub path: Arc<str>,
-    /// `Host`, where a rule wants it.
+    /// HTTP: hash of the method's target with its query; 0: unknown.
+    pub target: u64,
+    /// `Host`, if a rule wants it.
     pub host: Option<Arc<str>>,
     /// `1.0`, `1.1`, `2`; empty when the head was cut before it.
     pub version: &'static str,
-    /// Trace context, if a valid one came with it.
+    /// Trace context, if the request carried a valid one.
     pub traceparent: Option<TraceParent>,
-    /// What came with it.
-    pub carried: Option<Box<Carried>>,
-    /// `X-Request-ID`, bounded, where asked for.
+    /// Propagated context that the request carried.
+    pub carried: Option<Box<PropagatedContext>>,
+    /// `X-Request-ID`, bounded, if wanted.
     pub request_id: Option<Arc<str>>,
     /// Values of the headers in [`Settings::headers`] by their index there, bounded.
     pub headers: Vec<(u16, Box<str>)>,
-    /// What the reply's framing depends on.
+    /// Facts that the framing of the reply depends on.
     pub asked: Asked,
-    /// The head was longer than what was captured of it.
+    /// The head was longer than its captured part.
     pub cut: bool,
 }
 
-/// Class and method of requests of which only the replies could be counted.
+/// Request class and method of requests that show only by their replies.
 pub const UNNAMED: &str = "_UNNAMED";
 
 impl Request {
-    /// A request of which nothing is known but what it is called.
+    /// A request of which only the name is known.
     pub fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Self> {
         Box::new(Self {
             method,
             path,
+            target: 0,
             host: None,
             version: "",
             traceparent: None,
@@ -405,7 +437,7 @@ impl Request {
         })
     }
 
-    /// A request that must have been there, of which nothing was captured that names it.
+    /// A request that must have existed, but no captured bytes name it.
     pub fn unnamed() -> Box<Self> {
         static NAMES: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [Arc::from(UNNAMED), Arc::from("")]);
         let [method, path] = &*NAMES;
@@ -415,25 +447,25 @@ impl Request {
     }
 }
 
-/// [`Said::Begun`]'s position of a request whose place in the stream is not known.
+/// [`ExchangeEvent::Begun`]'s position for a request whose stream position is unknown.
 pub const NOWHERE: u64 = u64::MAX;
 
-/// What parsers are to look for.
+/// What parsers look for.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Names of headers whose values rules want, lower case.
+    /// Header names whose values rules want, lower case.
     pub headers: Vec<Box<str>>,
     /// Keep `X-Request-ID`.
     pub request_id: bool,
-    /// Members of baggage that are kept.
+    /// Baggage members to keep.
     pub baggage: Arc<[Arc<str>]>,
     /// Keep `Host`.
     pub host: bool,
-    /// Longest head put together from pieces, bytes.
+    /// Longest head assembled from fragments, bytes.
     pub head_limit: usize,
-    /// Ports whose connections are timed by turns when what they speak is not known.
+    /// Ports whose connections are timed by round trips when their protocol is unknown.
     pub timed_ports: Vec<u16>,
-    /// Methods that need no new string; the usual ones by default.
+    /// Method names that need no new string; by default the usual ones.
     pub methods: Vec<Arc<str>>,
 }
 
@@ -453,40 +485,33 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The method's name, shared where it is a usual one.
+    /// The method's name; usual names are shared.
     fn method(&self, name: &str) -> Arc<str> {
         self.methods.iter().find(|known| ***known == *name).cloned().unwrap_or_else(|| Arc::from(name))
     }
 }
 
-/// What a connection's bytes said.
+/// An event read from a connection's bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ExchangeEvent {
     /// A request's head is complete.
     Begun {
         /// Number of the exchange on this connection.
         exchange: u64,
         /// Its head.
         request: Box<Request>,
-        /// Operation that carried the first byte.
+        /// Operation that carried the request's first byte.
         first: Stamp,
-        /// When that byte had arrived; 0 unknown.
+        /// When that byte arrived; 0: unknown.
         arrived: Nanos,
         /// Operation that completed the head.
         head_at: Stamp,
-        /// Stream position of the first byte; [`NOWHERE`] when not known.
+        /// Stream position of the first byte; [`NOWHERE`] if unknown.
         pos: u64,
-        /// Whether this end serves or asks.
+        /// Whether this end is the server or the client.
         side: Side,
-        /// What is spoken.
+        /// Protocol name.
         protocol: &'static str,
-    },
-    /// The last byte of a request's body moved.
-    RequestDone {
-        /// Which exchange.
-        exchange: u64,
-        /// Operation.
-        at: Stamp,
     },
     /// The first byte of the final reply moved.
     Replied {
@@ -494,27 +519,27 @@ pub enum Said {
         exchange: u64,
         /// Its status; 0 where the protocol has none.
         status: u16,
-        /// The kind of failure, where the protocol says it by a word.
+        /// The kind of failure, where the protocol names it.
         failure: Option<&'static str>,
         /// Operation that carried the first byte.
         first: Stamp,
-        /// Nothing was missing between this reply and the one before, so that it is this exchange's.
+        /// Nothing was missing between this reply and the one before, so it certainly answers this exchange.
         sure: bool,
     },
-    /// What the messages carry that a request or its reply brings.
+    /// Links carried by the messages that a request or its reply transports.
     Linked {
         /// Which exchange.
         exchange: u64,
-        /// What they carry.
+        /// The links.
         linked: Box<Linked>,
     },
-    /// What a reply came to, where that is said after its body.
+    /// The outcome of a reply, where the protocol gives it after the body.
     Judged {
         /// Which exchange.
         exchange: u64,
         /// Its status.
         status: u16,
-        /// The kind of failure, where the protocol says it by a word.
+        /// The kind of failure, where the protocol names it.
         failure: Option<&'static str>,
     },
     /// The exchange is over.
@@ -523,7 +548,7 @@ pub enum Said {
         exchange: u64,
         /// How it ended.
         outcome: Outcome,
-        /// Operation that moved the last byte, or what ended it.
+        /// Operation that moved the last byte, or the event that ended the exchange.
         at: Stamp,
         /// Bytes of the request.
         request_bytes: u64,
@@ -532,87 +557,84 @@ pub enum Said {
         /// Bytes of the reply after its head.
         reply_body_bytes: Option<u64>,
     },
-    /// A reply whose request was not seen.
+    /// A reply whose request the tracer did not see.
     Unpaired {
         /// Its status.
         status: u16,
     },
-    /// A datagram of a lookup moved: a client's question, or its answer at either end.
+    /// A datagram of a DNS lookup moved: the client's question, or the answer at either end.
     Datagram {
         /// Which exchange.
         exchange: u64,
-        /// What both ends know of the question: its number and what is asked for, as one.
+        /// Hash of what both ends know of the question: its number and the name and type asked for.
         question: u64,
-        /// Which way.
+        /// Direction.
         dir: Direction,
         /// Operation.
         at: Stamp,
-        /// It is of no other exchange of this socket.
+        /// The datagram belongs to no other exchange of this socket.
         sure: bool,
     },
-    /// A request began that cannot be named: its name was given before the connection was seen, or in lost bytes.
+    /// A request began that cannot be named: its name was given before the tracer saw the connection, or in lost bytes.
     Unnamed,
     /// Too many requests of the connection were open: the oldest was given up.
     Crowded,
-    /// What later messages refer to was not kept, because the connection has too much of it: statements it prepared.
+    /// The parser did not keep what later messages refer to (prepared statements), because the connection has too many.
     Forgotten {
         /// How many.
         names: u64,
     },
-    /// Bytes that a parser needed were not captured, or were not understood.
+    /// Bytes that a parser needed were not captured, or it did not understand them.
     Lost {
-        /// Which way.
+        /// Direction.
         dir: Direction,
         /// How many.
         bytes: u64,
     },
 }
 
-/// Which exchange an operation's first bytes belonged to.
+/// The exchange that an operation's first bytes belonged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// Number of the exchange, when there is one, and only one ([`Conversation::touched`] tells several).
+    /// Number of the exchange, if there is exactly one ([`ConnectionParser::touched`] lists several).
     pub exchange: Option<u64>,
 }
 
-/// Whether a connection is worth following.
+/// Whether the tracer follows a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not decided.
+    /// Not decided yet.
     Unknown,
     /// A known protocol.
     Trace,
-    /// Only what turns the direction matters.
+    /// Only changes of direction matter.
     Turns,
-    /// Nothing to see.
+    /// Not worth following.
     Ignore,
 }
 
-/// What is wanted of the kernel for a connection.
+/// What the parser wants the kernel to report of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Whether to follow it.
     pub verdict: Verdict,
-    /// Bytes wanted from the front of receives; 0 = the default.
+    /// Bytes wanted from the front of receives; 0: the default.
     pub head_rx: u16,
-    /// Bytes wanted from the front of sends; 0 = the default.
+    /// Bytes wanted from the front of sends; 0: the default.
     pub head_tx: u16,
     /// Receives that end before this position need not be reported.
     pub rx_skip: u64,
     /// Sends that end before this position need not be reported.
     pub tx_skip: u64,
-    /// What frames begin with is wanted wherever they lie in an operation.
+    /// The beginnings of frames are wanted wherever they lie in an operation.
     pub frames: bool,
 }
 
 #[cfg(test)]
-#[path = "fixtures_tests.rs"]
-mod fixtures;
+mod fixtures_tests;
 
 #[cfg(test)]
-#[path = "gaps_tests.rs"]
-mod gaps;
+mod gaps_tests;
 
 #[cfg(test)]
-#[path = "detect_tests.rs"]
-mod detect;
+mod detect_tests;

@@ -1,9 +1,9 @@
-//! MongoDB's wire protocol (MongoDB's manual, "MongoDB Wire Protocol"): OP_MSG, and the operations before it as far as
-//! connections begin with them.
+//! MongoDB's wire protocol (MongoDB's manual, "MongoDB Wire Protocol"): OP_MSG, and of its predecessors those that
+//! connections begin with.
 //!
-//! A unit of work is a command with its reply, paired by the number the reply says it answers. Of commands only known
-//! names and the collection are kept (`mongodb/names.rs`), of errors the number; documents are passed over unread, and so is what is
-//! compressed.
+//! A span is a command with its reply, paired by the request id in the reply. Of commands only known names and the
+//! collection are kept (`mongodb/names.rs`), of errors the number; documents and compressed messages are skipped
+//! unread.
 
 mod bson;
 mod names;
@@ -17,12 +17,12 @@ use super::{Asked, Detected, Protocol, Reply, Request, Settings};
 
 /// Bytes of a message's header.
 const HEADER: usize = 16;
-/// Longest message: what servers allow (`maxMessageSizeBytes`), and what proxies add.
+/// Longest message: the servers' limit (`maxMessageSizeBytes`), plus what proxies add.
 const MESSAGE_LIMIT: i32 = 64 << 20;
-/// Bytes of a message that are looked at.
+/// Bytes of a message that are read.
 const LOOK: usize = 1024;
 
-/// What messages are.
+/// Message types.
 const REPLY: i32 = 1;
 const UPDATE: i32 = 2001;
 const INSERT: i32 = 2002;
@@ -33,16 +33,16 @@ const KILL_CURSORS: i32 = 2007;
 const COMPRESSED: i32 = 2012;
 const MESSAGE: i32 = 2013;
 
-/// Flag of OP_MSG: others follow, without being asked for; of a request: no reply is wanted.
+/// Flag of OP_MSG: more messages follow unsolicited; in a request: no reply is wanted.
 const MORE_TO_COME: i32 = 2;
-/// Flags of OP_MSG that must be understood and that are known: a checksum follows, more messages follow.
+/// Known flags of OP_MSG among the required ones: a checksum follows, more messages follow.
 const FLAGS_KNOWN: i32 = 3;
-/// Flags of OP_MSG that must be understood.
+/// Flags of OP_MSG that a receiver must understand.
 const FLAGS_REQUIRED: i32 = 0xffff;
 
-/// What a command of which nothing is read is called.
+/// Name of a compressed command.
 const PACKED: &str = "_COMPRESSED";
-/// [`Asked::note`]: how the server is. Asked once, it may tell for as long as the connection lasts.
+/// [`Asked::note`]: hello. Asked once, the server may report its state for as long as the connection lasts.
 const NOTE_HELLO: u16 = 1;
 
 /// The protocol.
@@ -72,7 +72,7 @@ impl Protocol for MongoDb {
     }
 }
 
-/// Whether less than a header can be the beginning of one.
+/// Whether an incomplete header can be the beginning of one.
 fn front(bytes: &[u8]) -> Detected {
     let len = bytes.get(..4).map_or(HEADER as i32, |_| long(bytes, 0).unwrap_or_default());
     let fits = (HEADER as i32..=MESSAGE_LIMIT).contains(&len) && bytes.get(3).is_none_or(|high| *high <= 4);
@@ -84,7 +84,7 @@ fn front(bytes: &[u8]) -> Detected {
 struct Header {
     len: i32,
     id: u32,
-    /// The message it answers.
+    /// Id of the message it answers.
     to: u32,
     kind: i32,
 }
@@ -96,13 +96,13 @@ impl Header {
         Some(Self { len: number(0)?, id: unsigned(4)?, to: unsigned(8)?, kind: number(12)? })
     }
 
-    /// Whether it is one.
+    /// Whether it is a plausible header.
     fn is_one(self) -> bool {
         let kind = matches!(self.kind, REPLY | UPDATE | INSERT | QUERY..=KILL_CURSORS | COMPRESSED | MESSAGE);
         kind && (HEADER as i32 + 4..=MESSAGE_LIMIT).contains(&self.len)
     }
 
-    /// Whether it is from a client: what it asks answers nothing.
+    /// Whether a client sent it: a request answers nothing.
     fn is_request(self) -> bool {
         self.kind != REPLY && self.to == 0
     }
@@ -111,13 +111,13 @@ impl Header {
         u64::try_from(self.len).unwrap_or_default()
     }
 
-    /// Bytes of the message there have to be, to read of it what is read.
+    /// Bytes of the message needed to read it.
     fn look(self) -> usize {
         (self.len() as usize).min(LOOK)
     }
 }
 
-/// Whether what follows a header is what should; `None`: too little is there.
+/// Whether the bytes after a header fit it; `None`: too few bytes.
 fn likely(header: Header, body: &[u8]) -> Option<bool> {
     let document = |at: usize| -> Option<bool> {
         let len = long(body, at)?;
@@ -146,7 +146,7 @@ fn likely(header: Header, body: &[u8]) -> Option<bool> {
             let name = name.get(..name.len().min(256)).unwrap_or_default();
             let end = name.iter().position(|byte| *byte == 0);
             let text = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
-            // A database, a dot, a collection.
+            // Database, dot, collection.
             let fits = std::str::from_utf8(text).is_ok_and(|text| !text.chars().any(char::is_control));
             match end {
                 Some(_) => Some(fits && text.contains(&b'.') && (0..256).contains(&long(body, 0)?)),
@@ -157,11 +157,11 @@ fn likely(header: Header, body: &[u8]) -> Option<bool> {
     }
 }
 
-/// What a connection's messages said that later ones depend on.
+/// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Messages {
-    /// A reply said that others follow, each of which answers the one before it: that one, and the request; 0 where they
-    /// are no part of it.
+    /// A reply announced more, each answering the one before it: id of that message, and key of the request; key 0 if
+    /// they belong to no request.
     following: Option<(u32, u64)>,
 }
 
@@ -170,7 +170,7 @@ fn key(id: u32) -> u64 {
     u64::from(id) + 1
 }
 
-/// A request of this name; `path` is its class.
+/// A request of this name; `path` is its request class.
 fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Request> {
     Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
 }
@@ -179,7 +179,7 @@ fn plain(name: &Arc<str>, asked: Asked) -> Box<Request> {
     named(Arc::clone(name), Arc::clone(name), asked)
 }
 
-/// A command about a collection, if one is named.
+/// A command on a collection, if it names one.
 fn about(name: &Arc<str>, collection: Option<&[u8]>, asked: Asked) -> Box<Request> {
     match collection.map(dotted).filter(|collection| !collection.is_empty()) {
         Some(collection) => named(Arc::clone(name), Arc::from(format!("{name} {collection}")), asked),
@@ -187,10 +187,10 @@ fn about(name: &Arc<str>, collection: Option<&[u8]>, asked: Asked) -> Box<Reques
     }
 }
 
-/// The request that the elements of a command make.
+/// The request described by the elements of a command.
 fn command(mut elements: Elements<'_>, asked: Asked) -> Box<Request> {
     let Some((name, value)) = elements.next() else { return Box::new(Request { asked, ..*Request::unnamed() }) };
-    // What was wrapped for the sake of a server's choice.
+    // A command wrapped to carry a read preference.
     if let (b"$query" | b"query", Value::Document(inner)) = (name, &value) {
         return command(inner.clone(), asked);
     }
@@ -207,7 +207,7 @@ fn command(mut elements: Elements<'_>, asked: Asked) -> Box<Request> {
     about(&known.name, collection, Asked { note, ..asked })
 }
 
-/// The command of an OP_MSG, behind its flags.
+/// The command in an OP_MSG, after the flags.
 fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
     let mut named = None;
     loop {
@@ -217,7 +217,7 @@ fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
                 None => break,
             },
             [1, sequence @ ..] => {
-                // Documents that belong to an argument of the command, which tells whose it is.
+                // A document sequence for one of the command's arguments, whose name identifies the command.
                 let Some(len) = long(sequence, 0).and_then(|len| usize::try_from(len).ok()) else { break };
                 named = text(sequence, 4).map(|(name, _)| name).or(named);
                 let Some(rest) = sequence.get(len.max(5)..) else { break };
@@ -237,7 +237,7 @@ fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
     known.map_or_else(|| Box::new(Request { asked, ..*Request::unnamed() }), |known| plain(&known.name, asked))
 }
 
-/// The request a message from a client is.
+/// The request in a client's message.
 fn request(header: Header, body: &[u8]) -> Box<Request> {
     let flags = long(body, 0).unwrap_or_default();
     let silent = match header.kind {
@@ -261,7 +261,7 @@ fn request(header: Header, body: &[u8]) -> Box<Request> {
     let collection =
         full.and_then(|(full, _)| full.iter().position(|byte| *byte == b'.').and_then(|at| full.get(at + 1..)));
     if let (QUERY, Some(b"$cmd"), Some((_, end))) = (header.kind, collection, full) {
-        // To skip, to return, then the command.
+        // Numbers to skip and to return, then the command.
         if let Some(elements) = after.get(end + 8..).and_then(Elements::of) {
             return command(elements, asked);
         }
@@ -273,7 +273,7 @@ fn request(header: Header, body: &[u8]) -> Box<Request> {
     )
 }
 
-/// How what the elements of a reply tell failed.
+/// The failure reported in the elements of a reply.
 fn failure(elements: &Elements<'_>) -> Option<&'static str> {
     let code = |elements: &Elements<'_>| match elements.get(b"code") {
         Some(Value::Number(number)) => names::error(number),
@@ -294,7 +294,7 @@ fn failure(elements: &Elements<'_>) -> Option<&'static str> {
     None
 }
 
-/// How what a message from a server tells failed.
+/// The failure reported in a server's message.
 fn outcome(header: Header, body: &[u8]) -> Option<&'static str> {
     let document = match header.kind {
         MESSAGE if body.get(4) == Some(&0) => body.get(5..),
@@ -371,7 +371,7 @@ impl Framed for Messages {
             let Some(header) = Header::read(rest).filter(|header| header.is_one()) else { return false };
             let fits = match way {
                 Way::Request => header.is_request(),
-                // One that nobody waits for can only be believed where an operation begins.
+                // A reply to no open request is only trusted at the front of an operation.
                 Way::Reply => open(key(header.to)) || *at == 0,
             };
             fits && likely(header, rest.get(HEADER..).unwrap_or_default()) != Some(false)
@@ -389,5 +389,4 @@ impl Framed for Messages {
 }
 
 #[cfg(test)]
-#[path = "mongodb/tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
 //! MQTT 3.1, 3.1.1 and 5.
 //!
-//! A publication of quality 0 is complete when it was sent; of quality 1 PUBACK answers it, of quality 2 PUBCOMP (or a
-//! PUBREC that refuses). The same goes the other way for what a broker delivers: packet identifiers of the two directions
-//! are told apart. Beside them, connecting, subscribing and unsubscribing are units with an answer; keep-alives are none.
+//! A publication with QoS 0 is complete once sent; PUBACK answers one with QoS 1, PUBCOMP (or a refusing PUBREC) one
+//! with QoS 2. The same applies to deliveries by a broker: the two directions have separate packet identifiers.
+//! Connecting, subscribing and unsubscribing are spans with an answer, too; keep-alives are not.
 
 mod packets;
 mod reasons;
@@ -12,13 +12,13 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
 use super::{Asked, Conventions, Detected, Protocol, Request, Settings, UNNAMED, context};
 
-/// Bytes of properties that are waited for.
+/// Most bytes of properties waited for.
 const PROPERTIES: usize = 4096;
-/// Topics remembered by their alias, in each direction, and bytes of one.
+/// Most topic aliases remembered per direction, and longest topic, in bytes.
 const ALIASES: usize = 32;
 const TOPIC: usize = 256;
 
-/// What a key is of; the packet's identifier is the rest of it.
+/// Kind of exchange a key stands for; the packet identifier is the rest of the key.
 #[derive(Clone, Copy)]
 enum Of {
     Unanswered = 1,
@@ -63,12 +63,12 @@ impl Protocol for Mqtt {
 struct Packets {
     /// Protocol level the client asked for, once seen.
     version: Option<u8>,
-    /// Topics by alias, of what goes to the server and from it.
+    /// Topics by alias: to the server, and from it.
     aliases: [Vec<(u16, Box<[u8]>)>; 2],
 }
 
 impl Packets {
-    /// The topic of a message: its own, or the one its alias was given with.
+    /// The topic of a message: its own, or the one its alias stands for.
     fn topic<'a>(&'a mut self, way: Way, publish: &Publish<'a>) -> Option<&'a [u8]> {
         let aliases = &mut self.aliases[way as usize];
         let Some(alias) = publish.alias else { return Some(publish.topic).filter(|topic| !topic.is_empty()) };
@@ -99,7 +99,7 @@ impl Packets {
     }
 }
 
-/// What answers the packet `id` that went the other way.
+/// An answer to the packet `id` of the other direction.
 fn settled(of: Of, id: u16, failure: Option<&'static str>) -> Says {
     Says::Settled { keys: of.key(id)..=of.key(id), status: 0, failure }
 }
@@ -155,7 +155,7 @@ impl Framed for Packets {
             }
             kind::PUBACK | kind::PUBCOMP => (0, settled(other, packet.id(), reasons::word(packet.byte(2)))),
             kind::PUBREC => match reasons::word(packet.byte(2)) {
-                // It is refused, and nothing more comes.
+                // It refuses, and nothing more comes.
                 failure @ Some(_) => (0, settled(other, packet.id(), failure)),
                 None => (other.key(packet.id()), Says::Part),
             },
@@ -176,7 +176,7 @@ impl Framed for Packets {
     }
 
     fn lost(&mut self, way: Way) {
-        // What an alias stands for may have changed.
+        // Aliases may have been redefined.
         self.aliases[way as usize] = Vec::new();
     }
 
@@ -185,7 +185,7 @@ impl Framed for Packets {
     }
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
-        // Either end reads these: whose they are follows from what was sent.
+        // Either end sends these: open exchanges tell which one they answer.
         let Ok(packet) = Packet::read(bytes, Way::Reply) else { return false };
         let of: &[Of] = match packet.kind {
             kind::PUBACK | kind::PUBREC | kind::PUBCOMP => &[Of::Publish, Of::Deliver],
@@ -201,7 +201,7 @@ impl Framed for Packets {
     }
 
     fn wants(&self) -> u16 {
-        // Many messages lie in one.
+        // Many messages fit in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -211,5 +211,4 @@ impl Framed for Packets {
 }
 
 #[cfg(test)]
-#[path = "mqtt/tests.rs"]
 mod tests;

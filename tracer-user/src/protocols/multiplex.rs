@@ -1,72 +1,72 @@
 //! One connection of a protocol whose messages carry the number of their exchange: replies come in any order, and
-//! messages in pieces between those of others.
+//! messages in fragments interleaved with others.
 //!
-//! Frames are read by a [`Framed`]; bodies are passed over by their lengths. A frame whose beginning was not captured
-//! ends what is known of where frames begin: the next one is looked for, and what may have been in between is said to
-//! be lost. Operations that overtake each other on their way are put in order first: a gap that is none would cost the
-//! names of all later requests where heads are compressed.
+//! A [`Framed`] reads the frames; bodies are skipped by their lengths. After a frame whose beginning was not captured,
+//! frame boundaries are unknown: the reader looks for the next frame and reports the bytes in between as lost.
+//! Operations that overtake each other are put in order first: with compressed heads, a false gap would cost the names
+//! of all later requests.
 
+mod compact;
 mod ending;
+mod frame_events;
 mod order;
 mod reckon;
-mod rest;
-mod told;
 
 use std::collections::BTreeMap;
 
-pub(super) use self::rest::RestingLanes;
-use super::conversation::{HEAD_MAX, Held};
+pub(super) use self::compact::RestingLanes;
+use super::connection_parser::{HEAD_MAX, Held};
 use super::framed::{Framed, Front, Way};
-use super::{Asked, Chunk, Said, Settings, Stamp, Touched, Verdict, Want};
+use super::{Asked, Chunk, ExchangeEvent, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
 
-/// Most requests of one connection that are followed at once; beyond it the oldest is given up, visibly.
+/// Most requests of one connection followed at once; beyond it the oldest is given up and counted.
 pub(super) const LIMIT: usize = 1024;
-/// Operations kept until the one before them has come, and how long, nanoseconds.
+/// Most operations parked until the one before them arrives, and how long they wait, in nanoseconds.
 const PARKED: usize = 16;
 const PARKED_BYTES: usize = 64 * 1024;
 const PATIENCE: Nanos = 20_000_000;
 /// [`Lane::need`] of a line.
 const LINE: usize = usize::MAX;
-/// A frame of which at least this much is to come need not be reported till its end.
+/// A frame with at least this much still to come need not be reported until its end.
 const LONG: u64 = 64 * 1024;
-/// Operations in which no frame was found before a connection is left alone.
+/// Operations without any frame before the connection is ignored.
 const MISSES: u8 = 64;
-/// Most exchanges told for one operation.
+/// Most exchanges reported as touched by one operation.
 const TOUCHED: usize = 64;
-/// A request that is open longer is reported with the duration so far.
+/// A request open for longer is reported with its duration so far.
 pub(super) const LONGEST: Nanos = 600_000_000_000;
 
-/// What is known of a body by the messages in it.
+/// What the messages inside a body tell about its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Messages {
-    /// It is none of messages, as far as is known.
+    /// The body consists of no messages, as far as is known.
     #[default]
     None,
-    /// Where the last of them that began ends is known.
+    /// The end of the newest message is known.
     Known,
-    /// Several were in one frame: where they begin is not.
+    /// One frame held several: their beginnings are unknown.
     Unknown,
 }
 
-/// A request without its whole reply.
+/// A request whose reply is incomplete.
 #[derive(Debug)]
 struct Open {
     exchange: u64,
-    /// Which way it was sent: either end may ask where the protocol is mutual.
+    /// The way it was sent: in a mutual protocol either end may send requests.
     way: Way,
     asked: Asked,
     request_bytes: u64,
     reply_bytes: u64,
     body_bytes: u64,
-    /// Bytes of the bodies that have not moved yet, of the request and of the reply, where their heads said how many
-    /// there are.
+    /// Body bytes still to come, of the request and of the reply, where their heads gave the length.
     to_come: [Option<u64>; 2],
-    /// Bodies are of messages, of which each says how long it is, and none how many there are; where one ends is known.
+    /// Whether bodies consist of messages that each give their own length, without a total; and whether the end of one
+    /// is known.
     messages: [Messages; 2],
     replied: bool,
     request_done: bool,
-    /// Parts of the reply may have been in what was not seen; its end as well.
+    /// Parts of the reply, and its end, may have been among bytes that were missed.
     holes: bool,
     doubtful: bool,
     began: Nanos,
@@ -74,7 +74,7 @@ struct Open {
 }
 
 impl Open {
-    /// What a frame that goes `way` is of.
+    /// Whether a frame that goes `way` belongs to the request or to the reply.
     fn part(&self, way: Way) -> Way {
         if way == self.way { Way::Request } else { Way::Reply }
     }
@@ -106,27 +106,27 @@ impl Open {
 struct Lane {
     /// Position of the next byte.
     pos: u64,
-    /// Front of a frame that is being collected, and how long it has to be.
+    /// Front of a frame being collected, and the length it needs.
     buffer: Vec<u8>,
     need: usize,
-    /// First byte of it: operation, arrival, position.
+    /// The frame's first byte: operation, arrival, position.
     start: Option<(Stamp, Nanos, u64)>,
-    /// What is left of the current frame; its key, and whether the direction is over with it.
+    /// Bytes left of the current frame; its key, and whether the frame ends this direction of the exchange.
     left: u64,
     key: u64,
     end: bool,
-    /// Where frames begin is not known: bytes since then.
+    /// Frame boundaries are unknown: bytes since then.
     lost: Option<u64>,
-    /// Where they begin is reckoned, not read: bytes since then.
+    /// Frame boundaries are inferred, not read: bytes since then.
     reckoned: Option<u64>,
-    /// Body bytes of the largest of the last frames.
+    /// Body bytes of the largest recent frames.
     usual: u64,
     misses: u8,
     last: Stamp,
     head_wanted: u16,
 }
 
-/// What a connection's frames say.
+/// State of one connection's frames.
 #[derive(Debug)]
 pub(super) struct Multiplexed {
     framed: Box<dyn Framed>,
@@ -134,7 +134,7 @@ pub(super) struct Multiplexed {
     rx: Lane,
     tx: Lane,
     open: BTreeMap<u64, Open>,
-    /// Lowest and highest key of a request that was seen.
+    /// Lowest and highest key of the requests seen.
     seen: Option<(u64, u64)>,
     /// Number of the next exchange.
     next: u64,
@@ -144,8 +144,8 @@ pub(super) struct Multiplexed {
 }
 
 impl Multiplexed {
-    /// A connection whose requests go `requests`; the next bytes are at these positions (received, sent), `lost` says in
-    /// which directions frames went by before.
+    /// A connection whose requests go in direction `requests`; the next bytes are at positions `pos` (received, sent),
+    /// and `lost` tells in which directions frames passed unseen before.
     pub(super) fn new(framed: Box<dyn Framed>, requests: Direction, pos: (u64, u64), lost: (bool, bool)) -> Self {
         let head_wanted = framed.wants();
         let lane = |pos, lost: bool| Lane { pos, lost: lost.then_some(0), head_wanted, ..Lane::default() };
@@ -170,8 +170,8 @@ impl Multiplexed {
         made
     }
 
-    /// The request `exchange` was made before the connection changed to this protocol, and is answered in it as `key`; the
-    /// exchanges that follow count from `next`.
+    /// Adopts the request `exchange`, which was made before the connection changed to this protocol and is answered as
+    /// `key`; later exchanges are numbered from `next`.
     pub(super) fn adopt(&mut self, key: u64, (exchange, next): (u64, u64), asked: Asked, bytes: u64, at: Stamp) {
         self.framed.adopt(key);
         self.seen = Some((key, key));
@@ -179,7 +179,7 @@ impl Multiplexed {
         let open = Open {
             exchange,
             way: Way::Request,
-            // Its note was for the protocol before.
+            // The note was for the previous protocol.
             asked: Asked { note: 0, ..asked },
             request_bytes: bytes,
             reply_bytes: 0,
@@ -203,12 +203,12 @@ impl Multiplexed {
         Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
     }
 
-    /// Whether a server works on several requests at a time.
+    /// Whether a server works on several requests of this connection at a time.
     pub(super) fn interleaves(&self) -> bool {
         self.framed.interleaves()
     }
 
-    /// Exchanges the last operation had bytes of.
+    /// Exchanges that the last operation carried bytes of.
     pub(super) fn touched(&self) -> &[u64] {
         &self.touched
     }
@@ -218,8 +218,8 @@ impl Multiplexed {
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + parked + self.framed.kept_bytes()
     }
 
-    /// Gives up heads in pieces, operations put aside and what heads refer to, as if their bytes had been lost.
-    pub(super) fn give_up_kept(&mut self, out: &mut Vec<Said>) {
+    /// Drops fragments of heads, parked operations and compression state, as if their bytes had been lost.
+    pub(super) fn give_up_kept(&mut self, out: &mut Vec<ExchangeEvent>) {
         self.framed.lost(Way::Request);
         self.framed.lost(Way::Reply);
         for dir in [Direction::Rx, Direction::Tx] {
@@ -228,7 +228,7 @@ impl Multiplexed {
                 self.lose(dir, bytes, out);
             }
         }
-        // Their stream's position stays before them: what comes next shows the gap.
+        // The stream's position stays before the parked operations: the next operation reveals the gap.
         self.parked = Vec::new();
     }
 
@@ -244,7 +244,7 @@ impl Multiplexed {
     }
 
     /// Takes one operation.
-    pub(super) fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) -> Touched {
+    pub(super) fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Touched {
         self.touched.clear();
         if self.verdict == Verdict::Ignore {
             return Touched::default();
@@ -268,7 +268,7 @@ impl Multiplexed {
                 return Touched::default();
             }
         }
-        // What was kept is not of this operation.
+        // Released operations are not part of this one.
         self.touched.clear();
         self.take(chunk, settings, out);
         let touched = std::mem::take(&mut self.touched);
@@ -283,12 +283,12 @@ impl Multiplexed {
         Touched { exchange: if let [one] = self.touched[..] { Some(one) } else { None } }
     }
 
-    /// Takes an operation in its turn.
-    fn take(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<Said>) {
+    /// Takes one operation, in stream order.
+    fn take(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let dir = chunk.dir;
         let lane = self.lane(dir);
         if lane.lost == Some(0) && lane.last == Stamp::default() {
-            // What went by before the connection was joined is nobody's loss.
+            // Bytes from before the connection was joined do not count as lost.
             lane.pos = chunk.pos;
         }
         let Some(chunk) = chunk.beyond(lane.pos) else { return };
@@ -310,7 +310,7 @@ impl Multiplexed {
                 let take = lane.left.min(left);
                 lane.left -= take;
                 at += take;
-                self.moved(dir, chunk.at, out);
+                self.on_io(dir, chunk.at, out);
                 continue;
             }
             if lane.lost.is_some() {
@@ -343,7 +343,7 @@ impl Multiplexed {
         lane.last = chunk.at;
     }
 
-    /// Reads the frame at the front of what was captured; gives the bytes of the operation that were used.
+    /// Reads the frame at the front of `captured`; returns how many bytes of the operation it used.
     fn front(
         &mut self,
         dir: Direction,
@@ -351,7 +351,7 @@ impl Multiplexed {
         captured: &[u8],
         left: u64,
         settings: &Settings,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let way = self.way(dir);
         let cut = (captured.len() as u64) < left;
@@ -361,7 +361,7 @@ impl Multiplexed {
         let bytes = if had == 0 {
             captured
         } else {
-            // As much as the frame needs, not all that is there: it may be copied again and again.
+            // Only as much as the frame needs, not everything available: the buffer may be copied again and again.
             let missing = match lane.need {
                 LINE => captured.iter().position(|byte| *byte == b'\n').map_or(captured.len(), |at| at + 1),
                 need => need.saturating_sub(had).min(captured.len()),
@@ -410,7 +410,7 @@ impl Multiplexed {
                 left
             }
             Front::Need(_) | Front::Line => {
-                // Its beginning was captured and not enough of it.
+                // The beginning was captured, but not enough of it.
                 self.lose(dir, left, out);
                 left
             }
@@ -421,7 +421,7 @@ impl Multiplexed {
                     self.verdict = Verdict::Ignore;
                 }
                 self.lose(dir, 0, out);
-                // What stands at the front is none.
+                // No frame begins at the first byte.
                 let Some(found) = self.look(dir, captured.get(1..).unwrap_or_default(), left - 1, out) else {
                     return left;
                 };
@@ -430,8 +430,8 @@ impl Multiplexed {
         }
     }
 
-    /// Looks for a frame where it is not known where one begins; gives the bytes before it. `None`: there is none.
-    fn look(&mut self, dir: Direction, captured: &[u8], left: u64, out: &mut Vec<Said>) -> Option<u64> {
+    /// Looks for a frame while boundaries are unknown; returns the number of bytes before it. `None`: no frame found.
+    fn look(&mut self, dir: Direction, captured: &[u8], left: u64, out: &mut Vec<ExchangeEvent>) -> Option<u64> {
         let way = self.way(dir);
         let open = &self.open;
         let found = self.framed.find(way, captured, &|key| open.contains_key(&key));
@@ -440,7 +440,7 @@ impl Multiplexed {
         let lost = lane.lost.unwrap_or(0) + passed;
         lane.lost = Some(lost);
         if passed > 0 {
-            out.push(Said::Lost { dir, bytes: passed });
+            out.push(ExchangeEvent::Lost { dir, bytes: passed });
         }
         if found.is_none() {
             lane.misses = lane.misses.saturating_add(1);
@@ -455,23 +455,23 @@ impl Multiplexed {
         found.map(|found| found as u64)
     }
 
-    /// Where frames begin is not known any more.
-    fn lose(&mut self, dir: Direction, bytes: u64, out: &mut Vec<Said>) {
+    /// Frame boundaries are unknown from here on.
+    fn lose(&mut self, dir: Direction, bytes: u64, out: &mut Vec<ExchangeEvent>) {
         let way = self.way(dir);
         let lane = self.lane(dir);
         lane.buffer = Vec::new();
         lane.start = None;
         lane.left = 0;
         lane.end = false;
-        // Where frames are short, others lay beyond what was captured.
+        // Short frames: others lay beyond the captured part.
         lane.head_wanted = if lane.head_wanted > 0 { HEAD_MAX } else { 0 };
         lane.reckoned = None;
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {
-            out.push(Said::Lost { dir, bytes });
+            out.push(ExchangeEvent::Lost { dir, bytes });
         }
         for open in self.open.values_mut() {
-            // Messages may have begun in it.
+            // Messages may have begun in the lost bytes.
             let part = open.part(way) as usize;
             if open.messages[part] != Messages::None || open.to_come[part].is_none() {
                 (open.messages[part], open.to_come[part]) = (Messages::Unknown, None);
@@ -480,20 +480,20 @@ impl Multiplexed {
         for open in self.open.values_mut().filter(|open| open.way != way) {
             (open.holes, open.doubtful) = (true, true);
         }
-        // Where nobody waits for a reply, none can have been in it.
+        // If no request awaits a reply, the lost bytes held none.
         if way == Way::Request || !self.open.is_empty() || self.framed.is_mutual() {
             self.framed.lost(way);
         }
     }
 
-    /// `bytes` bytes passed that no operation told of.
-    fn pass(&mut self, dir: Direction, bytes: u64, settings: &Settings, out: &mut Vec<Said>) {
+    /// Accounts for `bytes` bytes that no operation reported.
+    fn pass(&mut self, dir: Direction, bytes: u64, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let way = self.way(dir);
         let lane = self.lane(dir);
         let before = lane.last;
         lane.pos += bytes;
         if !lane.buffer.is_empty() {
-            // The rest of a head that had begun.
+            // The missing bytes continue a head that had begun.
             let piece = std::mem::take(&mut lane.buffer);
             let read = self.framed.frame(way, &piece, true, &asked(&self.open), settings);
             match read {
@@ -511,7 +511,7 @@ impl Multiplexed {
             lane.left -= take;
             rest -= take;
             if take > 0 {
-                self.moved(dir, before, out);
+                self.on_io(dir, before, out);
             }
             if rest == 0 {
                 return;
@@ -523,7 +523,7 @@ impl Multiplexed {
     }
 }
 
-/// What requests noted for their replies.
+/// Looks up the facts that open requests noted for their replies.
 fn asked(open: &BTreeMap<u64, Open>) -> impl Fn(u64) -> Option<Asked> + '_ {
     |key| open.get(&key).map(|open| open.asked)
 }

@@ -1,7 +1,7 @@
 //! The protocol of MySQL and MariaDB (MySQL's internals manual, "Client/Server Protocol"; MariaDB's knowledge base).
 //!
-//! A unit of work is a command with all of its results. Of statements only summaries are kept ([`super::sql`]), of
-//! errors the number; parameters, rows, passwords and files are passed over unread.
+//! A span is a command with all of its results. Of statements only summaries are kept ([`super::sql`]), of errors the
+//! number; parameters, rows, passwords and files are skipped unread.
 
 mod detect;
 mod packets;
@@ -37,7 +37,7 @@ const RESET: u8 = 0x1f;
 /// MariaDB's EXECUTE for many rows.
 const BULK: u8 = 0xfa;
 
-/// What client and server can do, as they say when they meet.
+/// Capability flags, exchanged at login.
 const TLS: u32 = 1 << 11;
 const COMPRESS: u32 = 1 << 5;
 const DEPRECATE_EOF: u32 = 1 << 24;
@@ -48,22 +48,22 @@ const ATTRIBUTES: u32 = 1 << 27;
 const NOTE_ONE: u16 = 1;
 /// [`Asked::note`]: results answer.
 const NOTE_RESULT: u16 = 2;
-/// [`Asked::note`]: what PREPARE is answered by.
+/// [`Asked::note`]: the reply to PREPARE.
 const NOTE_PREPARE: u16 = 3;
 /// [`Asked::note`]: rows.
 const NOTE_FETCH: u16 = 4;
 /// [`Asked::note`]: columns, up to their end.
 const NOTE_FIELDS: u16 = 5;
-/// [`Asked::note`]: what logging in is answered by.
+/// [`Asked::note`]: the reply to a login.
 const NOTE_AUTH: u16 = 6;
 
-/// Most prepared statements of one connection that are remembered.
+/// Most prepared statements remembered per connection.
 const STATEMENTS: usize = 1024;
-/// About what one takes, bytes.
+/// Approximate size of one, in bytes.
 const EACH: usize = 96;
-/// Most PREPAREs that wait for their number.
+/// Most PREPAREs that wait for their statement id.
 const PREPARING: usize = 64;
-/// Stands for the statement that was prepared last (MariaDB).
+/// Stands for the latest prepared statement (MariaDB).
 const LAST: u32 = u32::MAX;
 
 /// MySQL.
@@ -114,16 +114,16 @@ impl Protocol for MariaDb {
 #[derive(Debug, Default)]
 struct Statements {
     known: FxHashMap<u32, Arc<Summary>>,
-    /// Those that wait for their number.
+    /// Statements that wait for their id.
     preparing: VecDeque<Arc<Summary>>,
 }
 
-/// What a connection's messages said that later ones depend on.
+/// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Session {
-    /// What the server can do.
+    /// The server's capabilities.
     server: Option<u32>,
-    /// What was agreed on.
+    /// The capabilities agreed on.
     agreed: u32,
     statements: Option<Box<Statements>>,
     last: Option<Arc<Summary>>,
@@ -132,7 +132,7 @@ struct Session {
 }
 
 impl Session {
-    /// What the client answers to the greeting.
+    /// Reads the client's answer to the greeting.
     fn login(&mut self, packet: &Packet<'_>, cut: bool) -> Step<Box<Request>> {
         let Some(client) = long(packet.payload, 0) else {
             return if cut { Step::Invalid } else { Step::NeedMore };
@@ -140,14 +140,14 @@ impl Session {
         let (used, rest) = packet.split();
         self.agreed = client & self.server.unwrap_or(u32::MAX);
         self.progress.lean = self.agreed & DEPRECATE_EOF != 0;
-        // Encryption is asked for by the same packet without its rest.
+        // A client asks for encryption with the same packet without its rest.
         if client & TLS != 0 && packet.length == 32 {
             return Step::Tls;
         }
         Step::Head { used, message: plain("CONNECT", NOTE_AUTH), body: Body::Length(rest) }
     }
 
-    /// The text of a query, behind its attributes; `None` when there are some.
+    /// The text of a query, after its attributes; `None` if it has some.
     fn text<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
         let after = payload.get(1..)?;
         if self.agreed & ATTRIBUTES == 0 {
@@ -162,7 +162,7 @@ impl Session {
         let Some(command) = packet.payload.first().copied() else {
             return if cut { Step::Invalid } else { Step::NeedMore };
         };
-        // With what stands before the text, and a byte after what is looked at.
+        // Including the bytes before the text, and one byte beyond the part read.
         let wanted = if matches!(command, QUERY | PREPARE) { SQL_LIMIT + 32 } else { 16 };
         if !cut && !packet.is_whole() && packet.payload.len() < wanted {
             return Step::NeedMore;
@@ -206,7 +206,7 @@ impl Session {
             FETCH => plain("FETCH", NOTE_FETCH),
             FIELD_LIST => plain("FIELD LIST", NOTE_FIELDS),
             CHANGE_USER => plain("CHANGE USER", NOTE_AUTH),
-            // What follows is replicated.
+            // A replication stream follows.
             BINLOG_DUMP | BINLOG_DUMP_GTID => return Step::Leave,
             PING => plain("PING", NOTE_ONE),
             USE => plain("USE", NOTE_ONE),
@@ -244,7 +244,7 @@ impl Parser for Session {
             0 if packet.length > 0 => self.command(&packet, cut),
             0 => Step::Invalid,
             1 if self.server.is_some() && self.agreed == 0 => self.login(&packet, cut),
-            // What goes on: logging in, a file, a long packet.
+            // The rest of a login, a file or a long packet.
             _ => Step::Pass { used, rest },
         }
     }
@@ -277,7 +277,7 @@ impl Parser for Session {
             }
         }
         match step {
-            // From here on everything is packed.
+            // The connection is compressed from here on.
             Step::Head { used, message, .. }
                 if asked.note == NOTE_AUTH
                     && message.failure.is_none()
@@ -300,7 +300,7 @@ impl Parser for Session {
     fn broken(&mut self, requests: bool) {
         if !requests {
             self.progress.restart();
-            // Which of them a reply that is yet to come answers is not known.
+            // Which of them a later reply answers is unknown.
             if let Some(all) = &mut self.statements {
                 all.preparing.clear();
             }
@@ -328,10 +328,10 @@ impl Parser for Session {
     }
 }
 
-/// What the server can do, by its greeting.
+/// The server's capabilities, from its greeting.
 fn capabilities(packet: &Packet<'_>) -> Option<u32> {
     let version = detect::greeting(packet).ok()??;
-    // Version and its end, the connection's number, eight bytes and a zero.
+    // Version and terminator, the connection id, eight bytes and a zero.
     let at = 1 + version.len() + 1 + 4 + 8 + 1;
     let low = u32::from(packets::short(packet.payload, at)?);
     let high = u32::from(packets::short(packet.payload, at + 5).unwrap_or_default());
@@ -339,5 +339,4 @@ fn capabilities(packet: &Packet<'_>) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[path = "mysql/tests.rs"]
 mod tests;

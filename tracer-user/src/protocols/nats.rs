@@ -1,9 +1,9 @@
-//! NATS (client protocol): lines, and messages after some of them.
+//! NATS (client protocol): lines, some followed by messages.
 //!
-//! A publication is answered in verbose mode only (`+OK`), else it is complete when it was sent. One with a reply subject
-//! this connection listens to is a request: the message that comes to that subject answers it. A message that is delivered
-//! with a reply subject is answered by what is published there, as JetStream's acknowledgements are; if nothing is, it
-//! is complete as it came. What carries an answer is no unit of its own.
+//! A publication is only answered in verbose mode (`+OK`); otherwise it is complete once sent. A publication whose
+//! reply subject this connection subscribes to is a request: the message to that subject answers it. A delivery with a
+//! reply subject is answered by a publication to that subject, as JetStream's acknowledgements are; without one, it is
+//! complete on arrival. A message that carries an answer is not a span of its own.
 
 mod inboxes;
 mod lines;
@@ -17,29 +17,29 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, REQUEST, request};
 use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
 
-/// Longest header of a message that is waited for, bytes.
+/// Longest message header waited for, in bytes.
 const HEADER: usize = 4096;
-/// Operations that wait for their `+OK`.
+/// Most operations that wait for their `+OK`.
 const VERBOSE: usize = 1024;
-/// Where JetStream is asked for messages: these come under their own subjects, as deliveries.
+/// Subject of requests for JetStream messages: these arrive under their own subjects, as deliveries.
 const PULL: &[u8] = b"$JS.API.CONSUMER.MSG.NEXT.";
-/// Subject an answer goes to that acknowledges a message of JetStream.
+/// Subject prefix of answers that acknowledge a JetStream message.
 const ACK: &[u8] = b"$JS.ACK.";
 
-/// What a key is of.
+/// Kind of exchange a key stands for.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Unanswered publication.
     Publish = 1,
     /// Unanswered delivery.
     Deliver,
-    /// The client's introduction.
+    /// The client's CONNECT.
     Connect,
-    /// A publication that waits for `+OK`.
+    /// A publication waiting for `+OK`.
     Verbose,
-    /// A publication that is answered by a message, by its subject.
+    /// A publication answered by a message, matched by subject.
     Request,
-    /// A delivery that is answered so.
+    /// A delivery answered by a message, matched by subject.
     Answered,
 }
 
@@ -84,27 +84,27 @@ impl Protocol for Nats {
 /// Both directions of one connection.
 #[derive(Debug)]
 struct Lines {
-    /// Whether the server confirms what the client sends: as long as the client has not said otherwise.
+    /// Whether the server confirms client operations: until the client disables it.
     verbose: bool,
     inboxes: Inboxes,
-    /// Keys of what waits for a confirmation, oldest first; 0 for what is no unit.
+    /// Keys of operations waiting for a confirmation, oldest first; 0 for those without a span.
     pending: VecDeque<u64>,
     next: u64,
 }
 
 impl Lines {
-    /// The client sent something that is confirmed in verbose mode.
+    /// Notes a client operation that is confirmed in verbose mode.
     fn expect(&mut self, key: u64) {
         if self.verbose && self.pending.len() < VERBOSE {
             self.pending.push_back(key);
         } else if self.verbose {
-            // Which of them is confirmed next is not known any more.
+            // Which of them is confirmed next is no longer known.
             self.verbose = false;
             self.pending = VecDeque::new();
         }
     }
 
-    /// A message goes to the server, or from it to a client.
+    /// Handles a message to the server, or from it to a client.
     fn message(
         &mut self,
         way: Way,
@@ -130,7 +130,7 @@ impl Lines {
             return (to, Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None });
         }
         if way == Way::Reply && sent.header == sent.total && lines::is_status(head) {
-            // The server's word on what was asked for, to nobody in particular.
+            // A status reply from the server itself, for no particular span.
             return (0, Says::Nothing);
         }
         let awaited = sent.reply.filter(|reply| match way {
@@ -163,7 +163,7 @@ impl Lines {
         (key, Says::Begun { request, protocol: Nats.name(), length: None })
     }
 
-    /// The server refuses something.
+    /// Handles a refusal from the server.
     fn refused(&mut self, text: &[u8], asked: &dyn Fn(u64) -> Option<Asked>) -> Says {
         let connect = Kind::Connect.key(0);
         let key = if asked(connect).is_some() { connect } else { self.pending.pop_front().unwrap_or(0) };
@@ -195,7 +195,7 @@ impl Framed for Lines {
         let mut len = front.len() as u64;
         let (key, says) = match line {
             Line::Sent(sent) => {
-                // What is read of it: its header, and whether JetStream is told to deliver again.
+                // Needed of the message: its header, and whether an acknowledgement asks JetStream to deliver again.
                 let acks = way == Way::Request && sent.subject.starts_with(ACK);
                 let wanted = if acks { sent.total.min(8) } else { sent.header.min(HEADER) };
                 if payload.len() < wanted && !cut {
@@ -210,7 +210,7 @@ impl Framed for Lines {
                 let key = Kind::Connect.key(0);
                 self.pending = VecDeque::new();
                 self.expect(key);
-                // Who does not ask for more than this hears nothing.
+                // A client that does not request verbose mode gets no answer.
                 let asked = Asked { optional: true, ..Asked::default() };
                 let request = request(CONNECT, b"", asked, settings);
                 (key, Says::Begun { request, protocol: Nats.name(), length: None })
@@ -234,7 +234,7 @@ impl Framed for Lines {
     }
 
     fn lost(&mut self, way: Way) {
-        // Which of them the next confirmation is for is not known, nor what is listened to.
+        // Which operation the next confirmation answers is unknown, and so are the subscriptions.
         self.verbose = false;
         self.pending = VecDeque::new();
         if way == Way::Request {
@@ -247,7 +247,7 @@ impl Framed for Lines {
     }
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
-        // An answer to a client, by a message.
+        // An answer to a client, in a message.
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return false };
         match Line::read(bytes.get(..=end).unwrap_or_default(), Way::Reply) {
             Some(Line::Sent(sent)) => {
@@ -264,7 +264,7 @@ impl Framed for Lines {
     }
 
     fn wants(&self) -> u16 {
-        // Many messages lie in one.
+        // Many messages fit in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -279,5 +279,4 @@ impl Framed for Lines {
 }
 
 #[cfg(test)]
-#[path = "nats/tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Matches replies to requests: in order. The only place that does.
+//! Matches replies to requests, in order. No other code does.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use crate::model::Nanos;
 
 /// Most requests of one connection that wait for a reply.
 const LIMIT: usize = 1024;
-/// The same where clients send thousands before they read.
+/// The same where clients send thousands of requests before they read.
 const LIMIT_PIPELINED: usize = 4096;
 
-/// A request that has no complete reply yet.
+/// A request without a complete reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) exchange: u64,
@@ -20,14 +20,14 @@ pub(super) struct Waiting {
     pub(super) done: bool,
 }
 
-/// Requests that must be there and were not read: their bytes were not captured, or too many waited.
+/// Requests that must exist but were not read: their bytes were not captured, or too many waited.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unseen {
-    /// The operation they lay in.
+    /// The operation that carried them.
     pub(super) at: Stamp,
-    /// When it had arrived.
+    /// When that operation's bytes arrived.
     pub(super) arrived: Nanos,
-    /// How many; `None` when not known.
+    /// How many; `None` if unknown.
     count: Option<u64>,
 }
 
@@ -45,20 +45,21 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// A request began; gives its number and, when too many wait and none may (`pipelined`), the oldest, given up.
+    /// A request began; returns its number. Over the limit, unless `pipelined`, it gives up the oldest request and
+    /// returns that too.
     pub(super) fn begin(&mut self, asked: Asked, pipelined: bool) -> (u64, Option<Waiting>) {
         let dropped = if self.entries.len() >= LIMIT && !pipelined { self.end() } else { None };
         (self.push(asked), dropped)
     }
 
-    /// Whether a request of a protocol that pipelines can be told from the others: not when too many wait, nor after
-    /// an unknown number that was not seen.
+    /// Whether a pipelined request can be tracked individually: not when too many wait, nor behind an unknown number of
+    /// unseen ones.
     pub(super) fn has_room(&self) -> bool {
         self.entries.len() < LIMIT_PIPELINED
             && !matches!(self.entries.back(), Some(Entry::Unseen(Unseen { count: None, .. })))
     }
 
-    /// Whether the oldest need not be answered.
+    /// Whether the reply to the oldest request is optional.
     pub(super) fn is_patient(&self) -> bool {
         self.oldest().is_some_and(|oldest| oldest.asked.optional)
     }
@@ -74,7 +75,7 @@ impl Pair {
         self.next - 1
     }
 
-    /// A request began for which there is no room: its reply will be counted and name it as unnamed.
+    /// A request began for which there is no room: its reply will be counted and reported as an unnamed request's.
     pub(super) fn overflow(&mut self, at: Stamp, arrived: Nanos) {
         match self.entries.back_mut() {
             Some(Entry::Unseen(Unseen { count: Some(count), .. })) => *count += 1,
@@ -83,7 +84,7 @@ impl Pair {
         }
     }
 
-    /// Bytes of requests were not captured: any number of them may be there.
+    /// Bytes of requests were not captured: they may hold any number of requests.
     pub(super) fn unseen(&mut self, at: Stamp, arrived: Nanos) {
         match self.entries.back_mut() {
             Some(Entry::Unseen(unseen)) => unseen.count = None,
@@ -91,7 +92,7 @@ impl Pair {
         }
     }
 
-    /// The next reply answers a request that was not seen: it gets a number.
+    /// The next reply answers an unseen request: assigns it a number.
     pub(super) fn reveal(&mut self) -> Option<(Waiting, Unseen)> {
         let Some(Entry::Unseen(unseen)) = self.entries.front_mut() else { return None };
         let found = *unseen;
@@ -106,14 +107,14 @@ impl Pair {
         Some((waiting, found))
     }
 
-    /// Requests are sent again after replies: those that were not seen are answered, as far as replies reached them.
+    /// Requests are sent again after replies: unseen ones count as answered, as far as replies reached them.
     pub(super) fn turned(&mut self) {
         while let Some(Entry::Unseen(Unseen { count: None, .. })) = self.entries.front() {
             self.entries.pop_front();
         }
     }
 
-    /// The request that is being sent.
+    /// The request being sent.
     pub(super) fn newest(&mut self) -> Option<&mut Waiting> {
         match self.entries.back_mut() {
             Some(Entry::Seen(waiting)) => Some(waiting),
@@ -129,17 +130,17 @@ impl Pair {
         }
     }
 
-    /// Whether none waits.
+    /// Whether no request waits.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The oldest was answered, or never will be; those before it that were not seen are forgotten.
+    /// The oldest seen request was answered, or never will be; drops unseen ones before it.
     pub(super) fn end(&mut self) -> Option<Waiting> {
         let ended = loop {
             match self.entries.pop_front() {
@@ -154,7 +155,7 @@ impl Pair {
         ended
     }
 
-    /// The request that was just sent gets no reply.
+    /// The request just sent gets no reply.
     pub(super) fn end_newest(&mut self) -> Option<Waiting> {
         match self.entries.pop_back() {
             Some(Entry::Seen(waiting)) => Some(waiting),
@@ -166,7 +167,7 @@ impl Pair {
         }
     }
 
-    /// The next request gets this number.
+    /// Sets the number of the next request.
     pub(super) fn go_on(&mut self, next: u64) {
         self.next = next;
     }

@@ -1,13 +1,13 @@
-//! Messages of several parts: heads that go on after bytes nobody reads, and replies that end by a part of their own.
+//! Messages of several parts: heads that continue after skipped bytes, and replies with an end of their own.
 
-use super::conversation::Conversation;
+use super::connection_parser::ConnectionParser;
 use super::stream::State;
-use super::{Chunk, Reply, Said, Settings, Stamp, Verdict};
+use super::{Chunk, ExchangeEvent, Reply, Settings, Stamp, Verdict};
 use crate::model::{Direction, Outcome};
 
-impl Conversation {
-    /// The head goes on: `used` of `bytes` and `rest` more after them are its front; the first `had` of them came
-    /// before. Gives the bytes up to where it goes on.
+impl ConnectionParser {
+    /// The head continues: its front consists of `used` of `bytes` and `rest` more bytes after them; the first `had`
+    /// bytes came before. Returns the bytes up to its continuation.
     pub(super) fn part(&mut self, dir: Direction, (used, rest): (usize, u64), (bytes, had): (&[u8], usize)) -> usize {
         let stream = self.stream(dir);
         stream.bytes += used as u64;
@@ -29,40 +29,46 @@ impl Conversation {
         used
     }
 
-    /// The server speaks while a request's head still goes on: it may be whole as it is.
-    pub(super) fn answered_early(&mut self, dir: Direction, at: Stamp, settings: &Settings, out: &mut Vec<Said>) {
+    /// The server speaks while a request's head is incomplete: what there is may be all of it.
+    pub(super) fn answered_early(
+        &mut self,
+        dir: Direction,
+        at: Stamp,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) {
         let stream = self.stream(dir);
         if stream.bytes > 0 && stream.buffer.is_empty() {
-            let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], pieces: &[], at, arrived: 0 };
+            let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], fragments: &[], at, arrived: 0 };
             self.start(&nothing, 0, &[], settings, true, out);
         }
     }
 
-    /// What follows cannot be read.
+    /// The rest of the connection cannot be read.
     pub(super) fn leave(&mut self, left: u64) -> u64 {
         self.verdict = Verdict::Ignore;
         left
     }
 
-    /// A reply's head is read: says whose it is.
-    pub(super) fn replied(&mut self, chunk: &Chunk<'_>, reply: &Reply, out: &mut Vec<Said>) {
+    /// A reply's head was read: reports which request it answers.
+    pub(super) fn replied(&mut self, chunk: &Chunk<'_>, reply: &Reply, out: &mut Vec<ExchangeEvent>) {
         let first = self.stream(chunk.dir).start.map_or(chunk.at, |(first, _, _)| first);
         let waiting = self.pair.oldest().copied();
         self.unsure |= waiting.is_none();
-        // Where several wait, one of them may have been answered before its record came.
+        // With several waiting, one may have been answered before its record came.
         let sure = !self.unsure && self.pair.len() == 1;
         if let Some(waiting) = waiting.or_else(|| self.reveal(out)) {
             let Reply { status, failure, .. } = *reply;
-            out.push(Said::Replied { exchange: waiting.exchange, status, failure, first, sure });
+            out.push(ExchangeEvent::Replied { exchange: waiting.exchange, status, failure, first, sure });
         } else {
             self.orphan = true;
-            out.push(Said::Unpaired { status: reply.status });
+            out.push(ExchangeEvent::Unpaired { status: reply.status });
         }
     }
 
-    /// Where the next part of a reply begins was not captured: its end is looked for. Where several wait, it could be
-    /// another one's.
-    pub(super) fn trail(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+    /// The beginning of a reply's next part was not captured: looks for the reply's end. With several requests waiting,
+    /// that could be another reply's.
+    pub(super) fn trail(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<ExchangeEvent>) -> u64 {
         let several = self.pair.len() > 1;
         if several {
             self.want_more(chunk.dir, chunk.head.len());
@@ -72,8 +78,14 @@ impl Conversation {
         0
     }
 
-    /// In a reply of which only the end can be found.
-    pub(super) fn trailing(&mut self, chunk: &Chunk<'_>, captured: &[u8], left: u64, out: &mut Vec<Said>) -> u64 {
+    /// In a reply whose end alone can be found.
+    pub(super) fn trailing(
+        &mut self,
+        chunk: &Chunk<'_>,
+        captured: &[u8],
+        left: u64,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> u64 {
         let stream = self.stream(chunk.dir);
         stream.begin(chunk, chunk.len - left);
         stream.bytes += left;

@@ -1,5 +1,5 @@
-//! Values that many connections keep, kept once: statements that every client of a server prepares, names that every client
-//! of a host asks for, paths that were asked for just now.
+//! Shares values that many connections keep: statements that every client of a server prepares, names that every client
+//! of a host looks up, paths requested recently.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -8,20 +8,20 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::http1::text;
 
-/// Most that are looked for. Of more the set begins anew: what is kept stays, and is no longer found to be shared.
+/// Most values in the set. Beyond it the set starts afresh: kept values stay, but are no longer found for sharing.
 const LIMIT: usize = 4096;
 
-/// Equal values of a kind.
+/// Pool of equal values of one type.
 #[derive(Debug)]
 pub(super) struct Pool<T: 'static>(LazyLock<Mutex<HashSet<Arc<T>>>>);
 
 impl<T: Eq + Hash> Pool<T> {
-    /// Without any.
+    /// An empty pool.
     pub(super) const fn new() -> Self {
         Self(LazyLock::new(Mutex::default))
     }
 
-    /// The value, or one that is equal and kept already.
+    /// The value, or an equal one already in the pool.
     pub(super) fn share(&self, value: T) -> Arc<T> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(same) = known.get(&value) {
@@ -39,19 +39,19 @@ impl<T: Eq + Hash> Pool<T> {
     }
 }
 
-/// Texts that [`recent`] remembers, a power of two.
+/// Number of texts that [`recent`] remembers, a power of two.
 const RECENT: usize = 256;
 
 thread_local! {
     static LATELY: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `bytes` as [`text`]; the same as given for equal bytes lately, where nothing else has taken its place since: what is asked
-/// for again and again is neither checked, allocated nor freed each time.
+/// `bytes` as [`text`]; the same string as for equal bytes recently, unless another took its slot: repeated values are
+/// not checked, allocated and freed each time.
 pub(super) fn recent(bytes: &[u8]) -> Arc<str> {
     let mut hasher = rustc_hash::FxHasher::default();
     hasher.write(bytes);
-    // The best bits of this hash are the upper ones.
+    // The upper bits of this hash are the best.
     let place = (hasher.finish() >> 32) as usize % RECENT;
     LATELY.with_borrow_mut(|lately| {
         if lately.is_empty() {

@@ -1,8 +1,8 @@
 //! PostgreSQL's protocol, version 3 (PostgreSQL's manual, "Frontend/Backend Protocol").
 //!
-//! A unit of work is a query, or what leads to one execution of a prepared statement and, when it stands behind that,
-//! the Sync. Of queries only summaries are kept ([`super::sql`]), of errors the SQLSTATE where it is a known one;
-//! parameters, rows, passwords and what COPY moves are passed over unread.
+//! A span is a query, or the messages that lead to one execution of a prepared statement, with the Sync directly after
+//! it. Of queries only summaries are kept ([`super::sql`]), of errors the SQLSTATE if it is a known one; parameters,
+//! rows, passwords and COPY data are skipped unread.
 
 mod detect;
 mod frames;
@@ -13,24 +13,24 @@ mod statements;
 use std::sync::Arc;
 
 use self::detect::{CANCEL, GSS, Startup, TLS, startup};
-use self::frames::{Frame, Front, HEADER, frame, name};
+use self::frames::{Frame, Front, HEADER, executes, frame, name};
 use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
-/// Kinds of messages clients send.
+/// Message types that clients send.
 const REQUESTS: &[u8] = b"QPBEDSCHFXpdcf";
-/// Kinds of messages servers send.
+/// Message types that servers send.
 const REPLIES: &[u8] = b"TDC12ntsIEZNASRKGHWVcdv3";
 
-/// [`Asked::note`]: nothing is known of the request.
+/// [`Asked::note`]: nothing is known about the request.
 const NOTE_UNKNOWN: u16 = 0;
 /// [`Asked::note`]: the reply ends with ReadyForQuery.
 const NOTE_READY: u16 = 1;
-/// [`Asked::note`]: nothing but a Sync: its reply is ReadyForQuery.
+/// [`Asked::note`]: a lone Sync, answered by ReadyForQuery.
 const NOTE_SYNC: u16 = 2;
-/// [`Asked::note`]: from here on, the reply ends when this many messages and this less are answered.
+/// [`Asked::note`]: from here on, the reply ends once the server has answered the note minus this many messages.
 const NOTE_ANSWERS: u16 = 16;
 
 /// The protocol.
@@ -59,21 +59,21 @@ impl Protocol for PostgreSql {
     }
 }
 
-/// What a group of messages has come to: those from one answer to the next.
+/// The group of messages read so far: those from one answered message to the next.
 #[derive(Debug, Default)]
 struct Group {
-    /// What it does, by the message that says most.
+    /// Its purpose, by its most significant message.
     does: Does,
-    /// What it runs or prepares, where that is known.
+    /// The statement it runs or prepares, if known.
     summary: Option<Arc<Summary>>,
-    /// It has bound a portal, which runs `runs`, where that is known.
+    /// It has bound a portal, which runs `runs`, if known.
     bound: bool,
     runs: Option<Arc<Summary>>,
-    /// Messages in it that are answered.
+    /// Number of its messages that get an answer.
     answers: u16,
 }
 
-/// What a group does; the greater one names it.
+/// Purpose of a group; the greatest one names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Does {
     #[default]
@@ -85,23 +85,23 @@ enum Does {
     Execute,
 }
 
-/// What a connection's messages said that later ones depend on.
+/// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Session {
     statements: Named,
     portals: Named,
     group: Group,
-    /// The end of what COPY sends was seen: a Sync behind it belongs to it.
+    /// The end of a COPY from the client was seen: a Sync after it belongs to it.
     copied: bool,
-    /// Encryption was asked for: one byte answers.
+    /// The client asked for encryption: one byte answers.
     negotiating: bool,
-    /// Notifications may come.
+    /// The client listens for notifications.
     listens: bool,
     progress: Progress,
 }
 
 impl Session {
-    /// The group ends with `used` bytes; `ready`: ReadyForQuery answers it.
+    /// Ends the group after `used` bytes; `ready`: ReadyForQuery answers it.
     fn finish(&mut self, used: usize, ready: bool, body: Body) -> Step<Box<Request>> {
         let Group { does, summary, answers, .. } = std::mem::take(&mut self.group);
         let note = if ready { NOTE_READY } else { NOTE_ANSWERS.saturating_add(answers) };
@@ -129,7 +129,7 @@ impl Session {
         if self.group.does == Does::Nothing {
             return Step::Head { used, message: Request::unnamed(), body: Body::UntilTurn };
         }
-        // Nobody binds what is not executed.
+        // A client that binds also executes.
         if self.group.bound && self.group.does < Does::Execute {
             (self.group.does, self.group.summary) = (Does::Execute, self.group.runs.take());
         }
@@ -138,7 +138,7 @@ impl Session {
         if let Step::Head { message, .. } = &mut step {
             message.cut = true;
             if executes {
-                // Others may have followed, which the same ReadyForQuery answers.
+                // Others may have followed, answered by the same ReadyForQuery.
                 message.asked.note = NOTE_UNKNOWN;
             }
         }
@@ -150,7 +150,7 @@ impl Session {
         self.group.answers = self.group.answers.saturating_add(1).min(u16::MAX / 2);
     }
 
-    /// A message without a kind: a connection begins.
+    /// A message without a type: a connection begins.
     fn begin(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
         let (length, code) = match startup(bytes) {
             Startup::Is(length, code) => (u64::from(length), code),
@@ -168,7 +168,7 @@ impl Session {
     }
 
     fn query(&mut self, frame: &Frame<'_>, cut: bool) -> Step<Box<Request>> {
-        // With the byte after them, which may be the end.
+        // Plus the byte after them, which may be the terminator.
         if waits(frame, SQL_LIMIT + 1, cut) {
             return Step::NeedMore;
         }
@@ -182,7 +182,7 @@ impl Session {
         Step::Head { used, message, body: Body::Length(rest) }
     }
 
-    /// Parse, Bind, Describe, Execute, Close: what names they have.
+    /// Parse, Bind, Describe, Execute, Close: reads the names in them.
     fn extended(&mut self, frame: &Frame<'_>, cut: bool) -> Step<Box<Request>> {
         let limit = if frame.kind == b'P' { SQL_LIMIT } else { 2 * NAME + 2 };
         if waits(frame, limit, cut) {
@@ -230,7 +230,7 @@ impl Session {
     }
 }
 
-/// Whether more of a message's fields is to be waited for, of which the first `limit` bytes count.
+/// Whether to wait for more of a message's fields, whose first `limit` bytes count.
 fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
     !cut && !frame.is_whole() && frame.fields.len() < limit
 }
@@ -248,11 +248,11 @@ impl Parser for Session {
         let begun = self.group.does != Does::Nothing;
         match bytes.first() {
             None if cut => return self.cut(0),
-            // An error is told at once, and rows when there are many.
+            // The server sends errors at once, and rows once there are many.
             None if self.group.does == Does::Execute => return self.finish(0, false, Body::Length(0)),
             None => return Step::NeedMore,
             Some(0) if !begun => return self.begin(bytes, cut),
-            // What is executed is sent with what stands behind it, if that can be its end.
+            // Clients send an Execute together with what follows it, if that can end the group.
             Some(kind) if self.group.does == Does::Execute && !matches!(kind, b'S' | b'H') => {
                 return self.finish(0, false, Body::Length(0));
             }
@@ -277,9 +277,25 @@ impl Parser for Session {
             b'S' => self.finish(used, true, Body::Length(0)),
             b'H' if begun => self.finish(used, false, Body::Length(0)),
             b'F' => Step::Head { used, message: plain("FUNCTION CALL", NOTE_READY), body: Body::Length(rest) },
-            // What COPY moves, passwords, the end.
+            // COPY data, passwords, termination.
             _ if begun => Step::Part { used, rest },
             _ => Step::Pass { used, rest },
+        }
+    }
+
+    fn request_ends_with(&mut self, bytes: &[u8], last: &[u8]) -> Option<Box<Request>> {
+        let prepares = self.group.does != Does::Nothing && self.group.does < Does::Execute;
+        if !prepares || !matches!(frame(bytes, REQUESTS), Front::Short) || !executes(last) {
+            return None;
+        }
+        // The Bind was not captured: assume the statement prepared just before.
+        if self.group.bound {
+            self.group.summary = self.group.runs.take();
+        }
+        self.group.does = Does::Execute;
+        match self.finish(0, true, Body::Length(0)) {
+            Step::Head { message, .. } => Some(message),
+            _ => None,
         }
     }
 
@@ -336,5 +352,4 @@ impl Parser for Session {
 }
 
 #[cfg(test)]
-#[path = "postgresql/tests.rs"]
 mod tests;

@@ -1,21 +1,21 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy says of its client before anything else
+//! The PROXY protocol, versions 1 and 2: a proxy's header about its client, sent before anything else
 //! (haproxy.org/download/2.9/doc/proxy-protocol.txt).
 
 /// First bytes of version 2.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Longest header of version 1, its line end included.
+/// Longest version 1 header, including its line end.
 const LINE_LIMIT: usize = 107;
-/// Longest header of version 2 that is believed: addresses and what proxies add to them.
+/// Longest version 2 header accepted: addresses and the extensions proxies add.
 const LIMIT: usize = 16 + 1024;
 
-/// What the first bytes of a connection are.
+/// Classification of a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preamble {
     /// A header of this many bytes.
     Header(usize),
-    /// It could become one.
+    /// Could become a header.
     NeedMore,
-    /// None.
+    /// Not a header.
     No,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn preamble(bytes: &[u8]) -> Preamble {
     }
 }
 
-/// Version 2, whose length is `len` and of which `have` bytes are there.
+/// Version 2 with length `len`, of which `have` bytes are there.
 fn second(version: u8, len: u16, have: usize) -> Preamble {
     let len = SIGNATURE.len() + 4 + usize::from(len);
     if !matches!(version, 0x20 | 0x21) || len > LIMIT {

@@ -1,11 +1,11 @@
-//! Protocols that are recognised and named, and timed by turns; what they carry is not read: SSH, SMTP, LDAP, and what
-//! connections on ports that were configured speak, whatever it is.
+//! Protocols that are recognised, named and timed by round trips, but not decoded: SSH, SMTP, LDAP, and anything on the
+//! ports configured for timing.
 
 use memchr::memmem;
 
 use super::{Conventions, Detected, Protocol};
 
-/// SSH (RFC 4253 §4.2): both sides begin with the same words, so that who asks is who connected.
+/// SSH (RFC 4253 §4.2): both sides begin with the same words, so the end that connected is the client.
 #[derive(Debug)]
 pub struct Ssh;
 
@@ -17,11 +17,11 @@ pub struct Smtp;
 #[derive(Debug)]
 pub struct Ldap;
 
-/// What is spoken on ports that the configuration says are to be timed, where it is nothing that is known.
+/// Any unrecognised protocol on ports configured for timing.
 #[derive(Debug)]
 pub struct Unknown;
 
-/// How protocol's bytes begin: whether `bytes` do, or could.
+/// Whether `bytes` begin with `with`, ignoring case; `None`: they could.
 fn begins(bytes: &[u8], with: &[u8]) -> Option<bool> {
     let have = bytes.len().min(with.len());
     if !bytes.iter().zip(with).all(|(one, other)| one.eq_ignore_ascii_case(other)) {
@@ -112,10 +112,10 @@ impl Protocol for Ldap {
     }
 }
 
-/// What [`element`] finds; `Err`: none.
+/// Result of [`element`]; `Err`: not an element.
 type Element<'a> = Result<Option<(u8, usize, &'a [u8])>, ()>;
 
-/// An element's tag, its length and what follows (X.690 §8.1); `None`: more bytes are needed.
+/// An element's tag, its length and the bytes after them (X.690 §8.1); `None`: more bytes are needed.
 fn element(bytes: &[u8]) -> Element<'_> {
     let [tag, len, rest @ ..] = bytes else { return Ok(None) };
     match *len {
@@ -130,7 +130,7 @@ fn element(bytes: &[u8]) -> Element<'_> {
     }
 }
 
-/// What the message at the front of `bytes` is, by its operation and what that begins with.
+/// Classifies the message at the front of `bytes` by its operation and the beginning of its content.
 fn operation(bytes: &[u8]) -> Result<Option<Detected>, ()> {
     let Some((tag, whole, rest)) = element(bytes)? else {
         return if bytes.first().is_none_or(|tag| *tag == 0x30) { Ok(None) } else { Err(()) };
@@ -155,13 +155,13 @@ fn operation(bytes: &[u8]) -> Result<Option<Detected>, ()> {
         None => Ok(None),
     };
     match tag {
-        // Bind: the version comes first.
+        // Bind begins with the version.
         0x60 => match content {
             [2, 1, 2 | 3, ..] => Ok(Some(Detected::Request)),
             [2, 1] | [2] | [] => Ok(None),
             _ => Err(()),
         },
-        // Extended: a name of the form that has one (StartTLS among them).
+        // Extended: begins with an OID (StartTLS among them).
         0x77 => match content.split_at_checked(2) {
             Some(([0x80, 4..=0xff], name)) => match begins_exactly(name, b"1.") {
                 Some(true) => Ok(Some(Detected::Request)),
@@ -171,13 +171,13 @@ fn operation(bytes: &[u8]) -> Result<Option<Detected>, ()> {
             Some(_) => Err(()),
             None => Ok(None),
         },
-        // Answers: a code.
+        // Answers begin with a result code.
         0x61 | 0x65 | 0x78 if len >= 7 => begins(&[0x0a, 1], Detected::Reply),
         _ => Err(()),
     }
 }
 
-/// As [`begins`], letter by letter.
+/// As [`begins`], case-sensitive.
 fn begins_exactly(bytes: &[u8], with: &[u8]) -> Option<bool> {
     if bytes.iter().zip(with).any(|(one, other)| one != other) {
         return Some(false);
@@ -195,7 +195,7 @@ impl Protocol for Unknown {
     }
 
     fn detect(&self, _: &[u8]) -> Detected {
-        // It has no bytes of its own.
+        // It has no byte pattern of its own.
         Detected::No
     }
 
@@ -241,7 +241,7 @@ mod tests {
         );
         at_every_cut(&Ldap, b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037", Detected::Request);
         at_every_cut(&Ldap, b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\0\x04\0\x04\0", Detected::Reply);
-        // Longer inside than outside; another version; no number.
+        // Inner length exceeds the outer; wrong version; no message id.
         at_every_cut(&Ldap, b"\x30\x0c\x02\x01\x01\x60\x17\x02\x01\x03\x04\0\x80\0", Detected::No);
         at_every_cut(&Ldap, b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x01\x04\0\x80\0", Detected::No);
         at_every_cut(&Ldap, b"\x30\x0c\x04\x01\x01\x60\x07\x02\x01\x03\x04\0\x80\0", Detected::No);

@@ -1,7 +1,7 @@
-//! RESP2 and RESP3, the protocol of Redis and its kin (redis.io/docs: protocol specification).
+//! RESP2 and RESP3, the protocol of Redis and its relatives (redis.io/docs: protocol specification).
 //!
-//! Of a request only the command's name (and subcommand) is kept, and only names that are in a list; of a reply only
-//! the kind of its error, from a list as well. Keys, values and passwords never leave this file.
+//! Of a request only the name of the command (and subcommand) is kept, and only if listed; of a reply only the kind of
+//! its error, also from a list. Keys, values and passwords never leave this file.
 
 mod commands;
 mod detect;
@@ -16,20 +16,20 @@ use super::elements::Elements;
 use super::stream::Fed;
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
-/// Longest line that is waited for: the server's own limit for inline commands.
+/// Longest line waited for: the server's own limit for inline commands.
 const LINE_LIMIT: usize = 64 * 1024;
 
-/// [`Asked::note`]: EXEC, whose reply holds those of the commands before it.
+/// [`Asked::note`]: EXEC, whose reply contains those of the commands before it.
 const NOTE_EXEC: u16 = 1;
-/// [`Asked::note`]: MONITOR, after whose reply lines come unasked.
+/// [`Asked::note`]: MONITOR, whose reply is followed by unsolicited lines.
 const NOTE_MONITOR: u16 = 2;
-/// [`Asked::note`]: RESET, which ends all that.
+/// [`Asked::note`]: RESET, which ends all of these modes.
 const NOTE_RESET: u16 = 3;
-/// [`Asked::note`]: CLIENT REPLY OFF, SKIP and ON: replies end, are left out once, begin again.
+/// [`Asked::note`]: CLIENT REPLY OFF, SKIP and ON: replies stop, are skipped once, resume.
 const NOTE_OFF: u16 = 4;
 const NOTE_SKIP: u16 = 5;
 const NOTE_ON: u16 = 6;
-/// [`Asked::note`]: from here on, this many confirmations and one less make the reply.
+/// [`Asked::note`]: from here on, this many confirmations plus one make up the reply.
 const NOTE_CONFIRMED: u16 = 16;
 
 /// The protocol.
@@ -73,14 +73,14 @@ impl Protocol for Redis {
     }
 }
 
-/// What the words of an inline command say.
+/// Content of an inline command.
 struct Inline {
     command: Option<&'static Command>,
     empty: bool,
     message: Box<Request>,
 }
 
-/// Reads an inline command: words in a line. Gives its length, too.
+/// Reads an inline command, words in a line; also returns its length.
 fn inline(bytes: &[u8]) -> Read<(Inline, usize)> {
     let Some(end) = memchr(b'\n', bytes.get(..bytes.len().min(LINE_LIMIT)).unwrap_or_default()) else {
         return if bytes.len() < LINE_LIMIT { Read::Short } else { Read::Bad };
@@ -121,6 +121,7 @@ fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>,
     Box::new(Request {
         method: name.clone(),
         path: COMMANDS.empty.clone(),
+        target: 0,
         host: None,
         version: "",
         traceparent: None,
@@ -143,31 +144,31 @@ enum Muted {
     All,
 }
 
-/// What a connection's messages said that later ones depend on.
+/// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Values {
     muted: Muted,
-    /// Channels and patterns subscribed to.
+    /// Number of channels and patterns subscribed to.
     subscribed: u64,
     /// Confirmations of the oldest request so far.
     confirmations: u16,
     monitoring: bool,
-    /// A request was seen: before the first one, what was subscribed to is not known.
+    /// A request was seen: before the first one, the subscriptions are unknown.
     asked: bool,
-    /// Inline commands came before: a line need not begin with a known command then.
+    /// Inline commands came before: then a line need not begin with a known command.
     inline: bool,
-    /// Arrays came and no inline command before them: a line is the rest of something then, `INCR` at its beginning or
-    /// not.
+    /// Arrays came, and no inline command before them: then a line belongs to something else, even if it begins with
+    /// `INCR`.
     arrays: bool,
 }
 
-/// What a first word makes of a message from the server.
+/// Classification of a server message by its first word.
 enum Unasked {
-    /// It answers no request.
+    /// Answers no request.
     Push,
-    /// It confirms a subscription; this many are left.
+    /// Confirms a subscription; this many are left.
     Confirmation(u64),
-    /// It is an ordinary reply.
+    /// An ordinary reply.
     No,
     NeedMore,
 }
@@ -200,7 +201,7 @@ impl Values {
             Read::Short => return short(),
         };
         if count == 0 {
-            // Redis passes over it.
+            // Redis skips it.
             return Step::Skip { used: at };
         }
         let (first, mut at) = match word(bytes, at) {
@@ -246,7 +247,7 @@ impl Values {
 
     fn inline(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
         if self.arrays {
-            // An empty line is no exception: it ends an array that began in bytes that were not captured.
+            // Not even an empty line: it ends an array that began in uncaptured bytes.
             return Step::Invalid;
         }
         match inline(bytes) {
@@ -266,7 +267,7 @@ impl Values {
         }
     }
 
-    /// Whether a message from the server answers a request, by its first word where that matters.
+    /// Whether a server message answers a request, judged by its first word where that matters.
     fn unasked(&self, bytes: &[u8], asked: Asked) -> Unasked {
         let kind = match bytes.first() {
             Some(b'>') => b'>',
@@ -299,7 +300,7 @@ impl Values {
     }
 }
 
-/// A command begins here, and its name was not captured.
+/// A command begins here, but its name was not captured.
 fn unnamed(bytes: &[u8]) -> Step<Box<Request>> {
     Step::Head { used: bytes.len(), message: Request::unnamed(), body: Body::UntilTurn }
 }
@@ -326,7 +327,7 @@ impl Parser for Values {
             Fed::Invalid => return Step::Invalid,
         };
         let whole = body == Body::Length(0);
-        // What is looked at is near the beginning.
+        // Everything needed is near the beginning.
         let patient = !cut && !whole && bytes.len() < LINE_LIMIT;
         let unasked = self.unasked(bytes, *asked);
         let interim = match unasked {
@@ -351,7 +352,7 @@ impl Parser for Values {
                 Read::Got(kind) => Some(kind),
                 Read::Short | Read::Bad => Some(OTHER_ERROR),
             },
-            // The first error among the replies it holds.
+            // The first error among the replies it contains.
             b'*' if asked.note == NOTE_EXEC => {
                 if patient {
                     return Step::NeedMore;
@@ -378,5 +379,4 @@ impl Parser for Values {
 }
 
 #[cfg(test)]
-#[path = "redis/tests.rs"]
 mod tests;

@@ -1,5 +1,5 @@
-//! SCGI (python.ca/scgi/protocol.txt): variables as one netstring, then the request's body. The answer is a script's, or
-//! HTTP's, and the connection is closed behind it.
+//! SCGI (python.ca/scgi/protocol.txt): variables as one netstring, then the request's body. The answer is a CGI
+//! script's or HTTP, after which the connection closes.
 
 use memchr::memchr;
 
@@ -37,7 +37,7 @@ impl Protocol for Scgi {
     }
 }
 
-/// Where the variables begin, and their length; `None` when more bytes are needed.
+/// Offset and length of the variables; `None` if more bytes are needed.
 fn front(bytes: &[u8]) -> Result<Option<(usize, usize)>, ()> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > DIGITS {
@@ -52,7 +52,7 @@ fn front(bytes: &[u8]) -> Result<Option<(usize, usize)>, ()> {
     if stands && len > FIRST.len() { Ok(Some((digits + 1, len))) } else { Err(()) }
 }
 
-/// The text at the front, without the zero it ends with, and what follows.
+/// The zero-terminated text at the front, and the rest.
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (text, rest) = bytes.split_at_checked(memchr(0, bytes)?)?;
     Some((text, rest.get(1..)?))
@@ -106,5 +106,4 @@ impl Parser for Connection {
 }
 
 #[cfg(test)]
-#[path = "scgi/tests.rs"]
 mod tests;

@@ -1,14 +1,14 @@
-//! What a connection becomes after an upgrade to WebSocket (RFC 6455): a session, reported when it is over.
+//! A connection after an upgrade to WebSocket (RFC 6455): a session, reported when it is over.
 //!
-//! The upgrade itself is a request like others. The session after it is one more, of the same path, that is told only at
-//! its end: nothing stays open for it, however long it lasts. Both directions are followed from frame to frame; of what
-//! they carry only the reason of a closing is read.
+//! The upgrade itself is an ordinary request. The session after it is another one with the same path, reported only at
+//! its end: no span stays open for it, however long it lasts. Both directions are followed from frame to frame; of
+//! their content only the reason in a close frame is read.
 
 use std::sync::Arc;
 
-use super::conversation::Conversation;
+use super::connection_parser::ConnectionParser;
 use super::stream::State;
-use super::{Asked, Chunk, Request, Said, Stamp, Touched, Verdict, websocket};
+use super::{Asked, Chunk, ExchangeEvent, Request, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
 
 /// A session.
@@ -18,7 +18,7 @@ pub(super) struct Session {
     first: Stamp,
     rx: Way,
     tx: Way,
-    /// First word of the first closing that was seen.
+    /// Status code of the first close frame seen.
     closed: Option<u16>,
 }
 
@@ -29,14 +29,14 @@ struct Way {
     /// Bytes since the session began.
     bytes: u64,
     frames: websocket::Frames,
-    /// Bytes left of a frame, which say nothing.
+    /// Bytes left of a frame, which need not be read.
     left: u64,
-    /// Frames are not followed any longer: where one begins is not known.
+    /// Frame boundaries are unknown, so frames are no longer followed.
     lost: bool,
     last: Stamp,
 }
 
-/// What is kept of a session between two frames, beside where its directions stand.
+/// Compact form of a session between two frames, without the positions of its directions.
 #[derive(Debug)]
 pub(super) struct RestingSession {
     request: Kept,
@@ -46,7 +46,7 @@ pub(super) struct RestingSession {
     closed: Option<u16>,
 }
 
-/// A request, in less room where it says no more than most.
+/// A request, stored compactly if it has only the common parts.
 #[derive(Debug)]
 enum Kept {
     Plain { method: Arc<str>, path: Arc<str>, version: &'static str, asked: Asked },
@@ -78,7 +78,7 @@ impl Kept {
 }
 
 impl RestingSession {
-    /// As it was before it rested, with both directions at these positions after their last operations.
+    /// Restores the active form, with both directions' positions and last operations.
     pub(super) fn wake(self, rx: (u64, Stamp), tx: (u64, Stamp)) -> Box<Session> {
         let [rx_bytes, tx_bytes] = self.bytes;
         let [rx_lost, tx_lost] = self.lost;
@@ -89,12 +89,12 @@ impl RestingSession {
 }
 
 impl Session {
-    /// Whether frames begin with the next bytes, or are not followed.
+    /// Whether both directions are between frames, or not followed.
     pub(super) fn is_quiet(&self) -> bool {
         [&self.rx, &self.tx].iter().all(|way| way.lost || way.left == 0 && way.frames.is_between())
     }
 
-    /// What is to be kept of it then, and where both directions stand.
+    /// The compact form, and both directions' positions.
     pub(super) fn rest(self) -> (RestingSession, [(u64, Stamp); 2]) {
         let Self { request, first, rx, tx, closed } = self;
         let stands = [(rx.pos, rx.last), (tx.pos, tx.last)];
@@ -102,14 +102,14 @@ impl Session {
         (RestingSession { request: Kept::new(request), first, bytes, lost, closed }, stands)
     }
 
-    /// Begins at `at`, where both directions stand at these positions.
+    /// Begins at `at`, with both directions at these positions.
     pub(super) fn new(request: Box<Request>, at: Stamp, rx: u64, tx: u64) -> Self {
         let way = |pos| Way { pos, last: at, ..Way::default() };
         Self { request, first: at, rx: way(rx), tx: way(tx), closed: None }
     }
 
     /// Takes an operation.
-    fn bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) {
+    fn bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) {
         let way = match chunk.dir {
             Direction::Rx => &mut self.rx,
             Direction::Tx => &mut self.tx,
@@ -120,7 +120,7 @@ impl Session {
         way.last = chunk.at;
         way.bytes = way.bytes.saturating_add(gap).saturating_add(chunk.len);
         if !way.skip(gap) {
-            out.push(Said::Lost { dir: chunk.dir, bytes: gap });
+            out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: gap });
         }
         if way.lost && websocket::fits(chunk.head, chunk.len) {
             (way.lost, way.left, way.frames) = (false, 0, websocket::Frames::default());
@@ -132,7 +132,7 @@ impl Session {
             at += take;
             let Some(captured) = chunk.head.get(at as usize..).filter(|bytes| !bytes.is_empty()) else {
                 if at < chunk.len && !way.skip(chunk.len - at) {
-                    out.push(Said::Lost { dir: chunk.dir, bytes: chunk.len - at });
+                    out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: chunk.len - at });
                 }
                 break;
             };
@@ -142,19 +142,19 @@ impl Session {
                 at += fed.used as u64;
             } else {
                 way.lost = true;
-                out.push(Said::Lost { dir: chunk.dir, bytes: chunk.len - at });
+                out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: chunk.len - at });
             }
         }
     }
 
-    /// When it ended, by the last operation.
+    /// The last operation, at which the session ended.
     fn last(&self) -> Stamp {
         if self.rx.last.nanos > self.tx.last.nanos { self.rx.last } else { self.tx.last }
     }
 }
 
 impl Way {
-    /// Passes over bytes that were not captured; false when frames begin in them.
+    /// Skips uncaptured bytes; false if a frame begins among them.
     fn skip(&mut self, bytes: u64) -> bool {
         if bytes > self.left && !self.lost {
             self.lost = true;
@@ -165,17 +165,17 @@ impl Way {
     }
 }
 
-impl Conversation {
+impl ConnectionParser {
     /// Takes an operation of a session.
-    pub(super) fn session_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<Said>) -> Touched {
+    pub(super) fn session_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
         if let Some(session) = &mut self.session {
             session.bytes(chunk, out);
         }
         Touched::default()
     }
 
-    /// The session is over: it is reported.
-    pub(super) fn session_ended(&mut self, idle: bool, out: &mut Vec<Said>) {
+    /// Reports the session at its end.
+    pub(super) fn session_ended(&mut self, idle: bool, out: &mut Vec<ExchangeEvent>) {
         let Some(session) = self.session.take() else { return };
         self.verdict = Verdict::Ignore;
         let Some(requests) = self.requests else { return };
@@ -194,18 +194,24 @@ impl Conversation {
         let first = session.first;
         let request = session.request;
         let (protocol, pos) = (self.protocol_name(), super::NOWHERE);
-        out.push(Said::Begun { exchange, request, first, arrived: 0, head_at: last, pos, side, protocol });
+        out.push(ExchangeEvent::Begun { exchange, request, first, arrived: 0, head_at: last, pos, side, protocol });
         if let Some(code) = session.closed {
             let failure = websocket::failure(code);
-            out.push(Said::Replied { exchange, status: 0, failure, first: last, sure: false });
+            out.push(ExchangeEvent::Replied { exchange, status: 0, failure, first: last, sure: false });
         }
         self.pair.end();
         let reply_body_bytes = Some(reply_bytes);
-        out.push(Said::Done { exchange, outcome, at: last, request_bytes, reply_bytes, reply_body_bytes });
+        out.push(ExchangeEvent::Done { exchange, outcome, at: last, request_bytes, reply_bytes, reply_body_bytes });
     }
 
-    /// The connection goes on as a session of `request`, after `chunk`'s first `used` bytes.
-    pub(super) fn begin_session(&mut self, request: Box<Request>, chunk: &Chunk<'_>, used: u64, out: &mut Vec<Said>) {
+    /// The connection continues as a session of `request`, after `chunk`'s first `used` bytes.
+    pub(super) fn begin_session(
+        &mut self,
+        request: Box<Request>,
+        chunk: &Chunk<'_>,
+        used: u64,
+        out: &mut Vec<ExchangeEvent>,
+    ) {
         let at = chunk.pos + used;
         let (rx, tx) = match chunk.dir {
             Direction::Rx => (at, self.tx.pos),

@@ -1,8 +1,8 @@
-//! SQL statements to summaries: verbs and the tables they are about, nothing else (OpenTelemetry's `db.query.summary`,
-//! "Generating a summary of the query"). Literals, parameters and comments never get past `sql/tokens.rs`.
+//! Summarizes SQL statements: verbs and the tables they use, nothing else (OpenTelemetry's `db.query.summary`,
+//! "Generating a summary of the query"). Literals, parameters and comments never leave `sql/tokens.rs`.
 //!
-//! Its own small reader and no SQL parser: statements come cut, in dialects and with mistakes, and a summary must come
-//! of each of them at the cost of one pass.
+//! A small hand-written reader instead of an SQL parser: statements arrive cut, in dialects and with mistakes, and each
+//! must yield a summary in one pass.
 
 mod names;
 mod statement;
@@ -15,25 +15,25 @@ use self::statement::{Statement, statement};
 use self::tokens::Tokens;
 use super::pool::Pool;
 
-/// Bytes of a statement that are looked at.
+/// Most bytes of a statement that are read.
 pub const SQL_LIMIT: usize = 4096;
 /// Longest summary, bytes.
 pub const SUMMARY_LIMIT: usize = 200;
-/// What a statement that begins with no known verb is called.
+/// Name of a statement without a known verb.
 pub const OTHER: &str = "_OTHER";
-/// What a query without a statement is called.
+/// Name of a query without a statement.
 pub const EMPTY: &str = "_EMPTY";
 
-/// Whose SQL it is.
+/// SQL dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// `"name"`, `$tag$text$tag$`, `E'\''`, comments that nest; names that are not quoted are lower case.
+    /// `"name"`, `$tag$text$tag$`, `E'\''`, nested comments; unquoted names fold to lower case.
     PostgreSql,
     /// `` `name` ``, `"text"`, `'\''`, `# comment`, `/*! run */`.
     MySql,
 }
 
-/// What is kept of a query.
+/// Everything kept of a query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Summary {
     /// Its verb: `db.operation.name`.
@@ -46,13 +46,13 @@ pub struct Summary {
 static PREPARED: Pool<Summary> = Pool::new();
 
 impl Summary {
-    /// Kept as long as a statement is prepared, once for all connections.
+    /// Shares the summary among all connections, as long as the statement is prepared.
     pub(super) fn prepared(self) -> Arc<Self> {
         PREPARED.share(self)
     }
 }
 
-/// Summarizes a query. Of it, only the first [`SQL_LIMIT`] bytes count; `cut`: it is longer than `sql`.
+/// Summarizes a query by its first [`SQL_LIMIT`] bytes; `cut`: the query is longer than `sql`.
 pub fn summarize(sql: &[u8], cut: bool, dialect: Dialect) -> Summary {
     let front = sql.get(..sql.len().min(SQL_LIMIT)).unwrap_or_default();
     let mut tokens = Tokens::new(front, cut || front.len() < sql.len(), dialect);
@@ -63,7 +63,7 @@ pub fn summarize(sql: &[u8], cut: bool, dialect: Dialect) -> Summary {
         let text = if first.text == first.operation { shared(&first.text) } else { Arc::from(first.text) };
         return Summary { operation: shared(&first.operation), text };
     };
-    // Several: what all are, or one after the other.
+    // Several statements: their common summary, or one after the other.
     let mut same = true;
     let mut operations = true;
     let mut last = first.text.clone();
@@ -84,5 +84,4 @@ pub fn summarize(sql: &[u8], cut: bool, dialect: Dialect) -> Summary {
 }
 
 #[cfg(test)]
-#[path = "sql/tests.rs"]
 mod tests;

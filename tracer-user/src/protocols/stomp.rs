@@ -1,9 +1,9 @@
-//! STOMP 1.0 to 1.2 (stomp.github.io): lines as HTTP's heads have them, and a body that ends with a zero.
+//! STOMP 1.0 to 1.2 (stomp.github.io): header lines as in HTTP, and a body that ends with a zero byte.
 //!
-//! A frame that asks for a receipt is answered by it; of those that do not, a message that is sent is complete when it was,
-//! and the others are no units. A delivery is answered by its acknowledgement or refusal where its subscription asks for
-//! one: each by itself, or all up to it. The introduction is answered by CONNECTED. After an ERROR the server leaves, so that
-//! it answers everything a client waits for.
+//! A receipt answers a frame that asks for one; without a receipt, a SEND is complete once sent, and other frames are
+//! not spans. A delivery is answered by its acknowledgement or refusal if its subscription asks for one: individually,
+//! or cumulatively. CONNECTED answers the login. After an ERROR the server disconnects, so an ERROR answers everything
+//! a client waits for.
 
 mod frames;
 
@@ -15,29 +15,29 @@ use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
 use super::{Asked, Conventions, Detected, Protocol, Request, Settings, context};
 
-/// Subscriptions remembered of one connection.
+/// Most subscriptions remembered per connection.
 const SUBSCRIPTIONS: usize = 64;
-/// Bytes of an error's text that are waited for.
+/// Most bytes of an error's text waited for.
 const ERROR: usize = 512;
-/// Deliveries of one connection that wait for their acknowledgement.
+/// Most deliveries per connection that wait for their acknowledgement.
 const UNACKNOWLEDGED: usize = 1024;
 
-/// What a key is of.
+/// Kind of exchange a key stands for.
 #[derive(Clone, Copy)]
 enum Of {
     /// A publication without a receipt.
     Sent = 1,
     /// A delivery that is not acknowledged.
     Delivered,
-    /// The client's introduction.
+    /// The client's login.
     Connect,
-    /// What waits for a receipt, by its name.
+    /// A frame waiting for a receipt, by the receipt's name.
     Receipt,
-    /// A delivery that is acknowledged: its subscription's number, then its own.
+    /// A delivery waiting for its acknowledgement: its subscription's number, then its own.
     Unacknowledged,
 }
 
-/// Bits of the number of a delivery within its subscription.
+/// Bits of a delivery's number within its subscription.
 const NUMBER: u32 = 44;
 
 impl Of {
@@ -87,20 +87,20 @@ enum Mode {
     Each,
 }
 
-/// A subscription that acknowledges.
+/// A subscription with acknowledgements.
 #[derive(Debug)]
 struct Subscription {
-    /// Hash of its id; where it has none (1.0), of its destination.
+    /// Hash of its id, or of its destination if it has none (1.0).
     name: u64,
     number: u16,
     mode: Mode,
     next: u64,
 }
 
-/// A delivery that waits.
+/// A delivery waiting for its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Hash of what acknowledges it: `ack` in 1.2, else `message-id`.
+    /// Hash of the name that acknowledges it: `ack` in 1.2, otherwise `message-id`.
     name: u64,
     key: u64,
 }
@@ -111,16 +111,16 @@ struct Frames {
     subscriptions: Vec<Subscription>,
     /// Oldest first.
     waiting: VecDeque<Waiting>,
-    /// Every subscription was seen.
+    /// No subscription was missed.
     whole: bool,
     /// Number of the next subscription.
     next: u16,
-    /// A body goes on till the next zero, of this exchange, in either direction.
+    /// Per direction, the exchange of a body that continues to the next zero byte.
     unended: [Option<u64>; 2],
 }
 
 impl Frames {
-    /// A client wants messages.
+    /// Notes a client's subscription.
     fn subscribe(&mut self, head: &Head<'_>) {
         let Some(name) = head.subscription() else { return };
         let mode = match head.get(b"ack") {
@@ -138,7 +138,7 @@ impl Frames {
         self.subscriptions.push(Subscription { name, number: self.next, mode, next: 0 });
     }
 
-    /// A message goes to a client: its key, where it is acknowledged.
+    /// A message goes to a client; returns its key if it needs an acknowledgement.
     fn deliver(&mut self, head: &Head<'_>) -> Option<u64> {
         let name = head.get(b"ack").or_else(|| head.get(b"message-id"))?;
         let of = hash(head.get(b"subscription").or_else(|| head.get(b"destination")).unwrap_or_default());
@@ -148,7 +148,8 @@ impl Frames {
                 known.next += 1;
                 Of::Unacknowledged.key(u64::from(known.number) << NUMBER | known.next & ((1 << NUMBER) - 1))
             }
-            // Of one nobody saw begin, only version 1.2 says that it acknowledges; its messages count by themselves.
+            // If the subscription was missed, only version 1.2 shows that it acknowledges; its messages count
+            // individually.
             None if !self.whole && head.get(b"ack").is_some() => {
                 Of::Unacknowledged.key(hash(name) & ((1 << NUMBER) - 1))
             }
@@ -161,7 +162,7 @@ impl Frames {
         Some(key)
     }
 
-    /// A client says what came of a message, and of those before it where its subscription acknowledges up to it.
+    /// Handles an acknowledgement or refusal: of one message, or cumulatively if its subscription says so.
     fn acknowledge(&mut self, head: &Head<'_>, failure: Option<&'static str>) -> Says {
         let Some(name) = acknowledged(head).map(hash) else { return Says::Nothing };
         let Some(at) = self.waiting.iter().position(|waiting| waiting.name == name) else { return Says::Nothing };
@@ -174,7 +175,7 @@ impl Frames {
         Says::Settled { keys, status: 0, failure }
     }
 
-    /// What a head says, and whose it is.
+    /// Classifies a frame by its head; returns the key of its exchange, too.
     fn says(&mut self, command: Command, head: &Head<'_>, settings: &Settings) -> (u64, Says) {
         let destination = head.destination();
         let receipt = head.get(b"receipt").map(|name| Of::Receipt.of(name));
@@ -223,7 +224,7 @@ impl Frames {
         }
     }
 
-    /// More of a body whose end is a zero.
+    /// Reads more of a body that ends with a zero byte.
     fn more(&mut self, way: Way, key: u64, bytes: &[u8], cut: bool) -> Front {
         let zero = memchr::memchr(0, bytes);
         let len = zero.map_or(bytes.len(), |at| at + 1);
@@ -237,7 +238,7 @@ impl Frames {
     }
 }
 
-/// What an acknowledgement names.
+/// The name in an acknowledgement.
 fn acknowledged<'a>(head: &Head<'a>) -> Option<&'a [u8]> {
     head.get(b"id").or_else(|| head.get(b"message-id"))
 }
@@ -274,7 +275,7 @@ impl Framed for Frames {
             return if cut { Front::Invalid } else { Front::Line };
         };
         let body = bytes.get(head.len..).unwrap_or_default();
-        // Its end is waited for where no body, or a short one, stands before it: what it answers has one length then.
+        // Waits for the end of an empty or short body, so that the frame has one final length.
         let room = match command {
             Command::Send | Command::Message => 0,
             Command::Error => ERROR,
@@ -288,7 +289,7 @@ impl Framed for Frames {
             _ if !head.whole => (0, true),
             (Some(length), _) => (length + 1, true),
             (None, Some(zero)) => (zero as u64 + 1, true),
-            // Its end comes later, or is not captured and shows nowhere.
+            // Its end comes later, or is not captured.
             (None, None) => {
                 self.unended[way as usize] = (!cut).then_some(if matches!(says, Says::Begun { .. }) { key } else { 0 });
                 (body.len() as u64, cut)
@@ -325,7 +326,7 @@ impl Framed for Frames {
     }
 
     fn is_padding(&self, left: u64) -> bool {
-        // RabbitMQ sends a line's end behind each frame.
+        // RabbitMQ sends a line end after each frame.
         left <= 2 && self.unended == [None; 2]
     }
 
@@ -334,7 +335,7 @@ impl Framed for Frames {
     }
 
     fn wants(&self) -> u16 {
-        // Many messages lie in one.
+        // Many messages fit in one operation.
         tracer_common::limits::HEAD_REQUEST
     }
 
@@ -349,5 +350,4 @@ impl Framed for Frames {
 }
 
 #[cfg(test)]
-#[path = "stomp/tests.rs"]
 mod tests;

@@ -1,10 +1,10 @@
-//! One direction of a connection: where in which message it stands.
+//! One direction of a connection: its position within the current message.
 
 use super::elements::Elements;
 use super::{Body, Chunk, Stamp};
 use crate::model::Nanos;
 
-/// Where a stream stands.
+/// Reading state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// A message begins, or its head is being collected.
@@ -15,28 +15,28 @@ pub(super) enum State {
     Chunked(Chunked),
     /// In a chunked body whose framing was lost: its end shows in the last bytes of an operation.
     ChunkedLost,
-    /// In a value that says itself where it ends.
+    /// In a self-delimiting value.
     Elements(Elements),
-    /// In a body the parser follows; this many bytes of it need not be looked at.
+    /// In a body the parser follows; it need not see the next so many bytes.
     Own(u64),
-    /// This many bytes of a head are passed over, which goes on after them.
+    /// Skips this many bytes of a head, which continues after them.
     Part(u64),
-    /// This many bytes that belong to no message are passed over.
+    /// Skips this many bytes that belong to no message.
     Pass(u64),
-    /// In a reply of which only the end can be found, in the last bytes of an operation.
+    /// In a reply whose end alone can be found, in the last bytes of an operation.
     Trailing,
     /// Until the sender closes.
     UntilClose,
     /// Until the other direction speaks.
     UntilTurn,
-    /// As [`State::UntilTurn`], of no known message.
+    /// As [`State::UntilTurn`], outside any known message.
     Lost,
 }
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunked {
-    /// In the line with a chunk's size; the size so far, and whether its digits are over.
+    /// In the line with a chunk's size: the size so far, and whether its digits have ended.
     Size(u64, bool),
     /// In a chunk's data and the line end after it.
     Data(u64),
@@ -44,11 +44,11 @@ pub(super) enum Chunked {
     Trailer(bool),
 }
 
-/// What a body that says itself where it ends did with some bytes.
+/// Result of feeding bytes to a self-delimiting body.
 pub(super) enum Fed<S> {
-    /// All were taken; where it stands now.
+    /// Took all bytes; the new state.
     More(S),
-    /// The body ended after this many.
+    /// The body ended after this many bytes.
     End(usize),
     /// Not such a body.
     Invalid,
@@ -71,7 +71,7 @@ impl Chunked {
                 }
                 Self::Size(size, over) => match byte {
                     b'\n' if size == 0 => self = Self::Trailer(true),
-                    // The line end after the data belongs to it.
+                    // The line end after the data counts as data.
                     b'\n' => self = Self::Data(size.saturating_add(2)),
                     _ if over => {}
                     b'\r' | b';' | b' ' | b'\t' => self = Self::Size(size, true),
@@ -108,11 +108,13 @@ pub(super) struct Stream {
     /// Bytes of the current message, and of its head.
     pub(super) bytes: u64,
     pub(super) head_bytes: u64,
-    /// Its head was longer than what was captured: where the body began is not known.
+    /// The head was longer than its captured part: the body's beginning is unknown.
     pub(super) head_cut: bool,
-    /// Bytes to ask for from the front of operations; 0 = the default is enough.
+    /// In [`State::UntilTurn`]: the operation with the last of this many bytes ends the message, too; 0: unknown.
+    pub(super) ends_within: u64,
+    /// Bytes to request from the front of operations; 0: the default suffices.
     pub(super) head_wanted: u16,
-    /// What came so far may be the header of a proxy.
+    /// The bytes so far may be the header of a proxy.
     pub(super) introducing: bool,
 }
 
@@ -127,6 +129,7 @@ impl Stream {
             bytes: 0,
             head_bytes: 0,
             head_cut: false,
+            ends_within: 0,
             head_wanted: 0,
             introducing: false,
         }
@@ -140,6 +143,7 @@ impl Stream {
         self.bytes = 0;
         self.head_bytes = 0;
         self.head_cut = false;
+        self.ends_within = 0;
     }
 
     /// Notes the operation that carries a message's first byte.
@@ -149,20 +153,20 @@ impl Stream {
         }
     }
 
-    /// The state a body is read in.
+    /// Enters the state that reads such a body.
     pub(super) fn enter(&mut self, body: Body) {
-        self.head_cut = body == Body::UntilTurn;
+        self.head_cut = matches!(body, Body::UntilTurn | Body::Beyond(_));
         self.state = match body {
             Body::Length(n) => State::Body(n),
             Body::Chunked => State::Chunked(Chunked::BEGIN),
             Body::Elements(elements) => State::Elements(elements),
             Body::Own(unread) => State::Own(unread),
             Body::UntilClose => State::UntilClose,
-            Body::UntilTurn | Body::Switch => State::UntilTurn,
+            Body::UntilTurn | Body::Beyond(_) | Body::Switch => State::UntilTurn,
         };
     }
 
-    /// Passes over at most `bytes` bytes of what need not be read; gives how many there were.
+    /// Skips at most `bytes` bytes that need not be read; returns how many it skipped.
     pub(super) fn pass(&mut self, bytes: u64) -> u64 {
         let (left, part) = match self.state {
             State::Part(left) => (left, true),
@@ -179,7 +183,7 @@ impl Stream {
         taken
     }
 
-    /// Operations that end before this position say nothing new: worth telling for long bodies only.
+    /// Position before which operations tell nothing new; given for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
             State::Body(left) | State::Own(left) | State::Part(left) | State::Pass(left) if left >= 64 * 1024 => {

@@ -1,7 +1,7 @@
-//! TLS (RFC 8446, RFC 5246): recognised, named by what the client's first message says in the clear, timed by turns.
+//! TLS (RFC 8446, RFC 5246): recognised, named by the plaintext ClientHello, timed by round trips.
 //!
-//! Nothing is decrypted. What can be read is whom the client wants (SNI, RFC 6066 §3), what it offers to speak (ALPN,
-//! RFC 7301), and where the handshake ends, so that its own messages are not taken for requests.
+//! Nothing is decrypted. Readable are the host name the client asks for (SNI, RFC 6066 §3), the protocols it offers
+//! (ALPN, RFC 7301), and the end of the handshake, whose messages must not count as requests.
 
 use super::{Conventions, Detected, Protocol};
 
@@ -9,16 +9,16 @@ use super::{Conventions, Detected, Protocol};
 #[derive(Debug)]
 pub struct Tls;
 
-/// Kinds of records.
+/// Record types.
 const CHANGE: u8 = 20;
 const ALERT: u8 = 21;
 pub(super) const HANDSHAKE: u8 = 22;
 pub(super) const DATA: u8 = 23;
-/// Bytes of a record's header.
+/// Bytes of a record header.
 pub(super) const HEADER: usize = 5;
-/// Longest record: 2^14 bytes and what ciphers add (RFC 5246 §6.2.3).
+/// Longest record: 2^14 bytes and the cipher's expansion (RFC 5246 §6.2.3).
 const LONGEST: usize = (1 << 14) + 2048;
-/// Longest name in DNS.
+/// Longest DNS name.
 const NAME_LIMIT: usize = 253;
 
 impl Protocol for Tls {
@@ -49,7 +49,7 @@ impl Protocol for Tls {
                 }
             }
             (HANDSHAKE, _) if content.len() < 6 => Detected::NeedMore,
-            // In its middle: records follow each other.
+            // In mid-stream: records follow each other.
             (DATA, _) if record.len >= 17 => match bytes.get(HEADER + record.len..) {
                 None | Some([]) => Detected::Either,
                 Some(next) if (CHANGE..=DATA).contains(&next[0]) && next.get(1).is_none_or(|major| *major == 3) => {
@@ -66,7 +66,7 @@ impl Protocol for Tls {
     }
 }
 
-/// The header of a record.
+/// A record header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) kind: u8,
@@ -74,7 +74,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Reads one; `None` when it is none.
+    /// Reads a record header; `None` if it is not one.
     pub(super) fn read(header: [u8; HEADER]) -> Option<Self> {
         let [kind, major, minor, high, low] = header;
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -82,33 +82,33 @@ impl Record {
         fits.then_some(Self { kind, len })
     }
 
-    /// Whether it may only say that the sender goes (`close_notify`; under TLS 1.3 it looks like data of two bytes).
+    /// Whether it can only announce the sender's close (`close_notify`; under TLS 1.3 it looks like two bytes of data).
     pub(super) fn is_farewell(self) -> bool {
         self.kind == ALERT || self.kind == DATA && self.len == 19
     }
 }
 
-/// What a client's first message says.
+/// Content of a ClientHello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Whom it wants; empty when it does not say, or says no name.
+    /// Host name it asks for (SNI); empty if it gives none.
     pub(super) name: String,
-    /// What it offers to speak, by the registry's names; empty for none, `other` for what is not listed.
+    /// Protocols it offers (ALPN), by their registered names; empty for none, `other` for unlisted ones.
     pub(super) offers: &'static str,
 }
 
-/// What a server's first message says.
+/// Kind of ServerHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The client is to begin anew (RFC 8446 §4.1.4).
+    /// The client must start again (RFC 8446 §4.1.4).
     Retry,
-    /// From TLS 1.3 on what follows is encrypted, the rest of the handshake included.
+    /// TLS 1.3: everything after it is encrypted, including the rest of the handshake.
     Sealed,
-    /// The rest of the handshake shows.
+    /// The rest of the handshake is in plaintext.
     Open,
 }
 
-/// `random` of a server that wants a second first message.
+/// `random` of a HelloRetryRequest.
 const RETRY: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
     0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
@@ -121,13 +121,13 @@ fn take<'a>(from: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
     Some(front)
 }
 
-/// Takes what a length of `width` bytes stands before.
+/// Takes the content after its length, a number of `width` bytes.
 fn prefixed<'a>(from: &mut &'a [u8], width: usize) -> Option<&'a [u8]> {
     let len = take(from, width)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     take(from, len)
 }
 
-/// Each extension of the front of a list that may be cut; a piece of the last one is left out.
+/// Calls `see` for each extension in the front of a list that may be cut; skips an incomplete last one.
 fn extensions(mut list: &[u8], mut see: impl FnMut(u16, &[u8])) {
     while let Some(&[high, low]) = take(&mut list, 2).and_then(|kind| kind.first_chunk()) {
         let Some(content) = prefixed(&mut list, 2) else { return };
@@ -135,7 +135,7 @@ fn extensions(mut list: &[u8], mut see: impl FnMut(u16, &[u8])) {
     }
 }
 
-/// Reads a ClientHello, from its handshake header on; what a cut one does not say is left out.
+/// Reads a ClientHello, from its handshake header on; parts missing from a cut one stay empty.
 pub(super) fn client(bytes: &[u8]) -> Hello {
     let mut hello = Hello::default();
     let mut rest = bytes;
@@ -158,7 +158,7 @@ pub(super) fn client(bytes: &[u8]) -> Hello {
     hello
 }
 
-/// A name as it may be shown: what DNS allows, in lower case.
+/// A displayable host name: valid in DNS, lower case.
 fn host(name: &[u8]) -> Option<String> {
     let fits = (1..=NAME_LIMIT).contains(&name.len())
         && name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
@@ -166,14 +166,14 @@ fn host(name: &[u8]) -> Option<String> {
     Some(text.trim_end_matches('.').to_ascii_lowercase())
 }
 
-/// What a list of protocols comes to; names come from a list here.
+/// Label for a list of ALPN protocols; the names come from a fixed list.
 fn offers(mut list: &[u8]) -> &'static str {
     let mut known: (bool, bool, &'static str) = (false, false, "");
     while let Some(name) = prefixed(&mut list, 1) {
         match name {
             b"h2" => known.0 = true,
             b"http/1.1" => known.1 = true,
-            // Offered for the sake of old servers.
+            // Clients offer it for the sake of old servers.
             b"http/1.0" => {}
             b"postgresql" => known.2 = "postgresql",
             b"dot" => known.2 = "dot",
@@ -192,7 +192,7 @@ fn offers(mut list: &[u8]) -> &'static str {
     }
 }
 
-/// Reads a ServerHello, from its handshake header on; `None` when it is cut before its extensions end.
+/// Reads a ServerHello, from its handshake header on; `None` if it is cut before its extensions end.
 pub(super) fn server(bytes: &[u8]) -> Option<Answer> {
     let mut rest = bytes;
     take(&mut rest, 4 + 2)?;

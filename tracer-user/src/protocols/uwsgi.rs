@@ -1,17 +1,17 @@
 //! uwsgi (uwsgi-docs.readthedocs.io/en/latest/Protocol.html), as web servers speak it to uWSGI.
 //!
-//! A packet of variables, then the request's body; the answer is HTTP's, and the connection is closed behind it. Most of
-//! what the packet's modifiers can ask for (caches, signals, spoolers) is no request of a web server: what has no
-//! variables of one is left alone.
+//! A packet of variables, then the request's body; the answer is HTTP, after which the connection closes. Most other
+//! requests that a packet's modifiers can express (caches, signals, spoolers) do not come from web servers: packets
+//! without a web request's variables are ignored.
 
 use super::cgi::{Once, Variables};
 use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
 /// Bytes before the variables: a modifier, their length, another modifier.
 const FRONT: usize = 4;
-/// Modifiers that hand a request to an application in one of uWSGI's languages.
+/// Modifiers up to this hand a request to an application in one of uWSGI's languages.
 const LANGUAGES: u8 = 31;
-/// How names of variables begin, one of which is the first.
+/// Possible beginnings of the first variable's name.
 const NAMES: &[&[u8]] = &[
     b"QUERY_STRING",
     b"REQUEST_",
@@ -69,7 +69,7 @@ impl Protocol for Uwsgi {
     }
 }
 
-/// Bytes of the variables, from what stands before them.
+/// Length of the variables, from the bytes before them.
 fn length(front: &[u8]) -> Option<usize> {
     match front {
         [_, low, high, _] => Some(usize::from(u16::from_le_bytes([*low, *high]))),
@@ -77,13 +77,13 @@ fn length(front: &[u8]) -> Option<usize> {
     }
 }
 
-/// The number at the front, and what follows it.
+/// The number at the front, and the rest.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (number, rest) = bytes.split_first_chunk::<2>()?;
     Some((usize::from(u16::from_le_bytes(*number)), rest))
 }
 
-/// The name or value at the front, and what follows it.
+/// The name or value at the front, and the rest.
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = number(bytes)?;
     rest.split_at_checked(len)
@@ -121,7 +121,7 @@ impl Parser for Connection {
         let Some(message) = seen.application(!whole, settings) else { return unnamed(whole, used) };
         let body = match length {
             Some(length) => Body::Length(length.saturating_add((end - used) as u64)),
-            // What says how long the body is was not captured.
+            // The body's length was not captured.
             None if !whole => Body::UntilTurn,
             None => Body::Length(0),
         };
@@ -137,7 +137,7 @@ impl Parser for Connection {
     }
 }
 
-/// A request whose name was not captured; one that has none is not of a web server.
+/// A request whose name was not captured; a complete one without a name does not come from a web server.
 fn unnamed(whole: bool, used: usize) -> Step<Box<Request>> {
     if whole {
         return Step::Invalid;
@@ -146,5 +146,4 @@ fn unnamed(whole: bool, used: usize) -> Step<Box<Request>> {
 }
 
 #[cfg(test)]
-#[path = "uwsgi/tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
-//! WebSocket frames (RFC 6455 §5): where each ends, and the reason in one that closes.
+//! WebSocket frames (RFC 6455 §5): finds the end of each, and the status code of a close frame.
 
 use super::{Asked, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 
-/// The protocol: what a connection speaks after an upgrade, never before.
+/// The protocol: only spoken after an upgrade, never from the start.
 #[derive(Debug)]
 pub struct WebSocket;
 
@@ -25,7 +25,7 @@ impl Protocol for WebSocket {
     }
 }
 
-/// Sessions are not read by requests and replies.
+/// Sessions have no requests and replies.
 #[derive(Debug)]
 struct Nothing;
 
@@ -39,14 +39,14 @@ impl Parser for Nothing {
     }
 }
 
-/// Longest header: two bytes, a length of eight, a mask of four.
+/// Longest header: two bytes, eight of length, four of mask.
 const HEADER: usize = 14;
-/// The code of a closing that gives none (§7.1.5).
+/// Status code for a close frame without one (§7.1.5).
 const NO_CODE: u16 = 1005;
-/// [`NO_CODE`] and these are the ordinary ends: done; going away.
+/// Normal closes, together with [`NO_CODE`]: done; going away.
 const FINE: [u16; 3] = [1000, 1001, NO_CODE];
 
-/// What a code is called when it is a failure (§7.4.1, and the registry of IANA).
+/// Name of a status code that is a failure (§7.4.1, and IANA's registry).
 pub(super) fn failure(code: u16) -> Option<&'static str> {
     Some(match code {
         code if FINE.contains(&code) => return None,
@@ -71,21 +71,21 @@ pub(super) fn failure(code: u16) -> Option<&'static str> {
 pub(super) struct Frames {
     header: [u8; HEADER],
     have: usize,
-    /// In a closing: the mask, and bytes of the code so far.
+    /// In a close frame: the mask, and bytes of the code so far.
     closing: Option<([u8; 4], u8)>,
     code: [u8; 2],
-    /// Bytes left of the closing.
+    /// Bytes left of the close frame.
     left: u64,
 }
 
-/// What some bytes did.
+/// Result of feeding bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fed {
     /// Bytes taken.
     pub(super) used: usize,
-    /// Bytes after them that belong to the frame and say nothing.
+    /// Further bytes of the frame that need not be read.
     pub(super) left: u64,
-    /// A closing was read: its code.
+    /// Status code, if a close frame was read.
     pub(super) closed: Option<u16>,
 }
 
@@ -95,7 +95,7 @@ impl Frames {
         self.have == 0 && self.closing.is_none()
     }
 
-    /// Takes bytes up to the end of a header or of a closing's code; `None` when they are no frame's.
+    /// Takes bytes up to the end of a header or of a close frame's code; `None` if they are not a frame.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Fed> {
         let mut used = 0;
         for byte in bytes {
@@ -116,7 +116,7 @@ impl Frames {
             *self.header.get_mut(self.have)? = *byte;
             self.have += 1;
             let [first, second, ..] = self.header;
-            // Reserved opcodes, and controls in pieces, there are none of.
+            // Reserved opcodes and fragmented control frames do not occur.
             let opcode = first & 15;
             if matches!(opcode, 3..=7 | 11..) || opcode >= 8 && first & 0x80 == 0 {
                 return None;
@@ -156,8 +156,8 @@ impl Frames {
     }
 }
 
-/// Whether an operation of `len` bytes, of which `head` was captured, is whole frames: so it begins with one, which
-/// tells where they stand after bytes that were not seen.
+/// Whether an operation of `len` bytes, of which `head` was captured, consists of whole frames: then it begins with
+/// one, which shows frame boundaries after missed bytes.
 pub(super) fn fits(head: &[u8], len: u64) -> bool {
     let (mut frames, mut at) = (Frames::default(), 0_u64);
     while let Some(rest) = head.get(at as usize..).filter(|rest| !rest.is_empty()) {
@@ -172,5 +172,4 @@ pub(super) fn fits(head: &[u8], len: u64) -> bool {
 }
 
 #[cfg(test)]
-#[path = "websocket_tests.rs"]
 mod tests;

@@ -1,60 +1,65 @@
-//! Record files: everything the pipeline was given, so that it can be given again.
+//! Recordings: everything the pipeline was given, for replay.
 //!
 //! A header (magic, version, byte order, clock offset, seed, host) and frames: one byte of kind, four of length, the
-//! bytes. Kernel records are in the byte order of the machine, which the header says. Files hold heads of messages as
-//! they were on the wire: they are created with mode 0600 and never overwritten.
+//! payload. Kernel records are in the machine's byte order, which the header gives. Files hold payload prefixes as they
+//! were on the wire, so they are created with mode 0600 and never overwritten.
 
-mod behind;
-mod whole;
+mod atomic_file;
+mod background_writer;
+mod rotate;
+mod stream;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-pub use behind::{Behind, Sink, Waiting, Words};
-pub use whole::Whole;
+pub use atomic_file::Whole;
+pub use background_writer::{Behind, Sink, Waiting, Words};
+pub use rotate::Rotating;
+pub use stream::Stream;
+
+use crate::files;
 
 const MAGIC: &[u8; 8] = b"TRACERF\x04";
-/// Says the byte order: reads differently on a machine of the other one.
+/// Marks the byte order: reads differently on a machine of the other one.
 const ORDER: u32 = 0x0102_0304;
-/// Longest frame that is believed.
+/// Longest plausible frame.
 const FRAME_MAX: u32 = 1 << 20;
 /// Longest host name kept.
 const HOST_MAX: usize = 255;
-/// Frames gathered before they are written, bytes.
+/// Frames are buffered up to this many bytes before they are written.
 const GATHER: usize = 1 << 18;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A kernel record.
     Record,
-    /// Facts of a process, JSON.
+    /// Facts about a process, JSON.
     Process,
     /// The pipeline's tick, with its time (8 bytes).
-    Tick,
-    /// The recording ended in order.
+    ThreadStats,
+    /// Regular end of the recording.
     End,
     /// The wall clock was set: wall clock minus monotonic clock from here on, nanoseconds (8 bytes).
     Clock,
-    /// Detail given up from here on (1 byte: the level).
+    /// Load shedding from here on (1 byte: the level).
     Shed,
-    /// What another agent said (`relay::event`).
+    /// An input from another agent (`relay::event`).
     Relay,
-    /// Records of operations were lost after one time, which matters up to another (8 bytes each).
+    /// Records of operations were lost after one time; this matters until another (8 bytes each).
     Lost,
 }
 
 impl Kind {
     const ALL: [Self; 8] =
-        [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
+        [Self::Record, Self::Process, Self::ThreadStats, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
 
     fn byte(self) -> u8 {
         match self {
             Self::Record => 1,
             Self::Process => 2,
-            Self::Tick => 3,
+            Self::ThreadStats => 3,
             Self::End => 4,
             Self::Clock => 5,
             Self::Shed => 6,
@@ -64,12 +69,12 @@ impl Kind {
     }
 }
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Wall clock minus monotonic clock, nanoseconds.
     pub wall_offset: i64,
-    /// What ids follow.
+    /// Seed of generated ids.
     pub seed: u64,
     /// Name of the host.
     pub host: String,
@@ -78,42 +83,43 @@ pub struct Origin {
 /// Why a file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: {source}")]
     Io {
         /// Path.
         path: String,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is malformed.
     #[error("{path}: at byte {at}: expected {expected}")]
     Malformed {
         /// Path.
         path: String,
-        /// Offset.
+        /// Offset in the file.
         at: u64,
-        /// What should stand there.
+        /// What was expected there.
         expected: &'static str,
     },
 }
 
-/// Writes a file. What is in it are whole frames, whatever happens to the disk.
+/// Writes a recording. The file contains only whole frames, whatever happens to the disk.
 #[derive(Debug)]
 pub struct Writer {
     path: String,
     file: Behind,
-    /// Whole frames not yet handed over, and how many.
+    /// Whole frames that are buffered, and their number.
     frames: Vec<u8>,
     gathered: u64,
     failed: bool,
-    /// Frames not handed over.
+    /// Frames dropped before they were queued.
     dropped: u64,
 }
 
-/// A file to which nothing is added after a failure.
+/// A file to which nothing is added after a failure, or beyond `most` bytes.
 struct Unbroken {
     file: Whole<File>,
+    most: u64,
     broken: bool,
 }
 
@@ -122,19 +128,23 @@ impl Sink for Unbroken {
         if self.broken {
             return Err(io::Error::other("a recording has no holes"));
         }
-        let written = self.file.write(piece);
+        let written = if self.file.length() + piece.len() as u64 > self.most {
+            let most = self.most >> 20;
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {most} MiB (limits.max_recording)")))
+        } else {
+            self.file.write(piece)
+        };
         self.broken = written.is_err();
         written
     }
 }
 
 impl Writer {
-    /// Creates the file, which must not exist.
-    pub fn create(path: &Path, origin: &Origin) -> Result<Self, RecordError> {
+    /// Creates the file, which must not exist and takes `most` bytes.
+    pub fn create(path: &Path, origin: &Origin, most: u64) -> Result<Self, RecordError> {
         let name = path.display().to_string();
         let io = |source| RecordError::Io { path: name.clone(), source };
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-        let mut file = Whole::new(file);
+        let mut file = Whole::new(files::create_new(path).map_err(io)?);
         let host = origin.host.as_bytes();
         let host = host.get(..host.len().min(HOST_MAX)).unwrap_or_default();
         let mut header = MAGIC.to_vec();
@@ -145,12 +155,12 @@ impl Writer {
         header.extend(host);
         file.write(&header).map_err(io)?;
         let words = Words { place: name.clone(), what: "recording", meaning: "has stopped", passes: false };
-        let file = Behind::start(Unbroken { file, broken: false }, words).map_err(io)?;
+        let file = Behind::start(Unbroken { file, most, broken: false }, words).map_err(io)?;
         Ok(Self { path: name, file, frames: Vec::new(), gathered: 0, failed: false, dropped: 0 })
     }
 
-    /// Appends a frame. After a failure (a full disk) nothing more is written, because a recording with a hole would
-    /// replay as something that never happened; that is said once, and frames are counted.
+    /// Appends a frame. After a failure (a full disk) it writes nothing more, because a recording with a gap would
+    /// replay events that never happened; it logs that once and counts the dropped frames.
     pub fn frame(&mut self, kind: Kind, bytes: &[u8]) {
         if self.failed {
             self.dropped += 1;
@@ -165,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// Hands over what was gathered; does not wait until it is written.
+    /// Queues the buffered frames without waiting for the disk.
     pub fn flush(&mut self) {
         self.failed |= self.file.is_failing();
         if self.frames.is_empty() {
@@ -179,12 +189,12 @@ impl Writer {
         }
     }
 
-    /// Frames that are not in the file.
+    /// Number of frames that are missing from the file.
     pub fn dropped(&self) -> u64 {
         self.dropped + self.file.dropped()
     }
 
-    /// How much waits to be written.
+    /// A gauge of the write queue.
     pub fn waiting(&self) -> Waiting {
         self.file.waiting()
     }
@@ -203,13 +213,13 @@ impl Writer {
     }
 }
 
-/// Reads a file.
+/// Reads a recording.
 #[derive(Debug)]
 pub struct Reader<R = BufReader<File>> {
     path: String,
     input: R,
     at: u64,
-    /// What the header said.
+    /// The contents of the header.
     pub origin: Origin,
     buffer: Vec<u8>,
 }
@@ -218,13 +228,13 @@ impl Reader {
     /// Opens a file and checks its header.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| RecordError::Io { path: name.clone(), source })?;
+        let file = files::open_recording(path).map_err(|source| RecordError::Io { path: name.clone(), source })?;
         Self::new(name, BufReader::with_capacity(1 << 18, file))
     }
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header from `input`; `path` is for messages.
+    /// Reads the header from `input`; `path` is for error messages.
     pub fn new(path: String, input: R) -> Result<Self, RecordError> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
@@ -295,11 +305,11 @@ mod tests {
     fn frames_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r");
-        let mut writer = Writer::create(&path, &origin()).unwrap();
+        let mut writer = Writer::create(&path, &origin(), 1 << 20).unwrap();
         writer.frame(Kind::Record, b"abc");
         writer.frame(Kind::Process, b"{}");
         writer.finish().unwrap();
-        assert!(Writer::create(&path, &origin()).is_err(), "never overwritten");
+        assert!(Writer::create(&path, &origin(), 1 << 20).is_err(), "never overwritten");
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
         let mut reader = Reader::open(&path).unwrap();
@@ -309,6 +319,23 @@ mod tests {
         assert_eq!(reader.next_frame().unwrap().0, Kind::End);
         let error = reader.next_frame().unwrap_err().to_string();
         assert!(error.contains("cut off"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_stops_at_its_limit_and_is_whole_up_to_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        let mut writer = Writer::create(&path, &origin(), 10_000).unwrap();
+        for _ in 0..50 {
+            writer.frame(Kind::Record, &[7; 995]);
+            writer.flush();
+        }
+        let error = writer.finish().unwrap_err().to_string();
+        assert!(error.contains("frames are missing"), "{error}");
+        assert!((9_000..=10_000).contains(&std::fs::metadata(&path).unwrap().len()));
+        let mut reader = Reader::open(&path).unwrap();
+        let frames = std::iter::from_fn(|| reader.next_frame().ok().map(|(kind, _)| kind)).count();
+        assert_eq!(frames, 9);
     }
 
     proptest! {

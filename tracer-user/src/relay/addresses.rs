@@ -2,25 +2,25 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses of all interfaces that are up, in the network namespace of this thread; none where the system does not say.
+/// Addresses of all interfaces that are up in this thread's network namespace; empty if the system call fails.
 pub(super) fn own() -> Vec<IpAddr> {
     let mut first = std::ptr::null_mut();
-    // SAFETY: it writes a list to `first`, or fails.
+    // SAFETY: the call writes a list to `first`, or fails.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Vec::new();
     }
     let (mut found, mut next) = (Vec::new(), first);
-    // SAFETY: entries of a list that lives until it is freed below; each is null or whole.
+    // SAFETY: the list lives until it is freed below; each entry is null or complete.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        // SAFETY: as above; an interface without an address has none.
+        // SAFETY: as above; the address is null for an interface without one.
         let Some(address) = (unsafe { entry.ifa_addr.as_ref() }) else { continue };
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
         match i32::from(address.sa_family) {
             libc::AF_INET => {
-                // SAFETY: an address of this family is of this type.
+                // SAFETY: an address of this family has this type.
                 let v4 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 found.push(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))));
             }
@@ -32,7 +32,7 @@ pub(super) fn own() -> Vec<IpAddr> {
             _ => {}
         }
     }
-    // SAFETY: what was made above, once.
+    // SAFETY: the list was allocated above and is freed once.
     unsafe { libc::freeifaddrs(first) };
     found.sort_unstable();
     found.dedup();

@@ -1,18 +1,19 @@
-//! Whom an agent lets in: addresses that sent what no agent sends are left alone for a while, and nobody gets all the room.
+//! Admission of incoming sessions: bans addresses that sent what no agent sends, and limits sessions in total and per
+//! address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// How long an address is kept out.
+/// How long a ban lasts.
 pub const BAN: Duration = Duration::from_secs(10);
-/// Most addresses remembered; beyond it the oldest may come again.
+/// Most addresses remembered; beyond it the oldest ban is dropped.
 const MOST: usize = 1024;
-/// Most sessions others may open, and most from one address: agents behind one translation share it.
+/// Most sessions that others may open, in total and from one address (agents behind one NAT share an address).
 pub const SESSIONS: usize = 256;
 const SESSIONS_EACH: usize = 32;
 
-/// The list, and who is in.
+/// The bans and the open sessions.
 #[derive(Debug, Default)]
 pub struct Bans {
     until: VecDeque<(Instant, IpAddr)>,
@@ -20,7 +21,7 @@ pub struct Bans {
     count: usize,
 }
 
-/// What is kept out for what an address did: whoever has one of IPv6 has 2^64.
+/// The network a ban covers: one IPv4 address, or an IPv6 /64, because a client with one IPv6 address has 2^64.
 fn place(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
@@ -29,7 +30,7 @@ fn place(address: IpAddr) -> IpAddr {
 }
 
 impl Bans {
-    /// `address` is kept out from `now` on.
+    /// Bans `address` from `now` on.
     pub fn ban(&mut self, now: Instant, address: IpAddr) {
         let address = place(address);
         self.until.retain(|(until, known)| *until > now && *known != address);
@@ -39,13 +40,14 @@ impl Bans {
         self.until.push_back((now + BAN, address));
     }
 
-    /// Whether it is.
+    /// Whether `address` is banned.
     pub fn is_banned(&self, now: Instant, address: IpAddr) -> bool {
         let address = place(address);
         self.until.iter().any(|(until, known)| *known == address && *until > now)
     }
 
-    /// Whether `address` may come in; `None` where a NATS server does not tell it. Each that may has to [`Self::leave`].
+    /// Admits a session from `address` if there is room; `None` if the session comes through a NATS server, which hides
+    /// the address. Call [`Self::leave`] once for each admitted session.
     pub fn enter(&mut self, now: Instant, address: Option<IpAddr>) -> bool {
         if self.count >= SESSIONS {
             return false;
@@ -66,7 +68,7 @@ impl Bans {
         true
     }
 
-    /// One from `address` has gone.
+    /// A session from `address` has ended.
     pub fn leave(&mut self, address: Option<IpAddr>) {
         let Some(address) = address.map(place) else {
             self.count = self.count.saturating_sub(1);

@@ -1,9 +1,9 @@
-//! Of which connections an agent is believed: those whose far address is its own host's.
+//! Which connections an agent may report on: those whose remote address belongs to its own host.
 //!
-//! Pure. Whose an address is follows from where agents are: the address a session comes from or goes to, or those its
-//! certificate is for. An address where one agent is belongs to that agent, and what others say of connections with it is
-//! refused, unless that agent says that its host forwards packets: then others may be behind it. An address where no agent
-//! is may be a translation's, and anybody may speak of it, unless that is forbidden ([`Policy::strict`]).
+//! Pure. An agent owns the address its session comes from or goes to, or the addresses in its certificate. Reports by
+//! others on connections with an owned address are refused, unless the owner says that its host forwards packets: then
+//! other hosts may be behind that address. An address without an agent may be a NAT's, and any agent may report on it,
+//! unless [`Policy::strict`] forbids that.
 
 use std::net::IpAddr;
 
@@ -11,14 +11,15 @@ use rustc_hash::FxHashMap;
 
 use crate::model::Nanos;
 
-/// How long an address is still an agent's whose session is over, nanoseconds: a break is nobody's chance.
+/// How long an agent still owns its address after its session ended, nanoseconds: a short disconnect must not let
+/// another agent take the address over.
 const LINGER: Nanos = 60_000_000_000;
-/// Most sessions remembered; of those that are over the one that ended first goes.
+/// Most sessions remembered; when full, the session that ended first is dropped.
 const ENDS: usize = 4096;
-/// Most addresses of one agent.
+/// Most addresses per agent.
 pub const ADDRESSES: usize = 16;
 
-/// A network, or one address of it.
+/// A network, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     address: IpAddr,
@@ -26,12 +27,12 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `bits` of `address` count; `None` where it has not so many.
+    /// A prefix of `bits` bits; `None` if the address has fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
         (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some(Self { address, bits })
     }
 
-    /// One address.
+    /// A prefix of one address.
     pub fn one(address: IpAddr) -> Self {
         Self { address, bits: if address.is_ipv4() { 32 } else { 128 } }
     }
@@ -44,7 +45,7 @@ impl Prefix {
         Self::new(address.parse().ok()?, bits.parse().ok()?)
     }
 
-    /// Whether an address is one of it.
+    /// Whether the prefix contains `address`.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -59,35 +60,35 @@ impl Prefix {
         }
     }
 
-    /// The address, and how many bits of it count.
+    /// The address and the prefix length.
     pub fn parts(&self) -> (IpAddr, u8) {
         (self.address, self.bits)
     }
 }
 
-/// What is configured.
+/// The configured policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Agents are believed of their own addresses only, also where an address is nobody's.
+    /// Agents may only report on their own addresses, even where no agent owns an address.
     pub strict: bool,
-    /// Addresses that stand for several hosts: any agent is believed of connections with them.
+    /// Addresses that stand for several hosts (NAT): any agent may report on connections with them.
     pub translated: Vec<Prefix>,
-    /// Of which connections agents at an address are believed beside those with that address; others are not.
+    /// Networks that agents at an address may report on besides that address; other agents may not.
     pub declared: Vec<(Prefix, Vec<Prefix>)>,
 }
 
-/// Where an agent is, from the beginning of its session or until its end.
+/// An agent's location, sent when its session begins and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// Its number, which is that of what it says.
+    /// Number of the agent, which its messages carry.
     pub agent: u64,
-    /// It was dialled: it answers. Else it dialled, and tells of calls.
+    /// True if this host dialled it: it answers. False if it dialled: it reports calls.
     pub dialled: bool,
-    /// The session begins; else it is over.
+    /// True if the session begins; false if it ended.
     pub up: bool,
-    /// Its host forwards packets of others, so connections with its addresses may be others'.
+    /// Its host forwards packets of other hosts, so connections with its addresses may be theirs.
     pub forwards: bool,
-    /// Its addresses, as far as they are proven; at most [`ADDRESSES`].
+    /// Its proven addresses; at most [`ADDRESSES`].
     pub addresses: Vec<IpAddr>,
 }
 
@@ -96,14 +97,14 @@ struct End {
     dialled: bool,
     forwards: bool,
     addresses: Vec<IpAddr>,
-    /// Of which networks it is believed as well.
+    /// Further networks it may report on.
     declared: Vec<Prefix>,
-    /// Until when it is remembered; for ever while it is there.
+    /// When the entry expires; never while the session is up.
     until: Nanos,
 }
 
 impl End {
-    /// The places that are its own.
+    /// The addresses it owns.
     fn places(&self) -> Vec<(bool, IpAddr)> {
         let addresses = self.addresses.iter().filter(|_| !self.forwards);
         addresses.map(|address| (self.dialled, *address)).collect()
@@ -113,28 +114,28 @@ impl End {
 /// An address with an agent.
 #[derive(Debug, Default)]
 struct Owned {
-    /// Sessions that are there.
+    /// Sessions that are up.
     there: usize,
-    /// Until when it is owned by one that has gone.
+    /// How long an agent that disconnected still owns it.
     until: Nanos,
 }
 
-/// Who is where.
+/// Locations of all agents.
 #[derive(Debug, Default)]
 pub struct Bounds {
     policy: Policy,
     ends: FxHashMap<u64, End>,
-    /// Addresses of agents that dialled or were dialled, and do not forward.
+    /// Addresses of agents that dialled or were dialled and whose hosts do not forward.
     owned: FxHashMap<(bool, IpAddr), Owned>,
 }
 
 impl Bounds {
-    /// Nobody is anywhere.
+    /// Starts without agents.
     pub fn new(policy: Policy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// A session begins or is over.
+    /// Records the begin or end of a session.
     pub fn hear(&mut self, now: Nanos, stand: &Stand) {
         if !stand.up {
             if let Some(end) = self.ends.get_mut(&stand.agent).filter(|end| end.until == Nanos::MAX) {
@@ -166,7 +167,7 @@ impl Bounds {
         self.ends.insert(stand.agent, end);
     }
 
-    /// One fewer is at these places.
+    /// Removes one session from these addresses.
     fn leave(&mut self, places: Vec<(bool, IpAddr)>, until: Nanos) {
         for place in places {
             if let Some(owned) = self.owned.get_mut(&place) {
@@ -182,7 +183,7 @@ impl Bounds {
         }
     }
 
-    /// Whether an agent is believed of connections whose other end has the address `far`, as this host sees it.
+    /// Whether `agent` may report on connections whose remote address is `far`, as this host sees it.
     pub fn may(&self, now: Nanos, agent: u64, far: IpAddr) -> bool {
         let far = far.to_canonical();
         let holds = |networks: &[Prefix]| networks.iter().any(|network| network.contains(far));
@@ -194,7 +195,7 @@ impl Bounds {
         if self.policy.strict || self.policy.declared.iter().any(|(_, networks)| holds(networks)) {
             return false;
         }
-        // Recordings of versions before this have no agents' places.
+        // Recordings of earlier versions hold no agent locations.
         let is_owned = |end: &End| self.owned.get(&(end.dialled, far)).is_some_and(|o| o.there > 0 || o.until > now);
         !end.is_some_and(is_owned)
     }
@@ -244,10 +245,10 @@ mod tests {
         assert!(bounds.may(4, 1, one) && bounds.may(4, 2, two));
         assert!(!bounds.may(4, 1, two) && !bounds.may(4, 2, one), "another's");
         assert!(bounds.may(4, 1, nat) && bounds.may(4, 2, nat), "nobody's");
-        // Behind the same translation.
+        // Behind the same NAT.
         bounds.hear(5, &stand(3, "10.0.0.1"));
         assert!(bounds.may(6, 1, one) && bounds.may(6, 3, one) && !bounds.may(6, 3, two));
-        // Whoever is dialled somewhere says nothing of where calls come from.
+        // A dialled address says nothing about where calls come from.
         bounds.hear(7, &Stand { dialled: true, ..stand(4, "10.0.0.2") });
         bounds.hear(7, &Stand { dialled: true, ..stand(5, "10.0.0.7") });
         assert!(bounds.may(8, 1, ip("10.0.0.7")) && !bounds.may(8, 5, two) && bounds.may(8, 5, one));
@@ -262,7 +263,7 @@ mod tests {
         assert!(!bounds.may(4 + LINGER, 2, ip("10.0.0.1")) && bounds.may(5 + LINGER, 2, ip("10.0.0.1")));
         assert!(bounds.may(4 + LINGER, 1, ip("10.0.0.1")), "what it said before it went");
         bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
-        // It comes back, with another number.
+        // It reconnects with another number.
         bounds.hear(6, &stand(3, "10.0.0.1"));
         assert!(bounds.may(6, 3, ip("10.0.0.1")) && !bounds.may(2 * LINGER, 2, ip("10.0.0.1")));
     }

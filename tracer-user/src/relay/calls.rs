@@ -1,19 +1,19 @@
-//! Calls whose other end was told of them, and may tell how long it took.
+//! Calls whose context was sent to the other end's agent, which may answer with a summary.
 
 use rustc_hash::FxHashMap;
 
 use super::key::Key;
-use crate::guard::room::Room;
+use crate::guard::shrink::ShrinkExcess;
 
-/// Most calls that wait for word of their other end.
+/// Most calls that wait for a summary.
 pub const LIMIT: usize = 65_536;
 
-/// Calls by their keys. `U` names a call of the engine.
+/// Calls by key. `U` identifies a call in the engine.
 #[derive(Debug)]
 pub struct Calls<U> {
     calls: FxHashMap<u64, (Key, U)>,
     limit: usize,
-    /// Calls not remembered because there were too many.
+    /// Calls not remembered because the table was full.
     pub refused: u64,
 }
 
@@ -23,22 +23,22 @@ impl<U: Copy> Calls<U> {
         Self { calls: FxHashMap::default(), limit, refused: 0 }
     }
 
-    /// Calls remembered.
+    /// Number of calls remembered.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Most that are.
+    /// The table's limit.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A call's context was sent.
+    /// Remembers a call whose context was sent.
     pub fn sent(&mut self, key: Key, call: U) {
         if self.calls.len() < self.limit || self.calls.contains_key(&key.place()) {
             self.calls.insert(key.place(), (key, call));
@@ -52,7 +52,7 @@ impl<U: Copy> Calls<U> {
         self.calls.get(&key.place()).filter(|(known, _)| known.fits(key)).map(|(_, call)| *call)
     }
 
-    /// Its other end has answered: the call, if it is still remembered. Once.
+    /// Takes the call that the other end answered, if it is still remembered. Each call is returned once.
     pub fn answered(&mut self, key: Key) -> Option<U> {
         let call = self.of(key);
         if call.is_some() {
@@ -61,16 +61,16 @@ impl<U: Copy> Calls<U> {
         call
     }
 
-    /// The call was reported.
+    /// Forgets a call that was reported.
     pub fn over(&mut self, key: Key) {
         if self.calls.get(&key.place()).is_some_and(|(known, _)| *known == key) {
             self.calls.remove(&key.place());
         }
     }
 
-    /// Gives back the room of a table that is mostly empty.
-    pub fn give_back(&mut self) {
-        self.calls.give_back();
+    /// Frees memory of a table that is mostly empty.
+    pub fn shrink_excess(&mut self) {
+        self.calls.shrink_excess();
     }
 }
 

@@ -1,9 +1,9 @@
-//! A session's bytes: frames over TCP, or what is like it, encrypted and authenticated by a key both agents share or by certificates
-//! (`tls.rs`), or plain.
+//! A session's byte stream: frames over TCP or another [`Link`]; plain, or encrypted and authenticated by a shared key
+//! or by certificates (`tls.rs`).
 //!
-//! With a key every frame is a message of Noise (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, revision 34): who does not
-//! have the key fails at the first frame, each session has keys of its own, and nothing can be sent again later. A frame
-//! is two bytes of length and that many bytes.
+//! With a shared key every frame is a Noise message (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, revision 34): a peer
+//! without the key fails at the first frame, each session has its own keys, and frames cannot be replayed. A frame is
+//! two bytes of length followed by that many bytes.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use super::settings::Trust;
 use super::tls;
 
-/// The protocol's name, of which both ends must have the same.
+/// The Noise protocol name; both ends must use the same.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Said before the handshake by both, so that another protocol, or version of this one, fails at once.
+/// Bound into the handshake by both ends, so that another protocol, or another version of this one, fails at once.
 const PROLOGUE: &[u8] = b"tracer relay 1";
 /// Longest frame, bytes.
 const FRAME: usize = 65_535;
-/// Of a frame that is not its content.
+/// Bytes of a frame that are not content: the authentication tag.
 const TAG: usize = 16;
 /// Most content of a frame, bytes.
 pub const CONTENT: usize = 32 * 1024;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// A key both agents have.
+/// The key all agents share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 32]);
 
@@ -38,24 +38,53 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Why there is no session.
+/// Why a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// The connection.
+    /// The connection failed.
     #[error("{0}")]
     Io(io::Error),
-    /// No session of TLS: a certificate is not taken, or the other end is no agent.
+    /// TLS failed: a certificate was not accepted, or the other end is no agent.
     #[error("{0}")]
     Tls(String),
     /// The other end does not have the key, or is no agent.
     #[error("the other end does not have the same key, or is no agent")]
     Key,
+    /// The other end hung up before there was a session, and did not say why.
+    #[error(
+        "the other end hung up before there was a session: it has another key or none, keeps this host out after failed tries, \
+         or is no agent"
+    )]
+    HungUp,
     /// What it sent is no frame.
     #[error("not a frame")]
     Frame,
-    /// It took too long.
+    /// The handshake took too long.
     #[error("it did not answer in time")]
     Slow,
+}
+
+impl Broken {
+    /// What a connection that broke before there was a session means.
+    pub(super) fn before_a_session(self) -> Self {
+        match self {
+            Self::Io(error) if is_mute(&error) => Self::HungUp,
+            other => other,
+        }
+    }
+}
+
+/// Whether the other end hung up.
+pub(super) fn is_mute(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Tells who dialled that its key is not this agent's: an empty frame, which is no message of a handshake, so agents of any
+/// version take it for a wrong key. Without it all they see is the end of the connection.
+async fn refuse(stream: &mut impl Link) -> io::Result<()> {
+    stream.write_u16(0).await?;
+    stream.shutdown().await
 }
 
 impl From<io::Error> for Broken {
@@ -64,29 +93,29 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// Which end of a connection this is.
+/// Which end of the connection this agent is.
 #[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
-    /// It dialled this `HOST:PORT`.
+    /// This agent dialled this `HOST:PORT`.
     Dialled(&'a str),
-    /// It was dialled.
+    /// This agent was dialled.
     Accepted,
 }
 
 /// Both halves of a session.
 #[derive(Debug)]
 pub struct Channel {
-    /// What is sent.
+    /// Sends frames.
     pub writer: Writer,
-    /// What is received.
+    /// Receives frames.
     pub reader: Reader,
-    /// Addresses the other end's certificate is for.
+    /// Addresses in the other end's certificate.
     pub addresses: Vec<IpAddr>,
 }
 
 type Shared = std::sync::Arc<std::sync::Mutex<TransportState>>;
 
-/// What carries bytes both ways, in order and whole.
+/// An ordered, reliable byte stream in both directions.
 pub trait Link: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin + 'static> Link for T {}
 
@@ -95,7 +124,7 @@ impl<T: AsyncRead + std::fmt::Debug + Send + Unpin> Reads for T {}
 trait Writes: AsyncWrite + std::fmt::Debug + Send + Unpin {}
 impl<T: AsyncWrite + std::fmt::Debug + Send + Unpin> Writes for T {}
 
-/// The half that sends.
+/// The sending half.
 #[derive(Debug)]
 pub struct Writer {
     half: Box<dyn Writes>,
@@ -107,7 +136,7 @@ pub struct Writer {
     pub bytes: u64,
 }
 
-/// The half that receives.
+/// The receiving half.
 #[derive(Debug)]
 pub struct Reader {
     half: Box<dyn Reads>,
@@ -117,7 +146,7 @@ pub struct Reader {
 }
 
 impl Channel {
-    /// Agrees on a session with the other end of `stream`.
+    /// Performs the handshake with the other end of `stream`.
     pub async fn agree(stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
         tokio::time::timeout(HANDSHAKE, Self::handshake(stream, trust, end)).await.map_err(|_| Broken::Slow)?
     }
@@ -125,7 +154,15 @@ impl Channel {
     async fn handshake(mut stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
         let noise = match trust {
             Trust::Anybody => None,
-            Trust::Key(secret) => Some(agree_on_keys(&mut stream, secret, matches!(end, End::Dialled(_))).await?),
+            Trust::Key(secret) => {
+                let dialled = matches!(end, End::Dialled(_));
+                let agreed = agree_on_keys(&mut stream, secret, dialled).await;
+                if !dialled && matches!(agreed, Err(Broken::Key)) {
+                    // It may be gone.
+                    let _ = refuse(&mut stream).await;
+                }
+                Some(agreed.map_err(Broken::before_a_session)?)
+            }
             Trust::Certificates(identity) => {
                 let stream = match end {
                     End::Dialled(place) => identity.dialled(stream, place).await?,
@@ -149,7 +186,7 @@ impl Channel {
     }
 }
 
-/// The handshake of Noise.
+/// The Noise handshake.
 async fn agree_on_keys(stream: &mut impl Link, secret: &Secret, dialled: bool) -> Result<Shared, Broken> {
     let pattern = PATTERN.parse().map_err(|_| Broken::Key)?;
     let builder = Builder::new(pattern).prologue(PROLOGUE).and_then(|builder| builder.psk(0, &secret.0));
@@ -175,7 +212,7 @@ async fn agree_on_keys(stream: &mut impl Link, secret: &Secret, dialled: bool) -
 }
 
 impl Writer {
-    /// Sends `content`, at most [`CONTENT`] bytes, as a frame.
+    /// Sends `content`, at most [`CONTENT`] bytes, as one frame.
     pub async fn send(&mut self, content: &[u8]) -> Result<(), Broken> {
         self.frame.clear();
         match &self.noise {
@@ -192,7 +229,7 @@ impl Writer {
             }
         }
         self.half.write_all(&self.frame).await?;
-        // What TLS made of it may wait for more.
+        // TLS may have buffered part of the frame.
         self.half.flush().await?;
         self.bytes += self.frame.len() as u64 + self.added;
         Ok(())
@@ -200,7 +237,7 @@ impl Writer {
 }
 
 impl Reader {
-    /// The content of the next frame. Not to be given up half way.
+    /// The content of the next frame. Not cancel-safe.
     pub async fn receive(&mut self) -> Result<&[u8], Broken> {
         let len = usize::from(self.half.read_u16().await?);
         if len > FRAME.min(CONTENT + TAG) {

@@ -1,34 +1,35 @@
-//! How far other hosts' clocks are from this one's, from the two ends of calls: the request cannot have arrived before it was
-//! sent, nor its reply before it was written (as in NTP, RFC 5905 §8). For people to see; no time of a unit is changed by it.
+//! Clock offsets of other hosts, estimated from the two ends of calls: a request cannot arrive before it was sent, nor
+//! its reply before it was written (as in NTP, RFC 5905 §8). For display only: no span's times are corrected by them.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::Nanos;
 
-/// Most agents whose clocks are known.
+/// Most agents whose clocks are tracked.
 const LIMIT: usize = 1024;
-/// The best of so long counts, and of the time before; nanoseconds.
+/// Each window of this length keeps its best estimate; the current and the previous window count. Nanoseconds.
 const WINDOW: Nanos = 30_000_000_000;
 
-/// Both ends of a call, nanoseconds. Its own times are of this host's clock, the others of the other's.
+/// Times of both ends of a call, nanoseconds. `sent` and `replied` are by this host's clock, the others by the other
+/// host's.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
     /// First byte of the request was sent.
     pub sent: i64,
     /// Last byte of the reply was read.
     pub replied: i64,
-    /// The request was there.
+    /// The request arrived.
     pub arrived: i64,
     /// Last byte of the reply was written.
     pub answered: i64,
 }
 
-/// Where a clock is.
+/// A clock's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// How far it is ahead of this host's, nanoseconds; negative: behind.
     pub offset: i64,
-    /// It is that, give or take so much.
+    /// Error of the offset, plus or minus, nanoseconds.
     pub error: u64,
 }
 
@@ -39,21 +40,21 @@ struct Known {
     before: Option<Clock>,
 }
 
-/// The clocks of other agents' hosts, by the numbers of agents.
+/// Clocks of other agents' hosts, by agent number.
 #[derive(Debug, Default)]
 pub struct Clocks {
     known: FxHashMap<u64, Known>,
 }
 
 impl Clocks {
-    /// The agent `number` told of a call whose ends were so; `now` of a clock that only goes on.
+    /// Records the times of a call that the agent `number` reported; `now` is monotonic.
     pub fn hear(&mut self, now: Nanos, number: u64, pair: Pair) {
         // The true offset lies between these two.
         let most = pair.arrived.saturating_sub(pair.sent);
         let least = pair.answered.saturating_sub(pair.replied);
         let width = most.saturating_sub(least);
         if width < 0 {
-            // Clocks were set in between, or it is not true.
+            // A clock was set in between, or the report is wrong.
             return;
         }
         let clock = Clock { offset: least.saturating_add(width / 2), error: width.unsigned_abs().div_ceil(2) };
@@ -72,7 +73,7 @@ impl Clocks {
         }
     }
 
-    /// Where the clock of an agent's host is: the narrowest that was heard of late.
+    /// The offset of an agent's host: the estimate with the smallest error in the last two windows.
     pub fn of(&self, number: u64) -> Option<Clock> {
         let known = self.known.get(&number)?;
         known.now.into_iter().chain(known.before).min_by_key(|clock| clock.error)

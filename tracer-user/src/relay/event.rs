@@ -1,4 +1,4 @@
-//! What the pipeline is told by other agents, as a recording holds it.
+//! Relay events, the pipeline's input from other agents, and their form in a recording.
 
 use std::net::IpAddr;
 
@@ -7,27 +7,27 @@ use super::bounds::{ADDRESSES, Policy, Prefix, Stand};
 use super::message::{Decoder, Encoder, Message, cut, text};
 use crate::model::Nanos;
 
-/// Something the pipeline is told.
+/// An input of the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing but that time passed: what waits may have waited long enough.
+    /// Only time passed: timeouts may be due.
     Time,
-    /// What there is to expect of other agents from here on.
+    /// The mode from here on.
     Mode(Mode),
-    /// An agent said something.
-    Said(Agent, Message),
-    /// Of which connections agents are believed, as configured. Once, before anything is said.
+    /// An agent sent a message.
+    ExchangeEvent(Agent, Message),
+    /// The configured policy. Recorded once, before any message.
     Policy(Policy),
-    /// Where an agent is.
+    /// An agent's location.
     Stand(Stand),
 }
 
-/// What there is to expect of other agents.
+/// What the pipeline may expect of other agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// There are none and will be none.
+    /// There are no other agents and there will be none.
     Off,
-    /// Contexts are sent; none is waited for, because nobody is there.
+    /// Contexts are sent; requests wait for none, because no other agent is connected.
     Sends,
     /// Requests wait for contexts.
     Waits,
@@ -46,23 +46,23 @@ const STAND: u8 = 4;
 const DIALLED: u8 = 1;
 const UP: u8 = 2;
 const FORWARDS: u8 = 4;
-/// Most networks of a list.
+/// Most networks in a list.
 pub const NETWORKS: usize = 255;
 
 impl Event {
-    /// The form in a recording: when (`CLOCK_MONOTONIC`, 8 bytes, byte order of the machine), what it is, the rest.
+    /// The form in a recording: time (`CLOCK_MONOTONIC`, 8 bytes, native byte order), kind, payload.
     pub fn encode(&self, now: Nanos) -> Vec<u8> {
         let mut out = now.to_ne_bytes().to_vec();
         match self {
             Self::Time => out.push(TIME),
             Self::Mode(mode) => out.extend([MODE, *mode as u8]),
-            Self::Said(agent, message) => {
+            Self::ExchangeEvent(agent, message) => {
                 out.push(SAID);
                 out.extend(agent.number.to_ne_bytes());
                 let host = cut(&agent.host);
                 out.push(host.len() as u8);
                 out.extend(host.as_bytes());
-                // Each on its own: names are introduced with it.
+                // A new encoder for each message, so that its names are introduced with it.
                 Encoder::default().put(message, &mut out);
             }
             Self::Policy(Policy { strict, translated, declared }) => {
@@ -97,7 +97,7 @@ impl Event {
                 let (host, rest) = rest.split_at_checked(usize::from(*len))?;
                 let mut found = Vec::new();
                 Decoder::default().read(rest, &mut found).ok()?;
-                Self::Said(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
+                Self::ExchangeEvent(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
             }
             (POLICY, [strict, rest @ ..]) => {
                 let (translated, mut rest) = networks(rest)?;
@@ -128,7 +128,7 @@ impl Event {
     }
 }
 
-/// A byte of count, then for each the length of its address, that, and how many bits count.
+/// Writes a byte of count, then for each network the length of its address, the address and the prefix length.
 fn put_networks(networks: &[Prefix], out: &mut Vec<u8>) {
     out.push(networks.len().min(NETWORKS) as u8);
     for network in networks.iter().take(NETWORKS) {
@@ -147,7 +147,7 @@ fn put_networks(networks: &[Prefix], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`put_networks`] wrote, and gives what follows.
+/// Reads what [`put_networks`] wrote; also returns the rest.
 fn networks(bytes: &[u8]) -> Option<(Vec<Prefix>, &[u8])> {
     let (count, mut rest) = bytes.split_first()?;
     let mut found = Vec::new();
@@ -169,26 +169,28 @@ fn networks(bytes: &[u8]) -> Option<(Vec<Prefix>, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{TraceId, UnitId};
+    use crate::model::{SpanId, TraceId};
     use crate::relay::key::Key;
     use crate::relay::message::Context;
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    #[test]
-    fn events_come_back() {
-        let context = Message::Context(Context {
+    fn context() -> Message {
+        Message::Context(Context {
             key: Key { opener: 1, accepting: 2, seq: 3 },
             trace: TraceId(4),
-            parent: UnitId(5),
+            parent: SpanId(5),
             settled: true,
             broadcast: false,
             sampled: Some(true),
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
             carried: None,
-            lookup: None,
-        });
+        })
+    }
+
+    #[test]
+    fn events_come_back() {
         let agent = Agent { number: 7, host: Arc::from("far") };
         let network = |text| Prefix::parse(text).unwrap();
         let declared = vec![(network("10.0.0.1"), vec![network("10.1.0.0/16")]), (network("fd00::/8"), Vec::new())];
@@ -199,7 +201,7 @@ mod tests {
             Event::Time,
             Event::Mode(Mode::Waits),
             Event::Mode(Mode::Off),
-            Event::Said(agent, context),
+            Event::ExchangeEvent(agent, context()),
             Event::Policy(policy),
             Event::Policy(Policy::default()),
             Event::Stand(Stand { dialled: false, up: true, ..stand.clone() }),
@@ -207,6 +209,17 @@ mod tests {
         ] {
             assert_eq!(Event::decode(&event.encode(99)), Some((99, event)));
         }
+    }
+
+    #[test]
+    fn contexts_of_udp_questions_in_old_recordings_are_skipped() {
+        let agent = Agent { number: 7, host: Arc::from("far") };
+        let mut bytes = Event::ExchangeEvent(agent, Message::Alive).encode(99);
+        // Replaces the last message by the mark of a question and its context.
+        bytes.truncate(bytes.len() - 2);
+        bytes.extend([7, 10, 4, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
+        Encoder::default().put(&context(), &mut bytes);
+        assert_eq!(Event::decode(&bytes), None);
     }
 
     proptest! {

@@ -1,14 +1,14 @@
-//! Who keeps the sessions: dials agents that were named or found, accepts those that dial, and hands messages around.
+//! Keeps the sessions: dials configured and discovered agents, accepts agents that dial, and routes messages.
 //!
-//! The agent that dials sends contexts, the one that accepts answers with summaries, so two agents that call each other
-//! have two sessions. The pipeline's thread never waits: what finds no room is counted. Nobody's word is taken for who it is:
-//! agents that dial go by their number and the address they come from, those that are dialled by where they were dialled.
+//! The agent that dials sends contexts, the agent that accepts answers with summaries, so two agents that call each
+//! other have two sessions. The pipeline's thread never waits: a full queue drops messages and counts them. An agent's
+//! claimed identity is never trusted: an agent that dials is identified by its number and the address it comes from, an
+//! agent that is dialled by the address that was dialled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,27 +19,27 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
-use super::bell::Bell;
 use super::bounds::{Bounds, Stand};
 use super::channel::{Broken, End, Link};
 use super::event::Mode;
-use super::lookups::{Asker, Home};
 use super::message::Message;
 use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
 use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
+use super::wakeup_fd::Bell;
 use super::{Agent, Outcomes, Outgoing, Received};
 use crate::model::Nanos;
 
-/// Messages that wait for one session.
+/// Most messages queued for one session.
 const QUEUE: usize = 8192;
-/// Batches from all sessions that wait for the pipeline, and batches of the pipeline's that wait to be handed around.
+/// Most batches queued from all sessions to the pipeline, and from the pipeline to the router.
 const BATCHES: usize = 256;
-/// How long dialling may take. Together with the longest wait for a known agent less than a second: a partition is over for
-/// the relay soon after it is for the network.
+/// Timeout for dialling. Together with the longest wait for a known agent it is less than a second, so the relay
+/// recovers soon after a network partition ends.
 const DIAL: Duration = Duration::from_millis(500);
-/// Waits between tries: the first, the longest for agents that were named or have answered before, and for others.
+/// Waits between attempts: the first; the longest for agents that were configured or have answered before; the longest
+/// for others.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const KNOWN_WAIT: Duration = Duration::from_millis(400);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -47,15 +47,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// A peer as `/api/v1/peers` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerView {
-    /// Where it is.
+    /// Its address.
     pub address: String,
-    /// `out`: this agent dialled and sends contexts; `in`: the other did.
+    /// `out`: this agent dialled and sends contexts; `in`: the other agent dialled.
     pub direction: &'static str,
-    /// `up`, or `down`: not reached, tried again.
+    /// `up`, or `down`: not reached, being retried.
     pub state: &'static str,
-    /// Its host, once it said so.
+    /// Its host; empty until it said so.
     pub host: String,
-    /// Seconds it has been so.
+    /// Seconds since the state last changed.
     pub for_s: f64,
     /// Contexts and summaries sent and received in this session.
     pub sent: u64,
@@ -63,15 +63,15 @@ pub struct PeerView {
     pub received: u64,
     /// Bytes sent in this session, encryption included.
     pub sent_bytes: u64,
-    /// How far its wall clock is ahead of this host's, seconds (negative: behind), and the error of that; `null` until calls
-    /// to it have told.
+    /// How far its wall clock is ahead of this host's, seconds (negative: behind); `null` until calls to it gave an
+    /// estimate.
     pub clock_offset_s: Option<f64>,
-    /// See `clock_offset_s`.
+    /// Error of `clock_offset_s`, seconds.
     pub clock_error_s: Option<f64>,
-    /// Number of the agent; 0 until it said so.
+    /// Number of the agent; 0 until it is known.
     #[serde(skip)]
     pub agent: u64,
-    /// Why the last session ended or did not begin; empty when there was none.
+    /// Why the last session ended or could not start; empty if there was none.
     pub error: String,
 }
 
@@ -84,14 +84,16 @@ struct Peer {
     since: Instant,
     traffic: Arc<Traffic>,
     error: String,
+    /// `error` is what the other end said.
+    answered: bool,
 }
 
-/// Where contexts for an address go.
+/// A dialled agent: contexts for its address go here.
 struct Dialler {
-    /// What a connection's way is remembered by.
+    /// Identifies the route that a connection is remembered by.
     id: u64,
     queue: mpsc::Sender<Message>,
-    /// The agent it reached; 0 while it does not.
+    /// Number of the agent it is connected to; 0 while disconnected.
     reached: Arc<AtomicU64>,
     named: bool,
     task: AbortHandle,
@@ -103,31 +105,30 @@ struct State {
     next: AtomicU64,
     routes: Mutex<Routes>,
     bans: Mutex<Bans>,
-    /// Whom a connection's context may go to.
+    /// Which agents may receive a connection's contexts.
     bounds: Mutex<Bounds>,
-    /// Sessions that others opened: where their summaries go.
+    /// Sessions opened by other agents, to which their summaries go.
     accepted: Mutex<HashMap<u64, mpsc::Sender<Message>>>,
-    /// What makes their numbers.
+    /// Hashes agents' numbers with their addresses.
     hasher: RandomState,
     up: AtomicUsize,
     sent: Arc<AtomicU64>,
-    untold: Arc<AtomicU64>,
-    refused: AtomicU64,
+    refused: Arc<AtomicU64>,
     dropped: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked left a table that is whole: every change is one call.
+    // A panic leaves the table consistent: every change is one call.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The agent's end of it.
+/// The pipeline's handle to the relay.
 pub struct Hub {
     queue: mpsc::Sender<Vec<Outgoing>>,
     inbox: mpsc::Receiver<Received>,
     bell: Arc<Bell>,
     state: Arc<State>,
-    /// Where it listens.
+    /// The address it listens at.
     pub listen: Option<SocketAddr>,
 }
 
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Hub {
 }
 
 impl Hub {
-    /// Begins to listen and dial. Call it where tasks can be started.
+    /// Starts to listen and dial. Must run inside a tokio runtime.
     pub async fn start(settings: Settings, own: Agent) -> io::Result<Self> {
         let listener = match settings.listen {
             Some(address) => Some(TcpListener::bind(address).await?),
@@ -155,8 +156,7 @@ impl Hub {
         };
         let bell = Arc::new(Bell::new()?);
         let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&bell)));
-        let netns = std::fs::metadata("/proc/self/ns/net").ok().map(|found| found.ino() as u32);
-        let common = Common { settings, own, state: Arc::clone(&state), nats, netns, inbox, begun: Instant::now() };
+        let common = Common { settings, own, state: Arc::clone(&state), nats, inbox, begun: Instant::now() };
         if let Some(nats) = common.nats.clone() {
             tokio::spawn(meet(nats, common.clone()));
         }
@@ -167,7 +167,7 @@ impl Hub {
         Ok(Self { queue, inbox: received, bell, state, listen })
     }
 
-    /// Sends, or counts what finds no room.
+    /// Sends a batch; a full queue drops it and counts the messages.
     pub fn send(&self, batch: Vec<Outgoing>) {
         let count = batch.len() as u64;
         if count > 0 && self.queue.try_send(batch).is_err() {
@@ -175,35 +175,34 @@ impl Hub {
         }
     }
 
-    /// What other agents said, if anything.
+    /// The next batch other agents sent, if any.
     pub fn receive(&mut self) -> Option<Received> {
         self.inbox.try_recv().ok()
     }
 
-    /// Rings when another agent sent contexts. After [`Bell::want`] look whether [`Self::is_quiet`].
+    /// Rings when another agent sent contexts. After [`Bell::want`] check [`Self::is_quiet`].
     pub fn bell(&self) -> &Bell {
         &self.bell
     }
 
-    /// Whether [`Self::receive`] has nothing.
+    /// Whether [`Self::receive`] would return nothing.
     pub fn is_quiet(&self) -> bool {
         self.inbox.is_empty()
     }
 
-    /// What there is to expect.
+    /// Whether requests wait for contexts.
     pub fn mode(&self) -> Mode {
         if self.state.up.load(Ordering::Relaxed) > 0 { Mode::Waits } else { Mode::Sends }
     }
 
-    /// What became of messages here.
+    /// Counts of the hub's own outcomes.
     pub fn outcomes(&self) -> Outcomes {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let State { sent, untold, refused, dropped, .. } = &*self.state;
-        let (sent, untold) = (of(sent), of(untold));
-        Outcomes { sent, untold, refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
+        let State { sent, refused, dropped, .. } = &*self.state;
+        Outcomes { sent: of(sent), refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
     }
 
-    /// Sessions, and those that are tried.
+    /// Sessions, including those being retried.
     pub fn peers(&self) -> Vec<PeerView> {
         let peers = lock(&self.state.peers);
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -225,19 +224,17 @@ impl Hub {
     }
 }
 
-/// What all tasks share.
+/// State all tasks share.
 #[derive(Clone)]
 struct Common {
     settings: Arc<Settings>,
     own: Agent,
     state: Arc<State>,
-    /// Where agents meet, in the place of dialling each other.
+    /// Where agents meet, instead of dialling each other.
     nats: Option<Nats>,
-    /// Network namespace of this agent, where that is known.
-    netns: Option<u32>,
-    /// What others said, and what wakes its reader.
+    /// Messages for the pipeline, and the bell that wakes it.
     inbox: (mpsc::Sender<Received>, Arc<Bell>),
-    /// What time is counted from.
+    /// Origin of [`Common::now`].
     begun: Instant,
 }
 
@@ -246,7 +243,8 @@ impl Common {
         (&self.inbox.0, &self.inbox.1)
     }
 
-    /// Whether an agent is reached there and believed about connections with `far`: who is not is not told of them either.
+    /// Whether `dialler` is connected to an agent that may report on connections with `far`: other agents receive no
+    /// contexts of them either.
     fn may(&self, dialler: &Dialler, far: IpAddr) -> bool {
         let agent = dialler.reached.load(Ordering::Relaxed);
         agent != 0 && lock(&self.state.bounds).may(self.now(), agent, far)
@@ -256,15 +254,15 @@ impl Common {
         self.begun.elapsed().as_nanos() as Nanos
     }
 
-    /// A session begins or is over: here, and for the pipeline before and after all that is said in it.
+    /// Records the begin or end of a session here, and for the pipeline: before and after all messages of the session.
     async fn stand(&self, from: &Agent, stand: &Stand) {
         lock(&self.state.bounds).hear(self.now(), stand);
         let received = Received { from: from.clone(), messages: Vec::new(), stand: Some(stand.clone()) };
-        // Whoever reads it may be gone.
+        // The pipeline may have ended.
         let _ = self.inbox.0.send(received).await;
     }
 
-    /// A line of `/api/v1/peers`.
+    /// Adds a line to `/api/v1/peers`.
     fn enter(&self, address: String, direction: &'static str) -> u64 {
         let id = self.state.next.fetch_add(1, Ordering::Relaxed);
         let (host, since) = (Arc::from(""), Instant::now());
@@ -277,14 +275,15 @@ impl Common {
             since,
             traffic: Arc::default(),
             error: String::new(),
+            answered: false,
         };
         lock(&self.state.peers).insert(id, peer);
         id
     }
 
     fn up(&self, id: u64, agent: &Agent) -> Arc<Traffic> {
-        let (contexts, untold) = (Arc::clone(&self.state.sent), Arc::clone(&self.state.untold));
-        let traffic = Arc::new(Traffic { contexts, untold, ..Traffic::default() });
+        let (contexts, refused) = (Arc::clone(&self.state.sent), Arc::clone(&self.state.refused));
+        let traffic = Arc::new(Traffic { contexts, refused, ..Traffic::default() });
         self.state.up.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = lock(&self.state.peers).get_mut(&id) {
             (peer.up, peer.agent, peer.host) = (true, agent.number, Arc::clone(&agent.host));
@@ -303,14 +302,16 @@ impl Common {
                 peer.since = Instant::now();
             }
             peer.up = false;
-            // Who is kept out for what it did is hung up on without a word: what it was told first says more.
-            if was_up || peer.error.is_empty() || !why.is_mute() {
+            // Who is kept out for what it did is hung up on without a word: what it was told first says more. That nobody was
+            // there before says less.
+            if was_up || !peer.answered || !why.is_mute() {
                 peer.error = why.to_string();
+                peer.answered = why.is_answer();
             }
         }
     }
 
-    /// Someone said what no agent says.
+    /// Counts a peer that sent what no agent sends, and bans its address.
     fn refuse(&self, place: &str, address: Option<IpAddr>, why: &Ended) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(address) = address.filter(|_| why.is_hostile()) {
@@ -320,7 +321,7 @@ impl Common {
         log::log!(level, "relay: {place} refused: {why}");
     }
 
-    /// Lets somebody in, where there is room.
+    /// Admits a peer if there is room.
     fn admit(self, stream: impl Link, place: String, address: Option<IpAddr>) {
         if !lock(&self.state.bans).enter(Instant::now(), address) {
             self.state.refused.fetch_add(1, Ordering::Relaxed);
@@ -332,16 +333,16 @@ impl Common {
         });
     }
 
-    /// A session somebody opened, to its end; whoever came from a NATS server has no address.
+    /// Runs a session that another agent opened, to its end; `address` is `None` if it came through a NATS server.
     async fn serve(&self, stream: impl Link, place: String, address: Option<IpAddr>) {
         let mut session = match Session::begin(stream, &self.settings, End::Accepted, &self.own).await {
             Ok(session) => session,
-            Err(Ended::Broken(Broken::Io(_)) | Ended::Itself) => return,
+            Err(Ended::Broken(Broken::Io(_) | Broken::HungUp) | Ended::Itself) => return,
             Err(why) => return self.refuse(&place, address, &why),
         };
         let id = self.enter(place.clone(), "in");
         let traffic = self.up(id, &session.agent);
-        // Numbers are known to all that were ever spoken to: whoever says another's from elsewhere is not that one.
+        // Every peer knows the number of each agent it spoke to: the same number from another address is another agent.
         let number = self.state.hasher.hash_one((session.agent.number, address));
         let agent = Agent { number, host: Arc::clone(&session.agent.host) };
         session.agent = agent.clone();
@@ -356,7 +357,7 @@ impl Common {
         let ended = session.run(Takes::Contexts, &mut outbox, self.inbox(), &traffic, |_| ()).await;
         {
             let mut accepted = lock(&self.state.accepted);
-            // It may have come again meanwhile.
+            // It may have reconnected meanwhile.
             stand.up = !accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender));
             if !stand.up {
                 accepted.remove(&agent.number);
@@ -372,7 +373,7 @@ impl Common {
         }
     }
 
-    /// Keeps a session to `place` up.
+    /// Keeps a session to `place` up, reconnecting as needed.
     async fn dial(self, place: String, named: bool, mut outbox: mpsc::Receiver<Message>, at: (u64, Arc<AtomicU64>)) {
         let (way, reached) = at;
         let id = self.enter(place.clone(), "out");
@@ -380,7 +381,7 @@ impl Common {
         loop {
             let why = match self.reach(&place).await {
                 Ok(mut session) => {
-                    // Two that say the same number are two all the same.
+                    // Two agents that claim the same number still count as two.
                     let number = self.state.hasher.hash_one((session.agent.number, &place)).max(1);
                     session.agent.number = number;
                     session.beat = self.begun;
@@ -411,10 +412,10 @@ impl Common {
             };
             if matches!(why, Ended::Over | Ended::Itself) {
                 lock(&self.state.peers).remove(&id);
-                // What is put in from here on is nobody's.
+                // Later messages are dropped.
                 return;
             }
-            // What waited would come too late.
+            // Queued messages would arrive too late.
             let mut lost = 0;
             while outbox.try_recv().is_ok() {
                 lost += 1;
@@ -441,14 +442,12 @@ impl Common {
             return Err(Broken::Io(io::Error::other(why)).into());
         }
         stream.set_nodelay(true).map_err(Broken::Io)?;
-        let own = stream.local_addr().map_err(Broken::Io)?.ip().to_canonical();
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
         session.addresses.insert(0, far.ip());
-        session.home = self.netns.map(|netns| Home { netns, own });
         Ok(session)
     }
 
-    /// Whoever answers for a request has its connection's other end: it is this way.
+    /// Learns routes: the agent that sends a request's summary sees the other end of its connection.
     fn learn(&self, said: &[Message], way: u64) {
         let mut routes = lock(&self.state.routes);
         for message in said {
@@ -459,7 +458,7 @@ impl Common {
     }
 }
 
-/// Takes those that come.
+/// Accepts incoming connections.
 async fn accept(listener: TcpListener, common: Common) {
     loop {
         let accepted = tokio::select! {
@@ -469,19 +468,19 @@ async fn accept(listener: TcpListener, common: Common) {
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // No descriptors, or whoever came has gone.
+                // Out of descriptors, or the peer has gone.
                 log::warn!("relay: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // Frames are whole messages: none waits for another.
+        // Frames are complete messages: delaying one gains nothing.
         let _ = stream.set_nodelay(true);
         common.clone().admit(stream, from.to_string(), Some(from.ip()));
     }
 }
 
-/// Takes those that come by way of a NATS server.
+/// Accepts sessions that come through a NATS server.
 async fn meet(nats: Nats, common: Common) {
     let (sender, mut found) = mpsc::channel(16);
     let server = nats.server().to_owned();
@@ -501,11 +500,11 @@ async fn meet(nats: Nats, common: Common) {
     }
 }
 
-/// Hands the pipeline's messages around.
+/// Routes the pipeline's messages to sessions.
 struct Router {
     common: Common,
     diallers: HashMap<String, Dialler>,
-    /// Diallers so far.
+    /// Number of diallers created so far.
     ways: u64,
 }
 
@@ -551,19 +550,11 @@ impl Router {
         if settings.discover && is_private(far) && !self.diallers.contains_key(&place) {
             self.dial(place.clone(), false);
         }
-        // One that was just found may be reached in a moment.
+        // A newly discovered agent may be connected in a moment.
         let wanted =
             |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && self.common.may(dialler, far));
         let mut targets: Vec<&Dialler> =
             self.diallers.iter().filter(|at| wanted(*at)).map(|(_, dialler)| dialler).collect();
-        if let Some(lookup) = &mut context.lookup {
-            // Each is on its own: whoever is found where it went is told, or all that were named.
-            match self.diallers.get(&place).filter(|dialler| self.common.may(dialler, far)) {
-                Some(there) => targets = vec![there],
-                None if matches!(lookup.asker, Asker::In(_)) => lookup.asker = Asker::Unknown,
-                None => {}
-            }
-        }
         context.broadcast = targets.len() > 1;
         let last = targets.pop();
         for dialler in targets {
@@ -580,7 +571,7 @@ impl Router {
             Err(_) if reached => {
                 state.dropped.fetch_add(1, Ordering::Relaxed);
             }
-            // The session counts what it sends. Or nobody is there so far as is known: an ordinary call to the network.
+            // The session counts what it sends. An error: no agent is connected there, which is normal.
             Ok(()) | Err(_) => {}
         }
     }
@@ -604,5 +595,4 @@ impl Router {
 }
 
 #[cfg(test)]
-#[path = "hub_tests.rs"]
 mod tests;

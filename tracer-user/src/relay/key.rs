@@ -1,30 +1,30 @@
-//! What both ends of a TCP connection know of a request, and nobody between them changes: the initial sequence numbers
-//! of both ends and the sequence number of the request's first byte. Holds through address translation (SNAT, DNAT) and
-//! balancers that keep the stream; not through whatever ends the connection and begins another. Of a question by UDP it is
-//! a digest of what is asked, and the client's port (`lookups.rs`).
+//! What both ends of a TCP connection know about a request and no middlebox changes: the initial sequence numbers of
+//! both ends and the sequence number of the request's first byte. Survives address translation (SNAT, DNAT) and
+//! balancers that pass the stream through; does not survive proxies that terminate the connection.
 
-/// Names a request between hosts.
+/// Identifies a request between hosts.
 ///
-/// The request's first byte tells the streams of a multiplexed connection apart, too: each begins with a frame of its own.
-/// Sequence numbers come again after 4 GiB, so a key means something for some seconds only.
+/// The first byte's sequence number also tells the streams of a multiplexed connection apart: each begins with its own
+/// frame. Sequence numbers wrap after 4 GiB, so a key is only valid for some seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// First sequence number of the end that connected, its SYN not counted.
+    /// First sequence number of the end that connected, not counting its SYN.
     pub opener: u32,
-    /// First sequence number of the end that accepted, its SYN not counted.
+    /// First sequence number of the end that accepted, not counting its SYN.
     pub accepting: u32,
     /// Sequence number of the request's first byte.
     pub seq: u32,
 }
 
 impl Key {
-    /// The key of a request whose first byte is `seq`, by what one end of its connection knows: `local` and `remote` as
-    /// `event::Open` has them, `opened` whether this end connected. `None` where the kernel did not say.
+    /// The key of a request whose first byte is `seq`, as one end of its connection sees it: `local` and `remote` as in
+    /// `event::Open`, `opened` is whether this end connected. `None` if the kernel did not report the numbers.
     pub fn new(local: u32, remote: u32, opened: bool, seq: u32) -> Option<Self> {
         if (local, remote) == (0, 0) {
             return None;
         }
-        // The end that connected has its SYN acknowledged as a byte (`bytes_acked`), and seems to begin one earlier.
+        // The kernel counts the connecting end's acknowledged SYN as a byte (`bytes_acked`), so its number seems one
+        // too low.
         Some(if opened {
             Self { opener: local.wrapping_add(1), accepting: remote, seq }
         } else {
@@ -32,28 +32,19 @@ impl Key {
         })
     }
 
-    /// The key of a question by UDP, whose client sends from `port`; `question` is a digest of its number and of what it
-    /// asks for, which both ends reckon alike. Who the client is stands beside it ([`super::lookups::Asker`]).
-    pub fn of_lookup(question: u64, port: u16) -> Self {
-        // One more step of the digest (FNV-1a), so that equal questions of several sockets are apart.
-        let mixed = (question ^ u64::from(port)).wrapping_mul(0x100_0000_01b3);
-        // Ports next to each other do not fit: see [`Self::fits`].
-        Self { opener: u32::from(port) << 8, accepting: (mixed >> 32) as u32, seq: mixed as u32 }
-    }
-
-    /// What a table looks it up by; see [`Self::fits`].
+    /// The hash table key; see [`Self::fits`].
     pub fn place(self) -> u64 {
         u64::from(self.accepting) << 32 | u64::from(self.seq)
     }
 
-    /// Whether both are of the same request. The opener's number may be one off: a FIN that was received before the first
-    /// byte was read counts as a byte at its other end.
+    /// Whether both identify the same request. The opener's number may be off by one: its other end counts a FIN that
+    /// arrived before the first byte was read as a byte.
     pub fn fits(self, other: Self) -> bool {
         let apart = self.opener.wrapping_sub(other.opener).wrapping_add(1);
         self.place() == other.place() && apart <= 2
     }
 
-    /// The connection, whatever the request: equal for all keys one end makes of it.
+    /// The connection without the request: equal for all keys that one end makes of it.
     pub fn connection(self) -> u64 {
         u64::from(self.opener) << 32 | u64::from(self.accepting)
     }
@@ -65,7 +56,7 @@ mod tests {
 
     #[test]
     fn both_ends_make_the_same_key() {
-        // The opener begins at 1000: it sees 1000 for itself, the other end the first byte after its SYN.
+        // The opener starts at 1000: it sees 1000 for itself, the other end sees the first byte after its SYN.
         for (opener, accepting) in [(1000u32, 7u32), (u32::MAX, 3), (5, u32::MAX)] {
             let first = opener.wrapping_add(1);
             for offset in [0u32, 17, u32::MAX] {
@@ -82,14 +73,5 @@ mod tests {
             }
         }
         assert_eq!(Key::new(0, 0, true, 1), None, "not TCP");
-    }
-
-    #[test]
-    fn lookups_are_apart_by_question_and_by_port() {
-        let key = Key::of_lookup(99, 4000);
-        assert_eq!(key, Key::of_lookup(99, 4000));
-        for other in [Key::of_lookup(99, 4001), Key::of_lookup(98, 4000), Key::of_lookup(99, 3999)] {
-            assert!(!key.fits(other) && key.place() != other.place());
-        }
     }
 }

@@ -1,7 +1,7 @@
-//! Brings together what callers' agents say of calls and the requests this host serves, in whatever order both come.
+//! Matches contexts that callers' agents send with the requests this host serves, in whatever order both arrive.
 //!
-//! Pure: time comes with what is told. A request gets one parent, the first that is said of it; everything that comes
-//! again, too late, twice or otherwise is counted and changes nothing. `U` names a request of the engine.
+//! Pure: time is passed in. A request gets one parent, from the first context that names it; repeated, late and
+//! contradicting contexts are counted and change nothing. `U` identifies a request in the engine.
 
 use std::collections::VecDeque;
 
@@ -10,38 +10,38 @@ use rustc_hash::FxHashMap;
 use super::key::Key;
 use super::message::Context;
 use super::{Agent, Outcomes};
-use crate::guard::room::Room;
+use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 
-/// Most requests and contexts that are remembered.
+/// Most requests and contexts remembered.
 pub const LIMIT: usize = 65_536;
-/// How long a context waits for its request, and how long a request that was reported is remembered; nanoseconds.
+/// How long a context waits for its request, and how long a reported request is remembered; nanoseconds.
 pub const KEEP: Nanos = 10_000_000_000;
 
-/// How many of the oldest entries are looked at for one that may go.
+/// How many of the oldest entries to search for one that may be evicted.
 const LOOK: usize = 256;
 
-/// A context, and who sent it.
+/// A context and its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// What it says.
+    /// The context.
     pub context: Context,
-    /// The agent it comes from.
+    /// The agent that sent it.
     pub from: Agent,
 }
 
-/// What a context did.
+/// The effect of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect<U> {
-    /// It is remembered until its request is read, or changed what was remembered.
+    /// It waits for its request to be read, or updated a waiting one.
     Waits,
-    /// It is this request's, which had none.
+    /// It belongs to this request, which had no context before.
     Met(U),
-    /// It is this request's, and says more than the one before.
+    /// It belongs to this request and adds to the context before.
     More(U),
     /// The request was reported without it.
     Late(U),
-    /// Nothing: it was known, somebody else's word came first, or there is no room.
+    /// None: it was a duplicate, another agent's context came first, or the table is full.
     Nothing,
 }
 
@@ -50,9 +50,10 @@ struct Entry<U> {
     number: u64,
     key: Key,
     given: Option<Given>,
-    /// What another agent said otherwise before the request was read: only then it is known which of them may.
+    /// A contradicting context that another agent sent before the request was read: only the request tells which of the
+    /// two agents may report on it.
     other: Option<Box<Given>>,
-    unit: Option<U>,
+    span: Option<U>,
     reported: bool,
 }
 
@@ -60,15 +61,15 @@ struct Entry<U> {
 #[derive(Debug)]
 pub struct Matches<U> {
     entries: FxHashMap<u64, Entry<U>>,
-    /// When each is forgotten.
+    /// Expiry times of the entries.
     order: VecDeque<(Nanos, u64, u64)>,
-    /// Contexts that wait, by who sent them: nobody may take all the room.
+    /// Waiting contexts per sender, so that no agent fills the table.
     waiting: FxHashMap<u64, usize>,
     number: u64,
     limit: usize,
-    /// What became of contexts.
+    /// Outcomes of contexts.
     pub outcomes: Outcomes,
-    /// Entries that went early because there were too many.
+    /// Entries evicted early because the table was full.
     pub evicted: u64,
 }
 
@@ -86,22 +87,22 @@ impl<U: Copy> Matches<U> {
         }
     }
 
-    /// Requests and contexts remembered.
+    /// Number of requests and contexts remembered.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Most that are.
+    /// The table's limit.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A context arrived; `may` says whether who sent it is believed about a request.
+    /// Adds a context that arrived; `may` tells whether its sender may report on a request.
     pub fn context(&mut self, now: Nanos, given: Given, may: impl Fn(U, &Given) -> bool) -> Effect<U> {
         self.outcomes.received += 1;
         let key = given.context.key;
@@ -120,9 +121,9 @@ impl<U: Copy> Matches<U> {
         }
         let same =
             |known: &Given| known.from.number == given.from.number && known.context.parent == given.context.parent;
-        let (unit, reported) = (entry.unit, entry.reported);
+        let (span, reported) = (entry.span, entry.reported);
         let known = match &mut entry.given {
-            Some(known) if unit.is_none() && known.from.number != given.from.number => {
+            Some(known) if span.is_none() && known.from.number != given.from.number => {
                 let Some(other) = &mut entry.other else {
                     entry.other = Some(Box::new(given));
                     return Effect::Waits;
@@ -131,8 +132,8 @@ impl<U: Copy> Matches<U> {
             }
             known => known.as_mut(),
         };
-        match (known, unit) {
-            (Some(known), unit) => {
+        match (known, span) {
+            (Some(known), span) => {
                 if !same(known) {
                     self.outcomes.refused += 1;
                     return Effect::Nothing;
@@ -145,34 +146,34 @@ impl<U: Copy> Matches<U> {
                 }
                 self.outcomes.settled += 1;
                 known.context = given.context;
-                match unit {
-                    Some(unit) if reported => Effect::Late(unit),
-                    Some(unit) => Effect::More(unit),
+                match span {
+                    Some(span) if reported => Effect::Late(span),
+                    Some(span) => Effect::More(span),
                     None => Effect::Waits,
                 }
             }
-            (None, Some(unit)) if !may(unit, &given) => {
+            (None, Some(span)) if !may(span, &given) => {
                 self.outcomes.refused += 1;
                 Effect::Nothing
             }
-            (None, Some(unit)) => {
+            (None, Some(span)) => {
                 entry.given = Some(given);
                 if reported {
                     self.outcomes.late += 1;
-                    Effect::Late(unit)
+                    Effect::Late(span)
                 } else {
                     self.outcomes.matched += 1;
-                    Effect::Met(unit)
+                    Effect::Met(span)
                 }
             }
-            // Nothing is kept of neither.
+            // An entry has a request, a context, or both.
             (None, None) => Effect::Nothing,
         }
     }
 
-    /// Whether one more context of an agent may wait: none has more than half of the table, nor more than its share of that
-    /// where the table is full. An agent below its share has room made by what waited longest, whoever said it, or was
-    /// reported longest ago.
+    /// Whether one more context of `agent` may wait. No agent gets more than half of the table, nor more than its fair
+    /// share of that half when the table is full. For an agent below its share, evicts the context that waited longest,
+    /// whoever sent it, or the request that was reported longest ago.
     fn has_room(&mut self, agent: u64) -> bool {
         let has = self.waiting.get(&agent).copied().unwrap_or_default();
         if self.entries.len() < self.limit {
@@ -185,7 +186,7 @@ impl<U: Copy> Matches<U> {
         let waits = |(_, place, number): &(Nanos, u64, u64)| {
             self.entries
                 .get(place)
-                .is_some_and(|entry| entry.number == *number && (entry.unit.is_none() || entry.reported))
+                .is_some_and(|entry| entry.number == *number && (entry.span.is_none() || entry.reported))
         };
         let Some(at) = self.order.iter().take(LOOK).position(waits) else { return false };
         if let Some((_, place, _)) = self.order.remove(at) {
@@ -195,19 +196,20 @@ impl<U: Copy> Matches<U> {
         true
     }
 
-    /// A request was read; gives what is known of it, by somebody who `may` say so.
-    pub fn unit(&mut self, now: Nanos, key: Key, unit: U, may: impl Fn(&Given) -> bool) -> Option<&Given> {
+    /// Adds a request that was read; returns its context if an agent that may report on it sent one.
+    pub fn span(&mut self, now: Nanos, key: Key, span: U, may: impl Fn(&Given) -> bool) -> Option<&Given> {
         let place = key.place();
-        let fits = self.entries.get(&place).is_some_and(|entry| entry.unit.is_none() && entry.key.fits(key));
+        let fits = self.entries.get(&place).is_some_and(|entry| entry.span.is_none() && entry.key.fits(key));
         if !fits {
-            // Another request of a connection that has gone once around, or of another: what was said is of that one.
+            // The sequence number wrapped, or the entry is of another connection: its context belongs to the earlier
+            // request.
             self.forget(place);
             while self.entries.len() >= self.limit && self.evict() {}
-            self.insert(now, key, None, Some(unit));
+            self.insert(now, key, None, Some(span));
             return None;
         }
         let entry = self.entries.get_mut(&place)?;
-        entry.unit = Some(unit);
+        entry.span = Some(span);
         if let Some(given) = &entry.given {
             less(&mut self.waiting, given.from.number);
         }
@@ -223,23 +225,23 @@ impl<U: Copy> Matches<U> {
         entry.given.as_ref()
     }
 
-    /// The request was reported: what comes from now on is late.
+    /// Marks the request as reported: later contexts are late.
     pub fn reported(&mut self, key: Key) {
         if let Some(entry) = self.entries.get_mut(&key.place())
-            && entry.unit.is_some()
+            && entry.span.is_some()
         {
             entry.reported = true;
         }
     }
 
-    /// Forgets what is old, but for requests that are `open`.
+    /// Expires old entries, except requests that are `open`.
     pub fn expire(&mut self, now: Nanos, open: impl Fn(U) -> bool) {
         while let Some((due, place, number)) = self.order.front().copied()
             && due <= now
         {
             self.order.pop_front();
             let Some(entry) = self.entries.get(&place).filter(|entry| entry.number == number) else { continue };
-            if !entry.reported && entry.unit.is_some_and(&open) {
+            if !entry.reported && entry.span.is_some_and(&open) {
                 self.order.push_back((now.saturating_add(KEEP), place, number));
             } else {
                 self.forget(place);
@@ -247,26 +249,26 @@ impl<U: Copy> Matches<U> {
         }
     }
 
-    /// Gives back the room of tables that are mostly empty.
-    pub fn give_back(&mut self) {
-        self.entries.give_back();
-        self.order.give_back();
-        self.waiting.give_back();
+    /// Frees memory of tables that are mostly empty.
+    pub fn shrink_excess(&mut self) {
+        self.entries.shrink_excess();
+        self.order.shrink_excess();
+        self.waiting.shrink_excess();
     }
 
-    fn insert(&mut self, now: Nanos, key: Key, given: Option<Given>, unit: Option<U>) {
+    fn insert(&mut self, now: Nanos, key: Key, given: Option<Given>, span: Option<U>) {
         self.number += 1;
         let number = self.number;
-        self.entries.insert(key.place(), Entry { number, key, given, other: None, unit, reported: false });
+        self.entries.insert(key.place(), Entry { number, key, given, other: None, span, reported: false });
         if self.order.len() >= 2 * self.limit {
-            // Places of what was forgotten before its time.
+            // Places of entries that were forgotten early.
             let entries = &self.entries;
             self.order.retain(|(_, place, number)| entries.get(place).is_some_and(|entry| entry.number == *number));
         }
         self.order.push_back((now.saturating_add(KEEP), key.place(), number));
     }
 
-    /// The oldest goes. `false` when there is none.
+    /// Evicts the oldest entry; `false` if there is none.
     fn evict(&mut self) -> bool {
         while let Some((_, place, number)) = self.order.pop_front() {
             if self.entries.get(&place).is_some_and(|entry| entry.number == number) {
@@ -280,7 +282,7 @@ impl<U: Copy> Matches<U> {
 
     fn forget(&mut self, place: u64) {
         let Some(entry) = self.entries.remove(&place) else { return };
-        if entry.unit.is_some() {
+        if entry.span.is_some() {
             return;
         }
         if let Some(given) = &entry.given {
@@ -296,8 +298,8 @@ impl<U: Copy> Matches<U> {
     }
 }
 
-/// One context of that agent fewer waits.
-pub(super) fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
+/// Decrements the count of waiting contexts of an agent.
+fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
     if let Some(count) = waiting.get_mut(&from) {
         *count -= 1;
         if *count == 0 {
@@ -307,5 +309,4 @@ pub(super) fn less(waiting: &mut FxHashMap<u64, usize>, from: u64) {
 }
 
 #[cfg(test)]
-#[path = "matches_tests.rs"]
 mod tests;

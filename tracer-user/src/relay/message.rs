@@ -1,96 +1,93 @@
-//! What agents tell each other, and its form in bytes.
+//! Messages between agents and their encoding.
 //!
-//! A message is one byte of kind, one of length, and that many bytes, integers in network order. A receiver skips kinds it
-//! does not know and bytes behind those it knows: later versions may add both. Which version is spoken is the smaller of
-//! what both [`Hello`]s say: from 2 on messages of `MORE` go before a context, with what else came down its transaction; from 3
-//! on contexts of lookups by UDP are told, with a `MORE` that makes them that.
+//! A message is one byte of kind, one byte of length, and that many bytes; integers are in network byte order. A
+//! receiver skips unknown kinds and trailing bytes of known ones, so later versions may add both. The session speaks
+//! the smaller of the versions in both [`Hello`]s: from version 2 on `MORE` messages precede a context and hold what
+//! else was propagated with its transaction. Version 3 also had contexts of UDP questions, marked by a `MORE`; the
+//! decoder reads and ignores them. The next version is 4.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::context_backrefs::{Heard, Sent};
 use super::key::Key;
-use super::lookups::{Asker, Lookup};
-use super::recent::{Heard, Sent};
-use crate::model::{Carried, TraceId, UnitId};
+use crate::model::{PropagatedContext, SpanId, TraceId};
 
-/// The version this agent speaks, and the least it understands.
-pub const VERSION: u16 = 3;
+/// The version this agent speaks, and the oldest it understands.
+pub const VERSION: u16 = 2;
 /// See [`VERSION`].
 pub const VERSION_LEAST: u16 = 1;
-/// What a conversation begins with, so that whoever is no agent is known at once.
+/// First bytes of a session, so that a peer that is no agent is detected at once.
 pub const MAGIC: [u8; 4] = *b"TRCR";
 /// Longest name (of a host, service or class), bytes; longer ones are cut.
 pub const NAME_MOST: usize = 120;
-/// Names one side may introduce on one session; later ones are not told.
+/// Most names one side may introduce per session; later names are not sent.
 pub const NAMES_MOST: usize = 4096;
-/// Most of what else came down a transaction that is told with one context, bytes: whoever waits for its request keeps it.
+/// Most propagated context (`tracestate`, baggage, service class) sent with one context, bytes: the receiver stores it
+/// until the request arrives.
 pub const CARRIED_MOST: usize = 768;
-/// Most of one member's value, bytes.
+/// Longest value of a baggage member, bytes.
 const VALUE_MOST: usize = 128;
-/// Most bytes of a context, with the names and all else before it: more is added to a frame only where as much is left.
+/// Longest encoding of a context with the names and `MORE` messages before it, bytes: a frame takes another context
+/// only if this much room is left.
 pub const CONTEXT_MOST: usize = 4096;
-/// Most members of baggage told with one context.
+/// Most baggage members sent with one context.
 pub const MEMBERS_MOST: usize = 8;
 /// First version that knows `MORE`.
 const VERSION_MORE: u16 = 2;
-/// First version that knows [`LOOKUP`].
-const VERSION_LOOKUPS: u16 = 3;
 
-/// The first message each way.
+/// The first message in each direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Newest version spoken.
     pub version: u16,
     /// Oldest version understood.
     pub least: u16,
-    /// The agent, by a number it made at its start: whoever meets itself hangs up.
+    /// The agent's number, made at its start; an agent that meets itself hangs up.
     pub agent: u64,
     /// Its host.
     pub host: Arc<str>,
 }
 
-/// A call was sent: what its other end should know.
+/// Sent for a call: what its other end should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The request.
     pub key: Key,
-    /// Its transaction, as far as the caller knows.
+    /// Its transaction, as far as the caller knows it.
     pub trace: TraceId,
     /// The call, which is the request's parent.
-    pub parent: UnitId,
-    /// Whether the caller knows the transaction for good; else another message of the same request follows.
+    pub parent: SpanId,
+    /// Whether the transaction is final; otherwise another message of the same request follows.
     pub settled: bool,
-    /// Sent to several agents: all but one of them will not know the request.
+    /// Sent to several agents: all but one of them do not see the request.
     pub broadcast: bool,
-    /// Whether the transaction is sampled, where whoever began it said so.
+    /// Whether the transaction is sampled, if its originator decided.
     pub sampled: Option<bool>,
-    /// The caller's service; empty when it is not told.
+    /// The caller's service; empty if it is not sent.
     pub service: Arc<str>,
     /// Request class of the call.
     pub class: Arc<str>,
-    /// What else came down its transaction; `None` where nothing did, and from agents of version 1. Never empty.
-    pub carried: Option<Arc<Carried>>,
-    /// Of a lookup by UDP, whose key is not TCP's ([`Key::of_lookup`]); not told to agents before version 3.
-    pub lookup: Option<Lookup>,
+    /// What else was propagated with the transaction; `None` if nothing was, and from agents of version 1. Never empty.
+    pub carried: Option<Arc<PropagatedContext>>,
 }
 
-/// A request was answered: what its caller cannot know.
+/// Sent for an answered request: what its caller cannot know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The request.
     pub key: Key,
-    /// The unit at the far end.
-    pub unit: UnitId,
+    /// The server span.
+    pub span: SpanId,
     /// First byte read to last byte written, nanoseconds.
     pub duration: u64,
-    /// Of it before the first byte was read, in the socket; nanoseconds.
+    /// Part of `duration` that the request waited in the socket before its first byte was read; nanoseconds.
     pub queue: u64,
     /// CPU charged to it so far, nanoseconds.
     pub cpu: u64,
-    /// When its first byte was read by the callee's wall clock, nanoseconds since the epoch; 0 when that is not told: some
-    /// tell how far clocks are apart for all.
+    /// When the first byte was read, by the callee's wall clock, nanoseconds since the epoch; 0 if it is not sent: a
+    /// sample of the summaries is enough to estimate the clock offset.
     pub start: i64,
-    /// Status, where its protocol has one; else 0.
+    /// Status, if its protocol has one; else 0.
     pub status: u16,
     /// Whether it failed.
     pub error: bool,
@@ -99,34 +96,35 @@ pub struct Summary {
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who speaks.
+    /// Greeting.
     Hello(Hello),
     /// A call was sent.
     Context(Context),
     /// A request was answered.
     Summary(Summary),
-    /// Still there.
+    /// Keep-alive.
     Alive,
-    /// Its host forwards packets of others, so that connections with its addresses may be theirs. With the greeting.
+    /// The sender's host forwards packets of other hosts, so connections with its addresses may be theirs. Follows the
+    /// greeting.
     Forwards,
 }
 
-/// Why bytes are no messages.
+/// Why decoding failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
-    /// A message is shorter than its kind, or than it says.
+    /// A message is shorter than its kind needs, or than its length says.
     #[error("a message was cut short")]
     Short,
-    /// It begins with something else.
+    /// The greeting has the wrong magic.
     #[error("not an agent's greeting")]
     Magic,
-    /// It names what was never introduced, or introduces out of turn.
+    /// A name was never introduced, or there are too many names.
     #[error("a name that was not introduced")]
     Name,
-    /// A number no agent would send.
+    /// A value no agent sends.
     #[error("a value out of range")]
     Value,
-    /// What only the other end of a session says.
+    /// A message that only the other end of a session may send.
     #[error("a message that is not for this end of a session")]
     Turn,
 }
@@ -137,17 +135,18 @@ const CONTEXT: u8 = 3;
 const SUMMARY: u8 = 4;
 const ALIVE: u8 = 5;
 const SETTLES: u8 = 6;
-/// Something of the next context: a byte says what, the rest is that.
+/// Part of what precedes the next context: a byte of type, then the value.
 const MORE: u8 = 7;
 const FORWARDS: u8 = 8;
 
-/// What `MORE` holds: the number of the service class's name; a piece of `tracestate`; the number of a member's name and
-/// its value; what makes it a lookup: times asked, when it was answered (8 bytes), and the client's address (4 or 16, or none).
+/// Types in a `MORE`: the number of the service class's name; a fragment of `tracestate`; the number of a baggage
+/// member's name and its value; the mark of a UDP question, whose context is ignored because its key does not name a
+/// TCP request.
 const SERVICE_CLASS: u8 = 1;
 const STATE: u8 = 2;
 const MEMBER: u8 = 3;
-const LOOKUP: u8 = 4;
-/// Most of [`STATE`] in one message, bytes.
+const UDP_QUESTION: u8 = 4;
+/// Longest [`STATE`] fragment in one message, bytes.
 const PIECE: usize = 250;
 
 const SETTLED: u8 = 1;
@@ -157,7 +156,7 @@ const SAMPLED: u8 = 8;
 const ERROR: u8 = 1;
 const START: u8 = 2;
 
-/// Writes messages of one session: names are introduced once and then go by number.
+/// Encodes messages of one session: each name is introduced once and then referred to by number.
 #[derive(Debug)]
 pub struct Encoder {
     names: rustc_hash::FxHashMap<Arc<str>, u16>,
@@ -172,18 +171,12 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// The version spoken on this session from here on.
+    /// Sets the version for the rest of the session.
     pub fn speak(&mut self, version: u16) {
         self.version = version;
     }
 
-    /// Whether the other end takes a message for what it is; others are not sent.
-    pub fn is_understood(&self, message: &Message) -> bool {
-        let lookup = matches!(message, Message::Context(Context { lookup: Some(_), .. }));
-        !lookup || self.version >= VERSION_LOOKUPS
-    }
-
-    /// Appends a message, with the names it needs before it.
+    /// Appends a message, preceded by the names it needs.
     pub fn put(&mut self, message: &Message, out: &mut Vec<u8>) {
         match message {
             Message::Hello(hello) => framed(HELLO, out, |out| {
@@ -194,9 +187,6 @@ impl Encoder {
                 out.extend(cut(&hello.host).as_bytes());
             }),
             Message::Context(context) => {
-                if !self.is_understood(message) {
-                    return;
-                }
                 if context.settled
                     && let Some(back) = self.sent.back(context)
                 {
@@ -210,12 +200,9 @@ impl Encoder {
                 {
                     self.more(carried, out);
                 }
-                if let Some(lookup) = &context.lookup {
-                    framed(MORE, out, |out| put_lookup(lookup, out));
-                }
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
-                // What the other end hears of it is what the other end remembers.
+                // The back reference must hold what the other end received.
                 let told = |name: &Arc<str>, number| if number == 0 { Arc::from("") } else { Arc::clone(name) };
                 if !context.settled {
                     let (service, class) = (told(&context.service, service), told(&context.class, class));
@@ -241,7 +228,7 @@ impl Encoder {
             }
             Message::Summary(summary) => framed(SUMMARY, out, |out| {
                 put_key(summary.key, out);
-                out.extend(summary.unit.0.to_be_bytes());
+                out.extend(summary.span.0.to_be_bytes());
                 out.extend(summary.status.to_be_bytes());
                 let tells = summary.start != 0;
                 out.push((u8::from(summary.error) * ERROR) | (u8::from(tells) * START));
@@ -257,8 +244,8 @@ impl Encoder {
         }
     }
 
-    /// What goes before a context: as much as fits, each thing as a whole.
-    fn more(&mut self, carried: &Carried, out: &mut Vec<u8>) {
+    /// Writes the `MORE` messages before a context: as many complete parts as fit.
+    fn more(&mut self, carried: &PropagatedContext, out: &mut Vec<u8>) {
         let mut room = CARRIED_MOST;
         let mut fits = |len: usize| {
             let left = room.checked_sub(len);
@@ -294,7 +281,7 @@ impl Encoder {
         }
     }
 
-    /// The number of a name, introduced where it is new; 0 for none and for those there is no room for.
+    /// The number of a name, introducing a new one; 0 for an empty name and when the table is full.
     fn name(&mut self, name: &Arc<str>, out: &mut Vec<u8>) -> u16 {
         if name.is_empty() {
             return 0;
@@ -305,7 +292,7 @@ impl Encoder {
         if self.names.len() >= NAMES_MOST {
             return 0;
         }
-        // From 1, in order: the number need not be sent.
+        // Numbers start at 1 and are assigned in order, so they need not be sent.
         let number = self.names.len() as u16 + 1;
         self.names.insert(Arc::clone(name), number);
         framed(NAME, out, |out| out.extend(cut(name).as_bytes()));
@@ -313,29 +300,31 @@ impl Encoder {
     }
 }
 
-/// Reads messages of one session.
+/// Decodes messages of one session.
 #[derive(Debug, Default)]
 pub struct Decoder {
     names: Vec<Arc<str>>,
     heard: Heard,
-    /// Of the next context.
+    /// What precedes the next context.
     more: More,
+    /// Number of ignored contexts of UDP questions.
+    ignored: u64,
 }
 
-/// What came before a context.
+/// What preceded a context.
 #[derive(Debug, Default)]
 struct More {
-    /// Bytes of it.
+    /// Its size in bytes.
     len: usize,
     service_class: Arc<str>,
     state: Vec<u8>,
     baggage: Vec<(Arc<str>, Box<str>)>,
-    lookup: Option<Lookup>,
+    is_udp_question: bool,
 }
 
 impl More {
-    /// All of it, for the context it was before.
-    fn take(&mut self) -> Result<Option<Arc<Carried>>, Garbage> {
+    /// Takes all of it for the context that follows.
+    fn take(&mut self) -> Result<Option<Arc<PropagatedContext>>, Garbage> {
         if self.len == 0 {
             return Ok(None);
         }
@@ -345,12 +334,12 @@ impl More {
         if service_class.len() + state.len() + members > CARRIED_MOST {
             return Err(Garbage::Value);
         }
-        let carried = Carried { state, baggage, service_class };
-        Ok((carried != Carried::default()).then(|| Arc::new(carried)))
+        let carried = PropagatedContext { state, baggage, service_class };
+        Ok((carried != PropagatedContext::default()).then(|| Arc::new(carried)))
     }
 }
 
-/// How many messages there are in `bytes`, garbage left out.
+/// Number of messages in `bytes`, stopping at garbage.
 fn count(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let [_, len, rest @ ..] = bytes
@@ -363,9 +352,14 @@ fn count(mut bytes: &[u8]) -> usize {
 }
 
 impl Decoder {
-    /// Reads all messages of `bytes`, which hold whole ones; what was read before garbage is in `found`.
+    /// Number of contexts of UDP questions ignored since the last call.
+    pub fn take_ignored(&mut self) -> u64 {
+        std::mem::take(&mut self.ignored)
+    }
+
+    /// Decodes `bytes`, which hold complete messages; on an error `found` has the messages before it.
     pub fn read(&mut self, mut bytes: &[u8], found: &mut Vec<Message>) -> Result<(), Garbage> {
-        // At once: a frame of a hundred would make the allocator find six places, one after the other.
+        // Reserve once: a frame of a hundred messages would otherwise reallocate six times.
         found.reserve(count(bytes));
         while !bytes.is_empty() {
             let [kind, len, rest @ ..] = bytes else { return Err(Garbage::Short) };
@@ -402,7 +396,7 @@ impl Decoder {
             CONTEXT => {
                 let key = fields.key()?;
                 let trace = TraceId(u128::from_be_bytes(fields.take()?));
-                let parent = UnitId(u64::from_be_bytes(fields.take()?));
+                let parent = SpanId(u64::from_be_bytes(fields.take()?));
                 let [flags] = fields.take()?;
                 let service = self.name(fields.number()?)?;
                 let class = self.name(fields.number()?)?;
@@ -410,7 +404,7 @@ impl Decoder {
                     // Invalid in W3C trace context.
                     return Err(Garbage::Value);
                 }
-                let lookup = self.more.lookup.take();
+                let is_udp_question = std::mem::take(&mut self.more.is_udp_question);
                 let context = Context {
                     key,
                     trace,
@@ -421,29 +415,37 @@ impl Decoder {
                     service,
                     class,
                     carried: self.more.take()?,
-                    lookup,
                 };
                 if !context.settled {
-                    self.heard.put(&context);
+                    // Ignored contexts count too: the sender numbers all of them.
+                    self.heard.put((!is_udp_question).then(|| context.clone()));
+                }
+                if is_udp_question {
+                    self.ignored += 1;
+                    return Ok(None);
                 }
                 Message::Context(context)
             }
             SETTLES => {
                 let trace = TraceId(u128::from_be_bytes(fields.take()?));
-                let known = self.heard.of(fields.number()?).ok_or(Garbage::Name)?;
+                let known = self.heard.of(fields.number()?)?;
                 if trace.0 == 0 {
                     return Err(Garbage::Value);
                 }
+                let Some(known) = known else {
+                    self.ignored += 1;
+                    return Ok(None);
+                };
                 Message::Context(Context { trace, settled: true, ..known.clone() })
             }
             SUMMARY => {
                 let key = fields.key()?;
-                let unit = UnitId(u64::from_be_bytes(fields.take()?));
+                let span = SpanId(u64::from_be_bytes(fields.take()?));
                 let status = u16::from_be_bytes(fields.take()?);
                 let [flags] = fields.take()?;
                 let start = if flags & START == 0 { 0 } else { i64::from_be_bytes(fields.take()?) };
                 let (duration, queue, cpu) = (fields.number()?, fields.number()?, fields.number()?);
-                Message::Summary(Summary { key, unit, duration, queue, cpu, start, status, error: flags & ERROR != 0 })
+                Message::Summary(Summary { key, span, duration, queue, cpu, start, status, error: flags & ERROR != 0 })
             }
             MORE => {
                 let [what] = fields.take()?;
@@ -473,20 +475,8 @@ impl Decoder {
                     self.more.baggage.push((name, Box::from(&*value)));
                 }
             }
-            LOOKUP => {
-                let [sent] = fields.take()?;
-                let told = u64::from_be_bytes(fields.take()?);
-                let asker = match *fields.0 {
-                    [] => Asker::Unknown,
-                    [a, b, c, d] => Asker::Known(Ipv4Addr::new(a, b, c, d).into()),
-                    ref long => {
-                        let octets: [u8; 16] = long.try_into().map_err(|_| Garbage::Value)?;
-                        Asker::Known(Ipv6Addr::from(octets).into())
-                    }
-                };
-                self.more.lookup = Some(Lookup { asker, told, sent });
-            }
-            // Of a later version.
+            UDP_QUESTION => self.more.is_udp_question = true,
+            // Types of later versions.
             _ => {}
         }
         if self.more.len > CARRIED_MOST || self.more.baggage.len() > MEMBERS_MOST {
@@ -515,23 +505,13 @@ fn framed(kind: u8, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-fn put_lookup(lookup: &Lookup, out: &mut Vec<u8>) {
-    out.extend([LOOKUP, lookup.sent]);
-    out.extend(lookup.told.to_be_bytes());
-    match lookup.asker {
-        Asker::Known(IpAddr::V4(v4)) => out.extend(v4.octets()),
-        Asker::Known(IpAddr::V6(v6)) => out.extend(v6.octets()),
-        Asker::In(_) | Asker::Unknown => {}
-    }
-}
-
 fn put_key(key: Key, out: &mut Vec<u8>) {
     for part in [key.opener, key.accepting, key.seq] {
         out.extend(part.to_be_bytes());
     }
 }
 
-/// LEB128: seven bits a byte, least first.
+/// LEB128: seven bits per byte, least significant first.
 fn put_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -540,31 +520,31 @@ fn put_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// As much of a name as is told.
+/// The part of a name that is sent.
 pub(super) fn cut(name: &str) -> &str {
     bounded(name, NAME_MOST)
 }
 
-/// The first characters of a text, at most so many bytes.
+/// The longest prefix of a text of at most `most` bytes that ends at a character boundary.
 fn bounded(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.get(..end).unwrap_or_default()
 }
 
-/// A name from outside: shown to people, so without what steers terminals, and no longer than one that is told: each byte
-/// that is no text becomes three.
+/// A name from outside, safe to display: without control characters, and bounded like a name that is sent, because each
+/// invalid byte becomes three.
 pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     Arc::from(&*plain(bytes, NAME_MOST))
 }
 
-/// Text from outside, likewise; at most so many bytes.
+/// Text from outside, without control characters and at most `most` bytes long.
 fn plain(bytes: &[u8], most: usize) -> String {
     let mut text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     text.truncate(bounded(&text, most).len());
     text
 }
 
-/// What is left of a message.
+/// The unread rest of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -593,5 +573,4 @@ impl Fields<'_> {
 }
 
 #[cfg(test)]
-#[path = "message_tests.rs"]
 mod tests;

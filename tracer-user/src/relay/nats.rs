@@ -1,9 +1,10 @@
-//! Sessions by way of a NATS server, for networks where agents reach it and not each other.
+//! Sessions through a NATS server, for networks where agents reach the server but not each other.
 //!
-//! Each agent listens on a subject for every address of its host and one for the host's name. Whoever wants to speak asks there,
-//! says on which inbox it hears, and is answered with another; what both publish to the other's inbox from then on is a
-//! session's bytes, numbered. They are what they are over TCP: agreed on, encrypted and authenticated end to end, so the
-//! server sees who speaks to whom and how much. What it loses ends a session, which begins again.
+//! Each agent subscribes to a subject for every address of its host and one for the host's name. An agent that opens a
+//! session publishes to that subject the inbox it listens at, and gets another inbox in reply; what both then publish
+//! to the other's inbox, numbered, is the byte stream of the session. Handshake, encryption and authentication are end
+//! to end as over TCP, so the server only sees who talks to whom and how much. A message the server loses ends the
+//! session, which is then opened again.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,34 +23,34 @@ use tokio::sync::mpsc;
 
 use super::addresses;
 
-/// What subjects begin with; the number is that of this way to speak.
+/// Prefix of the subjects; the number is the version of this scheme.
 const SUBJECTS: &str = "tracer.relay.1";
-/// What the subjects of sessions begin with, as the library makes them. Nobody may have us publish anywhere else.
+/// Prefix of the sessions' subjects, as the library makes them. Peers cannot make this agent publish anywhere else.
 const INBOX: &str = "_INBOX.";
-/// Most bytes of a message beside its number; and bytes on their way between a session and the server.
+/// Most bytes of a message, not counting its number; also the buffer between a session and the server.
 const CHUNK: usize = 32 * 1024;
-/// Messages that wait for a session; what is more is lost, and the session with it.
+/// Most messages queued for a session; more are lost, and the session ends.
 const WAITING: usize = 64;
-/// Messages that wait for the server while it is away.
+/// Most messages queued while the server is away.
 const QUEUE: usize = 256;
-/// Waits between tries to reach the server: the first, and the longest.
+/// Waits between attempts to reach the server: the first, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How often the host's addresses are looked at again.
+/// How often the host's addresses are read again.
 const LOOK: Duration = Duration::from_secs(10);
-/// Most subjects listened to.
+/// Most subjects subscribed to.
 const SUBJECTS_MOST: usize = 256;
 
 /// The connection to the server.
 #[derive(Clone, Debug)]
 pub struct Nats {
     client: Client,
-    /// The server, without who asks.
+    /// The server's address without user and password.
     server: String,
 }
 
 impl Nats {
-    /// Begins to connect, for ever; the error is that of a wrong address.
+    /// Starts to connect and retries for ever; fails only on a malformed address.
     pub async fn connect(url: &str) -> io::Result<Self> {
         let server = shown(url);
         let (named, said) = (server.clone(), Arc::new(Mutex::new(String::new())));
@@ -69,7 +70,7 @@ impl Nats {
                 (FIRST_WAIT * 2u32.saturating_pow(tries.min(16) as u32)).min(LONGEST_WAIT)
             })
             .event_callback(move |event| {
-                // Once, however often it is tried; that a session was too slow ends the session.
+                // Log a repeated error once. A slow consumer ends its session anyway.
                 let text = event.to_string();
                 let mut last = said.lock().unwrap_or_else(PoisonError::into_inner);
                 if *last != text && !matches!(event, Event::SlowConsumer(_)) {
@@ -90,7 +91,7 @@ impl Nats {
         Ok(Self { client, server })
     }
 
-    /// A way to the agent of the host that `place` (`HOST:PORT`) names.
+    /// Opens a stream to the agent of the host in `place` (`HOST:PORT`).
     pub(super) async fn dial(&self, place: &str) -> io::Result<DuplexStream> {
         if self.client.connection_state() != State::Connected {
             return Err(io::Error::other(format!("the NATS server {} is not reached", self.server)));
@@ -109,7 +110,7 @@ impl Nats {
         Ok(self.tunnel(to, heard))
     }
 
-    /// Gives a way to each agent that asks for this host, for ever.
+    /// Yields a stream for each agent that asks for this host, for ever.
     pub(super) async fn listen(&self, host: &str, found: mpsc::Sender<DuplexStream>) -> io::Result<()> {
         let mut subjects = HashSet::new();
         let mut asked: SelectAll<Subscriber> = SelectAll::new();
@@ -131,7 +132,7 @@ impl Nats {
                     let Some(to) = inbox_of(&payload).filter(|_| inbox_of(reply.as_bytes()).is_some()) else { continue };
                     let Ok(place) = found.try_reserve() else { continue };
                     let inbox = self.client.new_inbox();
-                    // Heard before it is told: the server takes one after the other.
+                    // Subscribe before publishing the inbox: the server handles both in order.
                     let heard = self.client.subscribe(inbox.clone()).await.map_err(io::Error::other)?;
                     self.client.publish(reply, Bytes::from(inbox)).await.map_err(io::Error::other)?;
                     place.send(self.tunnel(to, heard));
@@ -140,12 +141,12 @@ impl Nats {
         }
     }
 
-    /// The server, as peers are shown to be at it.
+    /// The server's address, as shown with peers.
     pub(super) fn server(&self) -> &str {
         &self.server
     }
 
-    /// Bytes to and from an inbox, as a stream.
+    /// A byte stream to and from an inbox.
     fn tunnel(&self, to: Subject, heard: Subscriber) -> DuplexStream {
         let (near, far) = tokio::io::duplex(CHUNK);
         tokio::spawn(pump(self.client.clone(), to, heard, far));
@@ -153,7 +154,7 @@ impl Nats {
     }
 }
 
-/// Moves bytes until either side has enough.
+/// Copies bytes until either side ends.
 async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: DuplexStream) {
     let (mut read, mut write) = tokio::io::split(stream);
     let mut sent = 0u32;
@@ -174,7 +175,7 @@ async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: Duplex
     let listen = async {
         let mut expected = 0u32;
         while let Some(message) = heard.next().await {
-            // Empty: the other end has hung up. Out of order: something was lost.
+            // An empty payload means that the other end hung up; a wrong number means that a message was lost.
             let Some((number, bytes)) = message.payload.split_first_chunk() else { return };
             if u32::from_be_bytes(*number) != expected || bytes.is_empty() || write.write_all(bytes).await.is_err() {
                 return;
@@ -186,11 +187,11 @@ async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: Duplex
         () = speak => {}
         () = listen => {}
     }
-    // It need not wait for silence to know.
+    // Tell the other end at once, so that it need not time out.
     let _ = client.publish(to, Bytes::new()).await;
 }
 
-/// Whether agents may be asked for by an address: it is this host's alone.
+/// Whether other agents may ask for this address: it must be unique to this host.
 fn is_told(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_unspecified() && !v4.is_link_local(),
@@ -198,14 +199,14 @@ fn is_told(address: &IpAddr) -> bool {
     }
 }
 
-/// Where agents of a host are asked for, which a name or an address is of.
+/// The subject for a host's name or address.
 fn subject(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c.to_ascii_lowercase() } else { '_' };
     format!("{SUBJECTS}.{}", host.chars().take(253).map(plain).collect::<String>())
 }
 
-/// An inbox, from outside.
+/// An inbox received from a peer, if it is well-formed.
 fn inbox_of(bytes: &[u8]) -> Option<Subject> {
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= 128)?;
     let rest = text.strip_prefix(INBOX)?;

@@ -1,8 +1,8 @@
-//! What other agents are to be told, until it goes: each batch costs both agents a wake-up and a packet, so what comes within
-//! some milliseconds goes together, and the relay's thread is woken once for all of it.
+//! Messages that wait to be sent: each batch costs both agents a wake-up and a packet, so messages of some milliseconds
+//! go together and wake the relay's thread once.
 //!
-//! Contexts that are about to say more wait a little longer: a call in the middle of a chain is sent before its own host has
-//! heard which transaction it is of. Most of those go once instead of twice.
+//! Unsettled contexts wait a little longer: a call in the middle of a chain is sent before its own host knows which
+//! transaction it belongs to. So most of those contexts go once instead of twice.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,35 +12,36 @@ use rustc_hash::FxHashMap;
 use super::Outgoing;
 use super::key::Key;
 use super::message::Context;
-use crate::guard::room::Room;
+use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 
-/// Least time between two batches of contexts, nanoseconds: two turns of the agent's loop under load. With the turn that
-/// finds the call, the one at the other end and the network it is well below what a match may take (20 ms).
+/// Shortest time between two batches of contexts, nanoseconds: two iterations of the agent's loop under load. With the
+/// iteration that finds the call, the one at the other end and the network, it is well below what a match may take (20
+/// ms).
 const CONTEXTS: Nanos = 7_000_000;
-/// The same for summaries, which only have to come before their call is reported.
+/// The same for summaries, which only have to arrive before their call is reported.
 const SUMMARIES: Nanos = 28_000_000;
-/// How long a context waits for its transaction, nanoseconds: until the next turn of the loop.
+/// How long a context waits for its transaction, nanoseconds: until the next iteration of the loop.
 const HOLD: Nanos = 3_000_000;
-/// Most messages that wait.
+/// Most messages queued.
 const LIMIT: usize = 65_536;
 
-/// What waits.
+/// The queued messages.
 #[derive(Debug, Default)]
 pub struct Outbox {
     contexts: Vec<Outgoing>,
     summaries: Vec<Outgoing>,
     held: FxHashMap<Key, (Nanos, IpAddr, Context)>,
-    /// When each of those was held first.
+    /// When each held context was first held.
     order: VecDeque<(Nanos, Key)>,
-    /// When the last batch of each went.
+    /// When the last batch of contexts and of summaries went.
     last: (Nanos, Nanos),
-    /// Messages there was no room for.
+    /// Messages dropped because the queue was full.
     pub dropped: u64,
 }
 
 impl Outbox {
-    /// Takes a message at `now`.
+    /// Queues a message at `now`.
     pub fn put(&mut self, now: Nanos, outgoing: Outgoing) {
         if self.contexts.len() + self.summaries.len() + self.order.len() >= LIMIT {
             self.dropped += 1;
@@ -65,7 +66,7 @@ impl Outbox {
         }
     }
 
-    /// When the next batch may go; `None` where nothing waits.
+    /// When the next batch may go; `None` if the queue is empty.
     pub fn due(&self) -> Option<Nanos> {
         let ready = (!self.contexts.is_empty()).then_some(0);
         let held = self.order.front().map(|(since, _)| since + HOLD);
@@ -74,7 +75,7 @@ impl Outbox {
         contexts.into_iter().chain(summaries).min()
     }
 
-    /// What goes at `now`.
+    /// Takes the batch to send at `now`.
     pub fn take(&mut self, now: Nanos) -> Vec<Outgoing> {
         let mut batch = Vec::new();
         if now >= self.last.0 + CONTEXTS {
@@ -100,19 +101,19 @@ impl Outbox {
         batch
     }
 
-    /// Gives back the room of tables that are mostly empty.
-    pub fn give_back(&mut self) {
-        self.contexts.give_back();
-        self.summaries.give_back();
-        self.held.give_back();
-        self.order.give_back();
+    /// Frees memory of tables that are mostly empty.
+    pub fn shrink_excess(&mut self) {
+        self.contexts.shrink_excess();
+        self.summaries.shrink_excess();
+        self.held.shrink_excess();
+        self.order.shrink_excess();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{TraceId, UnitId};
+    use crate::model::{SpanId, TraceId};
     use crate::relay::message::Summary;
 
     const MS: Nanos = 1_000_000;
@@ -121,14 +122,13 @@ mod tests {
         let context = Context {
             key: Key { opener: 1, accepting: 2, seq },
             trace: TraceId(trace),
-            parent: UnitId(u64::from(seq) + 1),
+            parent: SpanId(u64::from(seq) + 1),
             settled,
             broadcast: false,
             sampled: None,
             service: "".into(),
             class: "".into(),
             carried: None,
-            lookup: None,
         };
         Outgoing::Context { far: IpAddr::from([10, 0, 0, 1]), context }
     }
@@ -138,11 +138,11 @@ mod tests {
         let (duration, queue, cpu, start, status, error) = (1, 0, 0, 0, 200, false);
         Outgoing::Summary {
             to: 1,
-            summary: Summary { key, unit: UnitId(1), duration, queue, cpu, start, status, error },
+            summary: Summary { key, span: SpanId(1), duration, queue, cpu, start, status, error },
         }
     }
 
-    /// Messages that come at `at` (milliseconds), and what goes then.
+    /// Messages queued at `at` (milliseconds), and the batch sent then.
     fn turn(outbox: &mut Outbox, at: Nanos, messages: Vec<Outgoing>) -> Vec<Outgoing> {
         for message in messages {
             outbox.put(at * MS, message);

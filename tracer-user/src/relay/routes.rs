@@ -1,8 +1,8 @@
-//! Whom to tell of a call: which agent sees the other end of its connection.
+//! Routing of contexts: which agent sees the other end of a call's connection.
 //!
-//! The address a caller connects to need not be the callee's: translation and balancers change it. So a connection belongs
-//! to whoever answered for one of its requests; until somebody has, to the agent found at its address, and to those that
-//! were named.
+//! The address a caller connects to need not be the callee's: NAT and balancers change it. So a connection's contexts
+//! go to the agent that answered for one of its requests; before any answer, to the agent discovered at its address and
+//! to the configured agents.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 
 /// Most connections remembered.
 const CONNECTIONS: usize = 65_536;
-/// Most addresses at which an agent was looked for.
+/// Most addresses probed for an agent.
 pub const ADDRESSES: usize = 1024;
 
-/// Which agent answers for a connection. Agents go by the numbers of those that dial them.
+/// Which agent answers for a connection. An agent is identified by the number of its dialler.
 #[derive(Debug, Default)]
 pub struct Routes {
     connections: FxHashMap<u64, u64>,
@@ -22,7 +22,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The agent that `number` dials answered for a request of `connection` (`Key::connection`).
+    /// Records that the agent behind dialler `number` answered for a request of `connection` (`Key::connection`).
     pub fn learn(&mut self, connection: u64, number: u64) {
         if self.connections.insert(connection, number).is_none() {
             self.order.push_back(connection);
@@ -40,8 +40,8 @@ impl Routes {
     }
 }
 
-/// Whether an agent may be looked for at an address nobody named: those of private networks only. A call to a service of
-/// the world must not make this host knock at it.
+/// Whether discovery may dial an agent at an address that was not configured: only in private networks. A call to a
+/// public service must not make this host probe it.
 pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,7 +1,6 @@
-//! The addresses a certificate is for: `iPAddress` of its `subjectAltName` (RFC 5280 §4.2.1.6).
+//! IP addresses in a certificate: `iPAddress` of its `subjectAltName` (RFC 5280 §4.2.1.6).
 //!
-//! The certificate has been verified by then, so that what it says is its authority's word; this only finds the place. What
-//! is not as the RFC has it gives no addresses.
+//! The certificate has been verified already; this only locates the field. A malformed extension yields no addresses.
 
 use std::net::IpAddr;
 
@@ -9,19 +8,19 @@ const SEQUENCE: u8 = 0x30;
 const OCTETS: u8 = 0x04;
 const BOOLEAN: u8 = 0x01;
 const OID: u8 = 0x06;
-/// `extensions [3]` of a certificate's body.
+/// `extensions [3]` of `TBSCertificate`.
 const EXTENSIONS: u8 = 0xa3;
-/// `iPAddress [7]` of a name.
+/// `iPAddress [7]` of `GeneralName`.
 const ADDRESS: u8 = 0x87;
 /// 2.5.29.17.
 const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
-/// The first element of DER: its tag, its content, and what follows it.
+/// The first DER element: its tag, its content, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, first], rest) = bytes.split_first_chunk()?;
     let (len, rest) = match usize::from(first) {
         short @ 0..=0x7f => (short, rest),
-        // Certificates have no longer ones.
+        // Certificates have no longer elements.
         long @ 0x81..=0x83 => {
             let (digits, rest) = rest.split_at_checked(long - 0x80)?;
             (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)
@@ -37,7 +36,7 @@ fn of(tag: u8, bytes: &[u8]) -> Option<&[u8]> {
     element(bytes).filter(|(found, ..)| *found == tag).map(|(_, content, _)| content)
 }
 
-/// All elements, as far as they are whole.
+/// All complete elements.
 fn elements(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (tag, content, rest) = element(bytes)?;
@@ -46,7 +45,7 @@ fn elements(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Addresses of a certificate in DER.
+/// Addresses of a DER certificate.
 pub(super) fn addresses(certificate: &[u8]) -> Vec<IpAddr> {
     names(certificate).map(|names| elements(names).filter_map(address).collect()).unwrap_or_default()
 }
@@ -59,7 +58,7 @@ fn names(certificate: &[u8]) -> Option<&[u8]> {
         if id != SUBJECT_ALT_NAME {
             return None;
         }
-        // Whether it is critical may come between.
+        // The optional `critical` flag.
         let rest = element(rest).filter(|(tag, ..)| *tag == BOOLEAN).map_or(rest, |(.., rest)| rest);
         of(OCTETS, rest)
     })?;

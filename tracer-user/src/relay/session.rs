@@ -1,4 +1,4 @@
-//! A session between two agents: greetings, then messages both ways in batches until one of them is silent for long.
+//! A session between two agents: greetings, then batches of messages both ways until one end is silent for too long.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,79 +7,86 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::bell::Bell;
-use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer};
-use super::lookups::{Asker, Home};
-use super::message::{CONTEXT_MOST, Context, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
+use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer, is_mute};
+use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
+use super::wakeup_fd::Bell;
 use super::{Agent, Received};
 
-/// One summary in so many says when its request was read: clocks drift slowly.
+/// One summary in this many carries the time its request was read: clocks drift slowly.
 const TIMED: u64 = 16;
-/// A side that has nothing to say says so this often: who dialled at moments all its sessions share, so that its thread wakes
-/// once for all of them; who was dialled as an answer, in the turn it was woken for.
+/// How often an idle side sends a keep-alive. The dialling side does so at moments that all its sessions share, so that
+/// its thread wakes once for all of them; the dialled side does so in answer, in the iteration that woke it.
 const ALIVE: Duration = Duration::from_millis(400);
-/// Who was dialled says so of itself after so long: the other end may be of a version that has other ways.
+/// After how long the dialled side sends a keep-alive of its own accord: the other end may be of a version with other
+/// timing.
 const UNASKED: Duration = Duration::from_millis(600);
-/// Most messages that are made frames of at once.
+/// Most messages encoded at once.
 const BATCH: usize = 1024;
-/// A session is over when the other end was silent for so long.
+/// The session ends when the other end has been silent this long.
 const SILENCE: Duration = Duration::from_millis(1500);
-/// How long a greeting may take.
+/// Timeout for the greeting.
 const GREETING: Duration = Duration::from_secs(2);
-/// Most messages taken from one agent in a tenth of a second; what is more waits in its socket. Bytes that are no messages
-/// for us and frames cost, too.
+/// Most messages taken from one agent per tenth of a second; more wait in its socket. Frames, and bytes that hold no
+/// messages for this end, count too because they cost CPU.
 const RATE: usize = 20_000;
 const PERIOD: Duration = Duration::from_millis(100);
-/// Bytes that count as a message, and messages a frame counts as beside its own: agents gather what they say.
+/// Bytes that count as one message, and messages that a frame adds to its own: agents batch their messages.
 const BYTES: usize = 64;
 const FRAME: usize = 16;
-/// Whoever says so much in so many periods one after the other floods: no agent traces that many requests.
+/// An agent that exceeds the rate in this many consecutive periods floods: no agent traces that many requests.
 const FLOOD: u32 = 10;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The connection, or what came over it.
+    /// The connection or its framing failed.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// It said what no agent says.
+    /// It sent what no agent sends.
     #[error("it sent garbage: {0}")]
     Garbage(#[from] Garbage),
-    /// It is this agent.
+    /// The other end is this agent.
     #[error("it is this agent itself")]
     Itself,
-    /// No version is spoken by both.
+    /// The two agents have no version in common.
     #[error("it speaks version {least} to {version}, this agent {VERSION_LEAST} to {VERSION}")]
     Version {
-        /// Least version it understands.
+        /// Oldest version it understands.
         least: u16,
-        /// Newest it speaks.
+        /// Newest version it speaks.
         version: u16,
     },
-    /// It says more than any agent has to say.
+    /// It sends more than any agent needs to.
     #[error("it floods: more than {RATE} messages in {} ms, {FLOOD} times one after the other", PERIOD.as_millis())]
     Flood,
-    /// This agent ends, or hears nothing any more.
+    /// This agent ends, or its pipeline stopped reading.
     #[error("it is not wanted any more")]
     Over,
 }
 
 impl Ended {
-    /// Whether it was not an agent with the same key, or a certificate that is taken: such addresses are left alone for a while.
+    /// Whether the peer was no agent with the same key or an accepted certificate: its address is banned for a while.
     pub fn is_hostile(&self) -> bool {
         matches!(self, Self::Garbage(_) | Self::Flood | Self::Broken(Broken::Key | Broken::Frame | Broken::Tls(_)))
     }
 
-    /// Whether the other end hung up and did not say why.
+    /// Whether the other end hung up without saying why.
     pub fn is_mute(&self) -> bool {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        let Self::Broken(Broken::Io(error)) = self else { return false };
-        matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+        match self {
+            Self::Broken(Broken::Io(error)) => is_mute(error),
+            Self::Broken(Broken::HungUp) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the other end is there and said, or showed, why there is no session.
+    pub fn is_answer(&self) -> bool {
+        !matches!(self, Self::Broken(Broken::Io(_) | Broken::Slow | Broken::HungUp) | Self::Over | Self::Itself)
     }
 }
 
-/// What a session has moved.
+/// A session's traffic.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Bytes sent, frames and encryption included.
@@ -90,21 +97,21 @@ pub struct Traffic {
     pub received: AtomicU64,
     /// Contexts sent in all sessions.
     pub contexts: Arc<AtomicU64>,
-    /// Lookups not told in all sessions: not understood there, or nobody there could know by whom they were asked.
-    pub untold: Arc<AtomicU64>,
+    /// Contexts ignored in all sessions; see [`Decoder::take_ignored`].
+    pub refused: Arc<AtomicU64>,
 }
 
-/// What an end of a session takes.
+/// What this end of a session takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// It was dialled.
+    /// It was dialled and takes contexts.
     Contexts,
-    /// It dialled.
+    /// It dialled and takes summaries.
     Summaries,
 }
 
 impl Takes {
-    /// Whether it takes this one. Those that are for nobody are no error: later versions may say more.
+    /// Whether this end takes the message. Messages for neither end are no error: later versions may add some.
     fn take(self, message: &Message) -> Result<bool, Garbage> {
         match (self, message) {
             (_, Message::Hello(_) | Message::Alive | Message::Forwards) => Ok(false),
@@ -114,7 +121,7 @@ impl Takes {
     }
 }
 
-/// How much the other end says.
+/// Rate limiter for the other end.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
@@ -127,7 +134,7 @@ impl Pace {
         Self { since: now, taken: 0, full: 0 }
     }
 
-    /// A frame with so many bytes and messages came; gives how long to wait for the next, `None` when enough is enough.
+    /// Counts a frame of `bytes` and `messages`; returns how long to wait before the next, `None` for a flood.
     fn take(&mut self, now: Instant, bytes: usize, messages: usize) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.since);
         if passed >= PERIOD {
@@ -147,18 +154,16 @@ impl Pace {
     }
 }
 
-/// A session whose ends know each other.
+/// A session after its greeting.
 #[derive(Debug)]
 pub struct Session {
     /// The other agent.
     pub agent: Agent,
-    /// Addresses its certificate is for.
+    /// Addresses in its certificate.
     pub addresses: Vec<IpAddr>,
-    /// Its host forwards packets of others.
+    /// Its host forwards packets of other hosts.
     pub forwards: bool,
-    /// Where this end of it is, if both are at the ends of one connection.
-    pub home: Option<Home>,
-    /// Moments at which this end says that it is there are counted from here.
+    /// Origin of the shared keep-alive moments.
     pub beat: Instant,
     writer: Writer,
     reader: Reader,
@@ -167,7 +172,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Agrees on a session over `stream`, of which this is that `end`.
+    /// Opens a session over `stream`, where this agent is `end`.
     pub async fn begin(stream: impl Link, settings: &Settings, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
         let (trust, mut bytes) = (&settings.trust, Vec::new());
         let Channel { mut writer, mut reader, addresses } = Channel::agree(stream, trust, end).await?;
@@ -180,7 +185,12 @@ impl Session {
         writer.send(&bytes).await?;
         let mut decoder = Decoder::default();
         let mut found = Vec::new();
-        let greeting = tokio::time::timeout(GREETING, reader.receive()).await.map_err(|_| Broken::Slow)??;
+        let greeting = tokio::time::timeout(GREETING, reader.receive()).await.map_err(|_| Broken::Slow)?;
+        let greeting = greeting.map_err(Broken::before_a_session)?;
+        if greeting.is_empty() {
+            // No greeting is: it wants a key.
+            return Err(Broken::Key.into());
+        }
         decoder.read(greeting, &mut found)?;
         let forwards = found.contains(&Message::Forwards);
         let Some(Message::Hello(hello)) = found.into_iter().next() else { return Err(Garbage::Magic.into()) };
@@ -192,11 +202,11 @@ impl Session {
         }
         encoder.speak(hello.version.min(VERSION));
         let agent = Agent { number: hello.agent, host: hello.host };
-        Ok(Self { agent, addresses, forwards, home: None, beat: Instant::now(), writer, reader, decoder, encoder })
+        Ok(Self { agent, addresses, forwards, beat: Instant::now(), writer, reader, decoder, encoder })
     }
 
-    /// Sends what is put into `outbox`, puts what comes into `inbox`; waits where that is full, and so does the
-    /// other end. Whoever reads `inbox` and sleeps is woken for contexts.
+    /// Sends the messages of `outbox` and puts received ones into `inbox`; waits while `inbox` is full, and so does the
+    /// other end. Rings the bell of `inbox`'s reader for contexts.
     pub async fn run(
         self,
         takes: Takes,
@@ -205,16 +215,16 @@ impl Session {
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
-        let Self { agent, home, beat, writer, reader, decoder, encoder, .. } = self;
+        let Self { agent, beat, writer, reader, decoder, encoder, .. } = self;
         let asked = Notify::new();
         tokio::select! {
-            ended = speak(writer, (encoder, home), outbox, (takes, beat, &asked), traffic) => ended,
+            ended = speak(writer, encoder, outbox, (takes, beat, &asked), traffic) => ended,
             ended = listen((takes, &asked), (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
         }
     }
 }
 
-/// When a side that said something last at `spoke` has to say that it is there. The silence of who dialled lasts less than two
+/// When a side that last sent at `spoke` must send a keep-alive. The dialling side is silent for less than two
 /// [`ALIVE`]s.
 fn due(takes: Takes, beat: Instant, spoke: Instant) -> Instant {
     match takes {
@@ -223,7 +233,7 @@ fn due(takes: Takes, beat: Instant, spoke: Instant) -> Instant {
             let since = spoke.saturating_duration_since(beat).as_nanos();
             let past = Duration::from_nanos((since % ALIVE.as_nanos()) as u64);
             let last = spoke.checked_sub(past).unwrap_or(spoke);
-            // What was said in the turn of a common moment was said for all the time up to the next.
+            // A message sent right at a shared moment counts for all the time up to the next.
             if past < ALIVE / 8 { last + ALIVE } else { last + 2 * ALIVE }
         }
     }
@@ -231,7 +241,7 @@ fn due(takes: Takes, beat: Instant, spoke: Instant) -> Instant {
 
 async fn speak(
     mut writer: Writer,
-    (mut encoder, home): (Encoder, Option<Home>),
+    mut encoder: Encoder,
     outbox: &mut mpsc::Receiver<Message>,
     (takes, beat, asked): (Takes, Instant, &Notify),
     traffic: &Traffic,
@@ -243,27 +253,20 @@ async fn speak(
         messages.clear();
         tokio::select! {
             biased;
-            // They come in batches already: see `outbox.rs`.
+            // They come in batches already; see `outbox.rs`.
             taken = outbox.recv_many(&mut messages, BATCH) => if taken == 0 { return Ended::Over },
-            // What it said lately is answer enough.
+            // A recent message is answer enough.
             () = asked.notified() => if spoke.elapsed() < ALIVE / 2 { continue } else { messages.push(Message::Alive) },
             () = tokio::time::sleep_until(due(takes, beat, spoke).into()) => messages.push(Message::Alive),
         }
         spoke = Instant::now();
-        let (mut said, mut contexts, mut untold) = (0, 0, 0);
+        let (mut said, mut contexts) = (0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
                 if !summaries.is_multiple_of(TIMED) {
                     summary.start = 0;
                 }
                 summaries += 1;
-            }
-            if let Message::Context(Context { lookup: Some(lookup), .. }) = message {
-                *lookup = lookup.from(home);
-                if lookup.asker == Asker::Unknown || !encoder.is_understood(message) {
-                    untold += 1;
-                    continue;
-                }
             }
             encoder.put(message, &mut bytes);
             said += u64::from(*message != Message::Alive);
@@ -283,7 +286,6 @@ async fn speak(
         }
         traffic.sent.fetch_add(said, Ordering::Relaxed);
         traffic.contexts.fetch_add(contexts, Ordering::Relaxed);
-        traffic.untold.fetch_add(untold, Ordering::Relaxed);
         traffic.bytes.store(writer.bytes, Ordering::Relaxed);
     }
 }
@@ -297,7 +299,7 @@ async fn listen(
     heard: impl Fn(&[Message]),
 ) -> Ended {
     let mut pace = Pace::new(Instant::now());
-    // While we have no time nobody is counted as saying much: what it said meanwhile is there at once afterwards.
+    // Time this end was too busy to read does not count towards the rate: what queued up meanwhile arrives at once.
     let mut busy = Duration::ZERO;
     loop {
         let mut messages = Vec::new();
@@ -309,6 +311,7 @@ async fn listen(
         if let Err(garbage) = decoder.read(content, &mut messages) {
             return garbage.into();
         }
+        traffic.refused.fetch_add(decoder.take_ignored(), Ordering::Relaxed);
         if takes == Takes::Contexts && messages.contains(&Message::Alive) {
             asked.notify_one();
         }
@@ -344,7 +347,8 @@ mod tests {
     #[test]
     fn who_floods_is_told_from_who_is_busy() {
         let start = Instant::now();
-        // So many frames of so many messages each, a millisecond apart; how many were taken, and how long it waited.
+        // This many frames of this many messages each, a millisecond apart; returns how many were taken, and the total
+        // wait.
         let said = |frames: u32, bytes: usize, messages: usize| {
             let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
             for frame in 0..frames {
@@ -359,7 +363,7 @@ mod tests {
         let (frames, waited) = said(5000, 32_000, 1000);
         assert!(frames < 20 * FLOOD && waited > PERIOD * (FLOOD - 2) / 2, "a million a second: {frames} {waited:?}");
         assert!(said(5000, 32_768, 0).0 < 500, "bytes that say nothing");
-        // Busy for half a second and then not: throttled, and no flood.
+        // A reader that is busy for half a second now and then: throttled, but no flood.
         let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
         for second in 0..20u64 {
             now = now.max(start + Duration::from_secs(second));
@@ -381,7 +385,7 @@ mod tests {
             assert_eq!((at - beat).as_nanos() % ALIVE.as_nanos(), 0);
             assert_eq!(due(Takes::Contexts, beat, spoke), spoke + UNASKED);
         }
-        // One after the other, where nothing else is said; the thread may be late.
+        // One after the other if nothing else is sent; the thread may be late.
         let late = beat + ALIVE + Duration::from_millis(7);
         assert_eq!(due(Takes::Summaries, beat, late), beat + 2 * ALIVE);
     }
@@ -392,9 +396,9 @@ mod tests {
         for takes in [Takes::Contexts, Takes::Summaries] {
             assert_eq!((takes.take(&hello), takes.take(&Message::Alive)), (Ok(false), Ok(false)));
         }
-        let (key, unit) = (crate::relay::key::Key { opener: 1, accepting: 2, seq: 3 }, crate::model::UnitId(1));
+        let (key, span) = (crate::relay::key::Key { opener: 1, accepting: 2, seq: 3 }, crate::model::SpanId(1));
         let (duration, queue, cpu, start, status, error) = (0, 0, 0, 0, 0, false);
-        let summary = super::super::message::Summary { key, unit, duration, queue, cpu, start, status, error };
+        let summary = super::super::message::Summary { key, span, duration, queue, cpu, start, status, error };
         let summary = Message::Summary(summary);
         assert_eq!(Takes::Summaries.take(&summary), Ok(true));
         assert_eq!(Takes::Contexts.take(&summary), Err(Garbage::Turn));

@@ -1,31 +1,33 @@
-//! What may be set, and what agents know each other by.
+//! The relay's settings, including how agents authenticate each other.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::bounds::Policy;
 use super::channel::Secret;
 use super::tls::Identity;
+use crate::files;
 
+/// Longest file with a key, bytes.
+const FILE: u64 = 4096;
 /// Port of other agents where none is named.
 pub const PORT: u16 = 9465;
 
-/// What agents know each other by.
+/// How agents authenticate each other.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Nothing: whoever speaks is believed to be an agent.
+    /// Not at all: any peer is taken for an agent.
     Anybody,
-    /// A key all of them have.
+    /// A key all agents share.
     Key(Secret),
-    /// A certificate each of them has.
+    /// A certificate for each agent.
     Certificates(Arc<Identity>),
 }
 
 impl Trust {
-    /// Whether there is nothing that shows who an agent is.
+    /// Whether agents are not authenticated.
     pub fn is_blind(&self) -> bool {
         matches!(self, Self::Anybody)
     }
@@ -34,34 +36,34 @@ impl Trust {
 /// Settings of the relay.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where other agents reach this one; `None` = they do not.
+    /// Where other agents reach this one; `None`: they do not.
     pub listen: Option<SocketAddr>,
-    /// Agents that are told of every call: `HOST:PORT`.
+    /// Agents that receive the contexts of every call: `HOST:PORT`.
     pub peers: Vec<String>,
-    /// Look for an agent at the private addresses this host's programs call.
+    /// Discover agents at the private addresses that this host's programs call.
     pub discover: bool,
-    /// Port of agents that are looked for.
+    /// Port of discovered agents.
     pub port: u16,
-    /// The NATS server agents meet at, in the place of dialling each other; with user and password.
+    /// The NATS server where agents meet instead of dialling each other; includes user and password.
     pub nats: Option<String>,
-    /// What agents know each other by.
+    /// How agents authenticate each other.
     pub trust: Trust,
-    /// Speak to agents beyond loopback without a key or certificates.
+    /// Allow agents beyond loopback without a key or certificates.
     pub insecure: bool,
-    /// Of which connections agents are believed.
+    /// Which connections agents may report on.
     pub policy: Policy,
-    /// This host forwards packets of others.
+    /// This host forwards packets of other hosts.
     pub forwards: bool,
 }
 
-/// Whether this host forwards packets of others, in the network namespace of this thread.
+/// Whether this host forwards packets of other hosts, in this thread's network namespace.
 pub fn forwards() -> bool {
     let is_on = |file| std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0");
     is_on("/proc/sys/net/ipv4/ip_forward") || is_on("/proc/sys/net/ipv6/conf/all/forwarding")
 }
 
 impl Settings {
-    /// What is wrong with them, if anything.
+    /// Checks the settings; the error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if !self.trust.is_blind() || self.insecure {
             return Ok(());
@@ -84,14 +86,10 @@ impl Settings {
 }
 
 impl Secret {
-    /// Reads a key: 64 hexadecimal digits in a file only its owner can read.
+    /// Reads a key: 64 hexadecimal digits in a file that only its owner can read.
     pub fn read(path: &Path) -> io::Result<Self> {
         let wrong = |what: String| io::Error::other(format!("{}: {what}", path.display()));
-        let mode = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.permissions().mode();
-        if mode & 0o077 != 0 {
-            return Err(wrong(format!("mode {:o}: others could read the key; chmod 600", mode & 0o777)));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let text = files::read_secret(path, FILE).map_err(|error| wrong(error.to_string()))?;
         Self::parse(text.trim()).ok_or_else(|| {
             wrong("expected a key of 64 hexadecimal digits, such as `openssl rand -hex 32` makes".into())
         })
@@ -113,6 +111,7 @@ impl Secret {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn keys_are_read_and_kept_from_others() {

@@ -1,11 +1,11 @@
-//! Certificates in the place of a key: mutual TLS 1.3 (RFC 8446). Each agent has a certificate of an authority all of them
-//! trust, and shows it whether it dials or is dialled; whoever dials also sees that the certificate is for the host it meant.
+//! Certificates instead of a shared key: mutual TLS 1.3 (RFC 8446). Each agent has a certificate from an authority that
+//! all of them trust, and presents it at either end; the dialling end also checks that the certificate is for the host
+//! it dialled.
 //!
-//! Files are read again when they have changed, so a certificate can be renewed while the agent runs.
+//! Changed files are read again, so certificates can be renewed while the agent runs.
 
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -21,24 +21,27 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::channel::Link;
 use super::san;
+use crate::files;
 
+/// Longest file of certificates, bytes.
+const FILE: u64 = 1 << 20;
 /// What both ends must mean by their bytes.
 const ALPN: &[u8] = b"tracer-relay/1";
-/// Bytes a frame has more of than its content: header, inner type and tag of a record (RFC 8446 §5.2).
+/// Bytes TLS adds to a frame: header, inner type and tag of a record (RFC 8446 §5.2).
 pub(super) const RECORD: u64 = 5 + 1 + 16;
 
-/// Where certificates are.
+/// Paths of the certificate files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// This agent's, with those between it and the authority; PEM.
+    /// This agent's certificate with the intermediate ones; PEM.
     pub cert: PathBuf,
-    /// Its key, PEM; only its owner may read it.
+    /// Its private key, PEM; only its owner may read it.
     pub key: PathBuf,
-    /// Of the authorities whose agents are spoken to; PEM.
+    /// The trusted authorities; PEM.
     pub ca: PathBuf,
 }
 
-/// When each file was changed last, and its size.
+/// Each file's modification time and size.
 type Stamp = [Option<(SystemTime, u64)>; 3];
 
 #[derive(Clone)]
@@ -47,7 +50,7 @@ struct Ends {
     acceptor: TlsAcceptor,
 }
 
-/// Who this agent is, and whom it trusts.
+/// This agent's certificate and the authorities it trusts.
 pub struct Identity {
     files: Files,
     ends: Mutex<(Stamp, Ends)>,
@@ -60,20 +63,20 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Reads them. The error says which file is wrong, and what was expected of it: other agents would refuse it later, and
-    /// say so on their hosts only.
+    /// Reads the files. The error says which file is wrong and what was expected of it: otherwise only the other agents
+    /// would refuse it later, and log that on their hosts.
     pub fn read(files: Files) -> io::Result<Self> {
         let stamp = stamp(&files);
         let ends = Mutex::new((stamp, configure(&files)?));
         Ok(Self { files, ends })
     }
 
-    /// As the files are now; as they were where they cannot be read any more.
+    /// The configuration from the current files; the previous one if they cannot be read.
     fn ends(&self) -> Ends {
         let mut known = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamp(&self.files);
         if now != known.0 {
-            // Once for each change, whether it is good or not.
+            // Try each change once, good or bad.
             known.0 = now;
             match configure(&self.files) {
                 Ok(ends) => known.1 = ends,
@@ -83,7 +86,7 @@ impl Identity {
         known.1.clone()
     }
 
-    /// Agrees with whoever was dialled at `place` (`HOST:PORT`), whose certificate must be for that host.
+    /// Handshake with the agent dialled at `place` (`HOST:PORT`), whose certificate must be for that host.
     pub(super) async fn dialled<S: Link>(&self, stream: S, place: &str) -> io::Result<TlsStream<S>> {
         let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -93,13 +96,13 @@ impl Identity {
         Ok(TlsStream::Client(self.ends().connector.connect(name, stream).await?))
     }
 
-    /// Agrees with whoever dialled.
+    /// Handshake with an agent that dialled.
     pub(super) async fn accepted<S: Link>(&self, stream: S) -> io::Result<TlsStream<S>> {
         Ok(TlsStream::Server(self.ends().acceptor.accept(stream).await?))
     }
 }
 
-/// The addresses the other end's certificate is for.
+/// The addresses in the other end's certificate.
 pub(super) fn addresses<S>(stream: &TlsStream<S>) -> Vec<IpAddr> {
     let (_, connection) = stream.get_ref();
     let own = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
@@ -117,21 +120,19 @@ fn wrong(path: &Path, what: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {what}", path.display()))
 }
 
-/// All certificates of a file; at least one.
+/// All certificates in a file; at least one.
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let refused = |why: String| wrong(path, format!("expected certificates in PEM: {why}"));
-    let found = CertificateDer::pem_file_iter(path).map_err(|why| refused(why.to_string()))?;
+    let text = files::read(path, FILE).map_err(|why| refused(why.to_string()))?;
+    let found = CertificateDer::pem_slice_iter(text.as_bytes());
     let all = found.collect::<Result<Vec<_>, _>>().map_err(|why| refused(why.to_string()))?;
     if all.is_empty() { Err(refused("none was found".into())) } else { Ok(all) }
 }
 
 fn configure(files: &Files) -> io::Result<Ends> {
     let chain = certificates(&files.cert)?;
-    let mode = std::fs::metadata(&files.key).map_err(|error| wrong(&files.key, error))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(wrong(&files.key, format!("mode {:o}: others could read the key; chmod 600", mode & 0o777)));
-    }
-    let key = PrivateKeyDer::from_pem_file(&files.key)
+    let text = files::read_secret(&files.key, FILE).map_err(|error| wrong(&files.key, error))?;
+    let key = PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|why| wrong(&files.key, format!("expected a private key in PEM: {why}")))?;
     let mut roots = RootCertStore::empty();
     for authority in certificates(&files.ca)? {
@@ -158,7 +159,7 @@ fn configure(files: &Files) -> io::Result<Ends> {
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(unfit)?;
-    // Each session is agreed on anew: one that is taken up again would outlive its certificates.
+    // Every session does a full handshake: a resumed one would outlive its certificates.
     server.send_tls13_tickets = 0;
     client.resumption = Resumption::disabled();
     server.alpn_protocols = vec![ALPN.to_vec()];
@@ -166,7 +167,7 @@ fn configure(files: &Files) -> io::Result<Ends> {
     Ok(Ends { connector: TlsConnector::from(Arc::new(client)), acceptor: TlsAcceptor::from(Arc::new(server)) })
 }
 
-/// Whether agents that trust the same authorities will take this agent's certificate, at either end.
+/// Whether agents that trust the same authorities will accept this agent's certificate, at either end.
 fn own(
     chain: &[CertificateDer<'static>],
     roots: &RootCertStore,
@@ -181,7 +182,7 @@ fn own(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, now, algorithms)
 }
 
-/// What went wrong with a session, where it was TLS, and what to do.
+/// What went wrong if TLS failed, and what to do about it.
 pub(super) fn said(error: &io::Error) -> Option<String> {
     let why = error.get_ref()?.downcast_ref::<Error>()?;
     let advice = match why {
@@ -191,7 +192,7 @@ pub(super) fn said(error: &io::Error) -> Option<String> {
             "name the agent as its certificate does (--relay-peer), or issue it one for this name or address; that it is \
              called by an address needs that address in the certificate"
         }
-        // The second where an authority of the same name has another key.
+        // `BadSignature`: an authority of the same name has another key.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "it is not of an authority in --relay-ca, which must be the same for all agents"
         }
@@ -213,5 +214,4 @@ pub(super) fn said(error: &io::Error) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "tls_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Names and places in a program's file. Total: any bytes.
+//! Symbols and offsets from a program's ELF file. Total: any bytes.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,12 +10,12 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFla
 
 use super::maps::Mapping;
 
-/// Largest file that is looked at, bytes.
+/// Largest file that is parsed, bytes.
 const LARGEST: u64 = 256 << 20;
-/// Most bytes of a file that are read: headers and tables of symbols are some megabytes.
+/// Most bytes read of a file: headers and symbol tables are some megabytes.
 const READ_LIMIT: usize = 64 << 20;
 
-/// A file of which only so much is read: whose it is, decides what it says of itself.
+/// Limits how much of a file is read, because the file's owner controls its headers.
 struct Bounded {
     file: File,
     left: usize,
@@ -41,26 +41,26 @@ impl ReadCacheOps for Bounded {
     }
 }
 
-/// A program's file or a library, and what of it is known.
+/// The facts kept of a program's file or a library.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Segments: address, offset in the file, length there.
+    /// Segments: address, offset in the file, length in the file.
     segments: Vec<(u64, u64, u64)>,
-    /// Symbols that were asked for, by address.
+    /// The requested symbols and their addresses.
     symbols: Vec<(String, u64)>,
-    /// Length of a thread's own data of it.
+    /// Size of its thread-local storage per thread.
     local: u64,
-    /// Addresses where the dynamic linker puts the number of the module that such data is of.
+    /// Addresses where the dynamic linker stores the TLS module number.
     modules: Vec<u64>,
 }
 
-/// Most such addresses that are kept.
+/// Most TLS module addresses kept.
 const MODULES: usize = 4;
 
 impl Program {
-    /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` when it is no ELF file that can be read.
+    /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` if it is not a readable ELF file.
     pub fn read(path: &Path, wanted: &[&str]) -> Option<Self> {
-        // What is no file any more is not waited for.
+        // Do not block if the path has become a FIFO or device.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         if !file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST) {
             return None;
@@ -68,7 +68,7 @@ impl Program {
         Self::parse(&ReadCache::new(Bounded { file, left: READ_LIMIT }), wanted)
     }
 
-    /// The same of bytes.
+    /// Parses bytes, like [`Self::read`].
     pub fn parse<'a>(data: impl ReadRef<'a>, wanted: &[&str]) -> Option<Self> {
         let file = ElfFile64::<Endianness, _>::parse(data).ok()?;
         let endian = file.endian();
@@ -87,7 +87,7 @@ impl Program {
         }
         let local = file.elf_program_headers().iter().find(|h| h.p_type(endian) == object::elf::PT_TLS);
         let local = local.map_or(0, |header| header.p_memsz(endian));
-        // Few programs have any; of others the relocations are not read.
+        // Few programs have thread-local storage; skip the relocations of others.
         let relocations = (local != 0).then(|| file.dynamic_relocations()).flatten().into_iter().flatten();
         let is_module =
             |flags| matches!(flags, RelocationFlags::Elf { r_type } if r_type == object::elf::R_X86_64_DTPMOD64);
@@ -96,19 +96,19 @@ impl Program {
         Some(Self { segments, symbols, local, modules })
     }
 
-    /// Length of each thread's own data of the program, and where in its memory its number among the modules that have
-    /// such data is; `None` where that is in several places or none. On x86-64.
+    /// Size of the program's thread-local storage per thread, and the address that holds its TLS module number; `None`
+    /// unless there is exactly one such address. On x86-64.
     pub fn thread_local(&self) -> Option<(u64, u64)> {
         let [module] = self.modules[..] else { return None };
         Some((self.local, module))
     }
 
-    /// The address of a symbol that was wanted, as the file has it.
+    /// The address of a wanted symbol, as in the file.
     pub fn address(&self, name: &str) -> Option<u64> {
         self.symbols.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }
 
-    /// Where in the file stands what is at `address`.
+    /// The file offset of `address`.
     pub fn offset(&self, address: u64) -> Option<u64> {
         let (from, offset, _) = self
             .segments
@@ -117,7 +117,7 @@ impl Program {
         (address - from).checked_add(*offset)
     }
 
-    /// What is added to the file's addresses in a process that has it mapped like this.
+    /// The load bias in a process with these mappings: what to add to the file's addresses.
     pub fn bias<'a>(&self, mut mappings: impl Iterator<Item = &'a Mapping>) -> Option<u64> {
         const PAGE: u64 = 4096;
         mappings.find_map(|mapping| {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::runtimes::maps::Maps;
 
-    /// A name to be found.
+    /// A symbol for the test to find.
     #[unsafe(no_mangle)]
     extern "C" fn tracer_runtimes_elf_here() -> u64 {
         7

@@ -1,7 +1,7 @@
-//! Go: which goroutine runs is in a register wherever a system call is made, what it is called and who made it in its own
-//! data; where they lie there is known by version.
+//! Go: at every system call a register holds the running goroutine; the goroutine's id and its creator are in the
+//! runtime's own data, at offsets known by version.
 //!
-//! Nothing is ever hung on the end of a Go function: a return probe replaces a return address, and Go moves its stacks.
+//! Go functions get no return probes: a return probe replaces a return address, and Go moves its stacks.
 
 #[cfg(test)]
 pub(super) mod fixture;
@@ -23,24 +23,24 @@ use super::{Found, Place, State};
 /// The runtime's name.
 const NAME: &str = "go";
 
-/// Bytes of the build information that are looked at.
+/// Bytes read of the build information.
 const INFORMATION: usize = 4096;
-/// How that begins (`debug/buildinfo`).
+/// Its magic (`debug/buildinfo`).
 const MAGIC: &[u8] = b"\xff Go buildinf:";
-/// Its flags: the version follows at [`VERSION`], after its length.
+/// Its flags: the version string follows at [`VERSION`], after its length.
 const INLINE: u64 = 2;
 const VERSION: usize = 32;
 
-/// Goroutines that serve a connection as long as it lasts: who made them did not make them for himself alone. Functions
-/// whose goroutines are such, by the beginning of their names. The last are of a server, one for each request: they make
-/// no calls, and need not be told of.
+/// Prefixes of functions whose goroutines serve a connection for as long as it lasts, so that they do not work for
+/// their creator alone. The last one belongs to a server and runs once per request; it makes no calls and needs no task
+/// edge.
 const SERVANTS: [&str; 3] = [
     "net/http.(*Transport).dialConn.",
     "google.golang.org/grpc/internal/transport.",
     "net/http.(*connReader).startBackgroundRead.",
 ];
 
-/// Where in the runtime's own data things stand, bytes.
+/// Offsets in the Go runtime's data, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `runtime.g.m`.
@@ -55,17 +55,18 @@ pub struct Layout {
     pub start: u16,
     /// `runtime.g.waitreason`.
     pub waits: u16,
-    /// What stands there where a goroutine waits for a channel to take what it sends (`waitReasonChanSend`).
+    /// The wait reason of a goroutine blocked on a channel send (`waitReasonChanSend`).
     pub sends: u8,
-    /// The first of the three that stand there where it waits for a lock (`waitReasonSyncMutexLock` and those of `RWMutex`).
+    /// The first of three consecutive wait reasons of a goroutine blocked on a lock (`waitReasonSyncMutexLock` and
+    /// those of `RWMutex`).
     pub locks: u8,
 }
 
-/// Where that is not known: nothing stands there.
+/// Stands for an unknown wait reason: no goroutine has this value.
 const NO_REASON: u8 = 0xff;
 
 impl Layout {
-    /// By the minor version, as debug information of programs of 1.21.13 to 1.27.3 says.
+    /// The layout of a minor version, from the debug information of programs of 1.21.13 to 1.27.3.
     pub fn of(minor: u32) -> Option<Self> {
         let layout = |goid, parent, start, curg, (sends, locks)| {
             Some(Self { m: 48, curg, goid, parent, start, waits: goid + 24, sends, locks })
@@ -84,25 +85,25 @@ impl Layout {
 /// A Go program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// As it says itself, `go1.27.3`.
+    /// Its version as in the build information, `go1.27.3`.
     pub version: Box<str>,
-    /// What is known of its runtime's data.
+    /// Offsets in its runtime's data.
     pub layout: Layout,
-    /// Where in its file goroutines are queued that were just made.
+    /// File offset where new goroutines are queued.
     pub created: Option<u64>,
-    /// Where in its file `net/http`'s client begins to use a connection.
+    /// File offset where `net/http`'s client starts to use a connection.
     pub round_trip: Option<u64>,
-    /// Where in its file goroutines go on that waited.
+    /// File offset where waiting goroutines are made ready.
     pub ready: Option<u64>,
-    /// From where to where goroutines begin that serve connections, as the file counts addresses; unused ones empty.
+    /// Ranges of the functions that connection-serving goroutines start at, as file addresses; unused ones empty.
     pub servants: [(u64, u64); SERVANTS.len()],
-    /// The lowest address of the file that is mapped.
+    /// The lowest mapped address in the file.
     pub lowest: u64,
 }
 
 impl Program {
-    /// What the kernel side must know, for a process in which the program's first address is `first`; what it is is said
-    /// there (`tracer-ebpf/src/runtime/go.rs`).
+    /// The numbers for the kernel side, for a process that has the program mapped from `first` on;
+    /// `tracer-ebpf/src/runtime/go.rs` documents their layout.
     fn numbers(&self, first: u64) -> [u64; NUMBERS] {
         let Layout { m, curg, goid, parent, start, waits, sends, locks } = self.layout;
         let packed = [m, curg, goid, parent].iter().rev().fold(0, |all, offset| all << 16 | u64::from(*offset));
@@ -123,15 +124,15 @@ impl Program {
 /// What a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// No Go program, as far as can be told.
+    /// Not recognised as a Go program.
     Other,
-    /// One whose goroutines cannot be told apart: its version, and why.
+    /// A Go program whose goroutines cannot be told apart: its version, and why.
     Unknown(Box<str>, State),
-    /// One whose goroutines can.
+    /// A Go program whose goroutines can be told apart.
     Known(Box<Program>),
 }
 
-/// Looks at a program's file.
+/// Inspects a program's file.
 pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
     let Some(image) = Image::read(file) else { return Seen::Other };
     let Some(version) = version(&image) else { return Seen::Other };
@@ -141,7 +142,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
     }
 }
 
-/// What of Go runs in a process; `None`: none.
+/// Detects Go in a process; `None` if there is none.
 pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
@@ -174,10 +175,10 @@ fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
     }
     let flags = image::number::<1>(&bytes, 15)?;
     if flags & INLINE == 0 {
-        // 1.17 and older point to it.
+        // Version 1.17 and older store a pointer instead.
         return Some("older than go1.18".into());
     }
-    // Its length is a byte for all that make sense.
+    // The length is a varint; every plausible one is a single byte.
     let len = image::number::<1>(&bytes, VERSION)? as usize;
     let text = bytes.get(VERSION + 1..VERSION + 1 + len)?;
     Some(String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect())
@@ -291,7 +292,7 @@ mod tests {
         let at = expected(0).numbers(0x5555_0000_0000);
         let start = 0x5555_0000_0000 + fixture::TEXT + 192;
         assert_eq!(at, [0x0110_0098_00b8_0030, 0x160f_00b0_0128, start, start + 64, 0, 0, 0, 0]);
-        // Where the table says where its code begins, and where something of C stands in front and it does not.
+        // The table gives the start of the code; then C code stands in front and the table does not give it.
         assert_eq!(found("go1.25.5", text, 0), Seen::Known(Box::new(expected(0))));
         assert_eq!(found("go1.25.5", 0, 0), Seen::Known(Box::new(expected(0))));
         assert_eq!(found("go1.25.5", 0, 0x240), Seen::Known(Box::new(expected(0x240))));

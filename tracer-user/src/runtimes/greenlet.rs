@@ -1,7 +1,8 @@
-//! Greenlets (`CPython` with gevent or eventlet): where a thread keeps the one that runs, and where they are made.
+//! Greenlets (`CPython` with gevent or eventlet): finds where a thread keeps its current greenlet, and the functions
+//! that create greenlets.
 //!
-//! The extension has one thread-local value, of which a thread's state hangs: the thread's first greenlet, then the one that
-//! runs (greenlet 2 and 3; 1 kept it with Python's own data). No version of Python matters to that.
+//! The extension has one thread-local value that points to the thread's state: the thread's first greenlet, then the
+//! current one (greenlet 2 and 3; version 1 kept it in Python's own data). The version of Python does not matter.
 
 use tracer_common::runtime::{KIND_GREENLET, NUMBERS, Runtime, UserProbe};
 
@@ -17,19 +18,21 @@ const USER: &str =
     "_ZN8greenlet12UserGreenletC1EP9_greenletNS_4refs17_BorrowedGreenletIS1_XadL_ZNS3_15GreenletCheckerEPvEEEE";
 const MAIN: &str = "_ZN8greenlet12MainGreenletC1EP9_greenletPNS_11ThreadStateE";
 
-/// A thread's data of the extension: whether it was made, and where its state is.
+/// The extension's thread-local storage: whether the state was created, and where it is.
 const LOCAL: u64 = 16;
 const LOCAL_STATE: u64 = 8;
-/// `dtv_t` (glibc): an element of a thread's vector of modules.
+/// `dtv_t` (glibc): size of an element of a thread's dynamic thread vector.
 const EACH: u64 = 16;
-/// Modules of a process with thread-local data: more is no number of one.
+/// Most modules with thread-local storage in a process; a larger number is invalid.
 const MODULES: u64 = 4096;
 
-/// Whether a process of Python runs greenlets, and how; `None`: it is none, or they are not what it serves by.
+/// Detects greenlets in a Python process; `None` if there are none, or if the process does not serve requests with
+/// them.
 pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
     let extension = maps.files.iter().map(|mapping| mapping.path.as_str()).find(|path| is_greenlet(path))?;
     python::program(maps)?;
-    // Others use them as a tool beside a loop of their own, whose contexts tell its tasks apart.
+    // Without gevent, a process with asyncio uses greenlets as a tool beside an event loop whose contexts tell its
+    // tasks apart.
     let serves = |path: &str| path.contains("/gevent/");
     if !maps.files.iter().any(|mapping| serves(&mapping.path))
         && maps.named(|name| name.starts_with("_asyncio.")).is_some()
@@ -64,7 +67,7 @@ pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
 }
 
-/// Whether a file is greenlet's extension.
+/// Whether a file is greenlet's extension module.
 fn is_greenlet(path: &str) -> bool {
     let folder = path.strip_suffix(name(path)).unwrap_or_default();
     folder.ends_with("/greenlet/") && name(path).starts_with("_greenlet.")

@@ -1,36 +1,36 @@
-//! What of which file is where in a process's memory, from `/proc/PID/maps`.
+//! File mappings of a process, from `/proc/PID/maps`.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Most bytes of `/proc/PID/maps` that are read.
+/// Most bytes read of `/proc/PID/maps`.
 const READ_LIMIT: u64 = 4 << 20;
 
-/// One stretch of memory that shows a file.
+/// A mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub from: u64,
-    /// Offset in the file of what stands there.
+    /// Offset in the file.
     pub offset: u64,
     /// The file, as the process sees it.
     pub path: String,
 }
 
-/// Files in a process's memory.
+/// The file mappings of a process.
 #[derive(Clone, Debug)]
 pub struct Maps {
-    /// In the order of addresses.
+    /// Mappings by address.
     pub files: Vec<Mapping>,
-    /// Path of its program.
+    /// Path of the process's program.
     pub exe: String,
     pid: u32,
 }
 
 impl Maps {
-    /// Of a process; `None` when it is gone or its memory may not be looked at.
+    /// Reads the mappings of a process; `None` if it is gone or access is denied.
     pub fn read(pid: u32) -> Option<Self> {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
@@ -39,7 +39,7 @@ impl Maps {
         Some(Self { files: parse(&String::from_utf8_lossy(&text)), exe, pid })
     }
 
-    /// The first mapping of a file whose name, without directories, is as wanted.
+    /// The first mapping of a file whose base name `wanted` accepts.
     pub fn named(&self, wanted: impl Fn(&str) -> bool) -> Option<&Mapping> {
         self.files.iter().find(|mapping| wanted(name(&mapping.path)))
     }
@@ -49,16 +49,16 @@ impl Maps {
         self.files.iter().filter(move |mapping| mapping.path == path)
     }
 
-    /// How this process can open a file of that one.
+    /// A path by which the agent can open a file of the process.
     pub fn open_by(&self, path: &str) -> PathBuf {
         if path == self.exe {
-            // Also when it was replaced on disk.
+            // Works even if the program was replaced on disk.
             return PathBuf::from(format!("/proc/{}/exe", self.pid));
         }
         PathBuf::from(format!("/proc/{}/root{path}", self.pid))
     }
 
-    /// `N` bytes of the process's memory.
+    /// Reads `N` bytes of the process's memory.
     pub fn memory<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         File::open(format!("/proc/{}/mem", self.pid)).ok()?.read_exact_at(&mut bytes, at).ok()?;
@@ -71,7 +71,7 @@ pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The lines that name a file. Total: any text.
+/// Parses the lines that name a file. Total: any text.
 fn parse(text: &str) -> Vec<Mapping> {
     let line = |line: &str| {
         let mut words = line.splitn(6, ' ');

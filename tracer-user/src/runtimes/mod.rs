@@ -1,7 +1,9 @@
-//! What runs in a process that serves requests: whether its requests share threads, and how its tasks are told apart.
+//! Detects the runtime of a process that serves requests: whether its requests share threads, and how to tell its tasks
+//! apart.
 //!
-//! Read from the process's files and memory, once, when it first serves: by version tables and checks. What is not known is
-//! said ([`State`]) and counted, and its tasks are then told apart by nobody.
+//! Reads the process's files and memory once, when it first serves a request, using version tables and plausibility
+//! checks. For an unknown runtime version it reports a [`State`] and counts it; tasks of that process are not told
+//! apart.
 
 pub mod elf;
 pub mod go;
@@ -9,8 +11,8 @@ mod greenlet;
 pub mod maps;
 mod node;
 pub mod python;
+pub mod status_view;
 pub mod tokio;
-pub mod told;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,26 +21,26 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tracer_common::limits::RUNTIMES_MAX;
 use tracer_common::runtime::{Runtime, UserProbe};
 
-use self::told::Known;
-use crate::guard::fill::Fill;
+use self::status_view::Known;
+use crate::guard::tables::TableUse;
 
-/// Processes that may wait to be looked at.
+/// Most processes queued for detection.
 const QUEUE: usize = 256;
 
-/// How well the tasks of a process are told apart.
+/// Whether the tasks of a process can be told apart, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// They are.
+    /// They can.
     Known,
-    /// Of a version whose memory is not known.
+    /// The memory layout of its version is not known.
     UnknownVersion,
-    /// Names that are needed are not in its files (stripped, another build).
+    /// Its files lack required symbols (stripped, or another build).
     NoSymbols,
-    /// Its files or memory could not be read, or are not as its version says.
+    /// Its files or memory are unreadable, or do not match the version.
     Unreadable,
-    /// A probe that is needed could not be attached.
+    /// A required probe could not be attached.
     NoProbe,
-    /// On this processor or C library it cannot be done.
+    /// Not supported on this processor or C library.
     Unsupported,
 }
 
@@ -59,7 +61,7 @@ impl State {
         }
     }
 
-    /// What follows, for people.
+    /// What the state means, for people.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Known => "its tasks are told apart",
@@ -87,40 +89,40 @@ impl State {
     }
 }
 
-/// Sources that cost so much that they are only used where somebody asks for them: probes that are hit ten times a request and more.
+/// Sources that cost enough to be off by default: their probes fire ten times per request and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// Which task of tokio wakes which.
+    /// Which tokio task wakes which.
     pub tokio_wakers: bool,
-    /// Which goroutine lets which go on.
+    /// Which goroutine makes which ready.
     pub go_ready: bool,
 }
 
-/// Where a probe goes.
+/// Where to attach a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which.
+    /// The probe.
     pub probe: UserProbe,
-    /// File it is in.
+    /// The file to attach to.
     pub file: PathBuf,
-    /// Where in the file, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
 }
 
-/// What was found in a process.
+/// The result of detection in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The runtime's name, label value of `tracer_runtime_processes{runtime}`.
     pub name: &'static str,
-    /// Its version, as far as it is known; for people.
+    /// Its version if known, for people.
     pub version: String,
-    /// How well.
+    /// Whether its tasks can be told apart.
     pub state: State,
-    /// What the kernel is told.
+    /// The description for the kernel side.
     pub runtime: Runtime,
-    /// Probes it needs: without one of them its tasks are not told apart.
+    /// Required probes: without one of them its tasks are not told apart.
     pub places: Vec<Place>,
-    /// Probes that were asked for ([`Extras`]) and that it can do without.
+    /// Optional probes, attached only if configured ([`Extras`]).
     pub extra: Vec<Place>,
 }
 
@@ -130,7 +132,7 @@ impl Found {
         Self { name, version, state: State::Known, runtime, places: Vec::new(), extra: Vec::new() }
     }
 
-    /// The same, with tasks that cannot be told apart.
+    /// The same runtime, but its tasks cannot be told apart.
     #[must_use]
     pub fn without(self, state: State) -> Self {
         let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
@@ -138,7 +140,8 @@ impl Found {
     }
 }
 
-/// Finds out what runs in a process; `None`: nothing whose tasks share threads, as far as is known, or it is gone.
+/// Detects the runtime of a process; `None` if no known runtime shares threads between tasks there, or the process is
+/// gone.
 pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
     go::recognise(pid, &maps, extras.go_ready)
@@ -148,7 +151,7 @@ pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
         .or_else(|| tokio::recognise(pid, &maps, extras.tokio_wakers))
 }
 
-/// What was found, with its probes attached; with tasks that cannot be told apart where one is not.
+/// Attaches the probes of `found`; if a required one fails, its tasks are not told apart.
 fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) -> Result<(), String>) -> Found {
     for place in std::mem::take(&mut found.places) {
         if let Err(why) = attach(look, &place) {
@@ -164,7 +167,7 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
                 if place.probe == UserProbe::TokioWoken
                     && let Some(watched) = found.runtime.at.get_mut(1)
                 {
-                    // Whoever is not seen to be woken may have been.
+                    // Without this probe wake-ups go unseen: do not conclude from their absence.
                     *watched = 0;
                 }
             }
@@ -173,29 +176,29 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
     found
 }
 
-/// A look at a process: its id, and which look of all that was.
+/// A detection run: the process id and the run's sequence number.
 pub type Look = (u32, u64);
 
-/// Looks at processes in a thread of its own: files of tens of megabytes are read for it, and the kernel takes its time to
-/// attach probes.
+/// Runs detection in its own thread, because it reads files of tens of megabytes and the kernel takes long to attach
+/// probes.
 #[derive(Debug)]
 pub struct Finder {
     ask: SyncSender<Look>,
     told: Receiver<(Look, Option<Found>)>,
-    /// Looks so far.
+    /// Detection runs started so far.
     looks: u64,
-    /// Those that were asked for and have not come back, and those that have.
+    /// Runs that have not returned yet, and runs that have.
     waiting: u64,
     looked: u64,
-    /// The last look at each process that is there and waits for it, or has something that is known.
+    /// The last run for each process that is pending, or had a known runtime.
     asked: HashMap<u32, u64>,
-    /// Processes that were not looked at because too many waited.
+    /// Processes not examined because the queue was full.
     pub refused: u64,
     known: HashMap<u32, Known>,
 }
 
 impl Finder {
-    /// Starts it; `attach` puts a probe where it belongs. Errors are the system's, where it has no thread to give.
+    /// Starts the thread; `attach` attaches a probe. Fails if the system cannot create a thread.
     pub fn start(
         extras: Extras,
         mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static,
@@ -222,7 +225,7 @@ impl Finder {
         })
     }
 
-    /// Wants to know what runs in a process; does nothing where that was asked already.
+    /// Requests detection in a process; does nothing if that was already requested.
     pub fn ask(&mut self, pid: u32) {
         if self.asked.contains_key(&pid) {
             return;
@@ -241,8 +244,8 @@ impl Finder {
         }
     }
 
-    /// The next process that was looked at. Whether it is still there: one that is not, or runs another program, may have
-    /// got probes that belong nowhere now.
+    /// The next result, and whether the process still exists unchanged: one that is gone or runs another program may
+    /// have got stale probes.
     pub fn found(&mut self) -> Option<(Look, Option<Found>, bool)> {
         let (look, found) = self.told.try_recv().ok()?;
         self.waiting = self.waiting.saturating_sub(1);
@@ -254,7 +257,7 @@ impl Finder {
         Some((look, found, there))
     }
 
-    /// Remembers what became of a process.
+    /// Remembers the result for a process.
     pub fn note(&mut self, pid: u32, found: &Found) {
         if self.known.len() < RUNTIMES_MAX as usize || self.known.contains_key(&pid) {
             self.known.insert(pid, Known::of(found));
@@ -263,13 +266,13 @@ impl Finder {
         }
     }
 
-    /// The process is gone, or runs another program.
+    /// Forgets a process that is gone or runs another program.
     pub fn forget(&mut self, pid: u32) {
         self.asked.remove(&pid);
         self.known.remove(&pid);
     }
 
-    /// Processes by runtime and state.
+    /// Number of processes by runtime and state.
     pub fn counts(&self) -> Vec<(&'static str, State, u64)> {
         let mut counts: Vec<(&'static str, State, u64)> = Vec::new();
         for Known { name, state, .. } in self.known.values() {
@@ -282,23 +285,23 @@ impl Finder {
         counts
     }
 
-    /// What was found, by process.
+    /// Results by process.
     pub fn known(&self) -> impl Iterator<Item = (u32, &Known)> {
         self.known.iter().map(|(pid, known)| (*pid, known))
     }
 
-    /// Processes that are being looked at, or wait for it: what they do meanwhile is told apart by nobody.
+    /// Processes with pending detection: until it ends, their tasks are not told apart.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// Looks that have come back.
+    /// Detection runs that have returned.
     pub fn looked(&self) -> u64 {
         self.looked
     }
 
-    /// How many are known.
-    pub fn fill(&self) -> Fill {
-        Fill::new(self.known.len(), RUNTIMES_MAX as usize, self.refused)
+    /// Table use of the known processes.
+    pub fn table_use(&self) -> TableUse {
+        TableUse::new(self.known.len(), RUNTIMES_MAX as usize, self.refused)
     }
 }

@@ -1,10 +1,10 @@
-//! Node.js: where the callbacks of its event loop end, and where it keeps its async ids.
+//! Node.js: finds where callbacks of its event loop end, and where it keeps its async ids.
 //!
-//! The functions that run timers and immediates are known by their names. A handle of libuv that calls the second stands in
-//! the environment (`node::Environment`): it is found in the program's heap by the function's address. It leads to the loop,
-//! whose public layout says which function takes what other threads send; and near it stand the async ids, four
-//! doubles known by what they are. So neither versions nor offsets of private structures are needed, and libuv may be
-//! stripped.
+//! Symbols name the functions that run timers and immediates. `node::Environment` has a libuv handle whose callback is
+//! the second function, so a search of the program's heap for the function's address finds the environment. The handle
+//! points to the loop, whose public layout gives the function that handles wake-ups from other threads. The async ids
+//! are near the handle: four doubles, recognised by their invariants. So detection needs neither version tables nor
+//! offsets of private structures, and libuv may be stripped.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,12 +21,13 @@ const NAME: &str = "nodejs";
 
 const TIMERS: &str = "_ZN4node11Environment9RunTimersEP10uv_timer_s";
 const IMMEDIATES: &str = "_ZN4node11Environment14CheckImmediateEP10uv_check_s";
-/// Not in every build; then connections that are accepted or made between two reads are of the callback before.
+/// Not in every build; without these symbols, a connection accepted or opened between two reads is attributed to the
+/// callback before.
 const ACCEPTS: &str = "uv__server_io";
 const CONNECTS: &str = "_ZN4node14ConnectionWrapINS_7TCPWrapE8uv_tcp_sE12AfterConnectEP12uv_connect_si";
 const PIPES: &str = "_ZN4node14ConnectionWrapINS_8PipeWrapE9uv_pipe_sE12AfterConnectEP12uv_connect_si";
 
-/// `uv_check_t` (libuv 1, public): its loop, its type, its callback.
+/// `uv_check_t` (libuv 1, public): offsets of its loop, type and callback.
 const CHECK_LOOP: u64 = 8;
 const CHECK_TYPE: u64 = 16;
 const CHECK_CALLBACK: u64 = 96;
@@ -34,20 +35,20 @@ const CHECK_CALLBACK: u64 = 96;
 const CHECK: u32 = 2;
 /// `uv_loop_t.async_io_watcher.cb` (libuv 1, public, Linux on 64 bits).
 const LOOP_ASYNC: u64 = 0x1c8;
-/// How far from its handles an environment may keep its ids.
+/// How far from its handles an environment may keep its async ids.
 const AROUND: u64 = 16 << 10;
-/// Most bytes of memory that are looked through; bytes at a time.
+/// Most bytes of memory searched; bytes per read.
 const MOST: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;
-/// Most bytes of `/proc/PID/maps` that are read.
+/// Most bytes read of `/proc/PID/maps`.
 const READ_LIMIT: u64 = 4 << 20;
-/// `endbr64`, and `push %rbp`, which the kernel carries out itself where a probe stands: a sixth of what a step costs.
+/// `endbr64`, and `push %rbp`, which the kernel emulates under a probe: a sixth of the cost of a single step.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 const PUSH: u8 = 0x55;
-/// Largest whole number a double holds with all those below it.
+/// Doubles represent all whole numbers up to this one.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// What of Node.js runs in a process; `None`: none.
+/// Detects Node.js in a process; `None` if there is none.
 pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let library = maps.named(|name| name.starts_with("libnode.so"));
     let path = match library {
@@ -73,7 +74,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let Some(environment) = memory.environment(bias.wrapping_add(immediates)) else {
         return less(State::Unreadable);
     };
-    // The function that takes what other threads send, wherever libuv is.
+    // The function that handles wake-ups from other threads, in the program or in libuv.
     let shows = maps.files.iter().filter(|mapping| mapping.from <= environment.messages).max_by_key(|shown| shown.from);
     let Some(shows) = shows.filter(|shown| shown.path == path || name(&shown.path).starts_with("libuv.so")) else {
         return less(State::Unreadable);
@@ -98,13 +99,13 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
 }
 
-/// Whether a program of this name is Node.js: `node`, `nodejs`, `node-22`.
+/// Whether a program's name means Node.js: `node`, `nodejs`, `node-22`.
 fn is_node(name: &str) -> bool {
     let rest = name.strip_prefix("nodejs").or_else(|| name.strip_prefix("node"));
     rest.is_some_and(|rest| rest.trim_start_matches(['-', '.']).bytes().all(|b| b.is_ascii_digit() || b == b'.'))
 }
 
-/// How far behind its beginning a probe of a function that begins so costs least.
+/// The cheapest offset for a probe in a function that starts with `code`.
 fn cheapest(code: [u8; 5]) -> u64 {
     match code {
         [a, b, c, d, PUSH] if [a, b, c, d] == ENDBR => 4,
@@ -112,16 +113,16 @@ fn cheapest(code: [u8; 5]) -> u64 {
     }
 }
 
-/// What stands in an environment.
+/// The facts found in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Environment {
-    /// Address of the function that takes what other threads send to the loop.
+    /// Address of the function that handles wake-ups from other threads.
     messages: u64,
-    /// Where the async ids are.
+    /// Address of the async ids.
     ids: Option<u64>,
 }
 
-/// The memory of a process: what of it is written to and of no file.
+/// The writable anonymous memory of a process.
 struct Memory {
     file: File,
     ranges: Vec<(u64, u64)>,
@@ -145,7 +146,7 @@ impl Memory {
         number(&self.piece(at, 8)?, 0)
     }
 
-    /// The first environment whose loop calls `immediates`: that of the main thread, which is made first.
+    /// The first environment whose loop calls `immediates`: the main thread's, which is created first.
     fn environment(&self, immediates: u64) -> Option<Environment> {
         let pattern = immediates.to_ne_bytes();
         let mut left = MOST;
@@ -168,7 +169,7 @@ impl Memory {
         None
     }
 
-    /// The environment whose handle stands there, if it is one.
+    /// The environment that has a check handle at `handle`, if there is one.
     fn around(&self, handle: u64) -> Option<Environment> {
         let kind = self.word(handle.checked_add(CHECK_TYPE)?)? as u32;
         if kind != CHECK {
@@ -179,7 +180,7 @@ impl Memory {
         let from = handle.saturating_sub(AROUND).max(self.ranges.iter().find(|(_, to)| handle < *to)?.0);
         let to = self.ranges.iter().find(|(_, to)| handle < *to)?.1.min(handle.saturating_add(AROUND));
         let bytes = self.piece(from, to.checked_sub(from)?)?;
-        // An array of four: its length, its place in its buffer, where it is in memory.
+        // An array of four: its length, its offset in its buffer, its address.
         let arrays = (0..bytes.len()).step_by(8).filter_map(|at| {
             let (count, offset) = (number(&bytes, at)?, number(&bytes, at + 8)?);
             let address = number(&bytes, at + 16)?;
@@ -187,18 +188,18 @@ impl Memory {
         });
         let mut ids = arrays.filter(|address| self.piece(*address, 32).is_some_and(|bytes| are_ids(&bytes)));
         let first = ids.next();
-        // Two that could be are none.
+        // Ambiguous if there are two candidates.
         let ids = if ids.any(|other| Some(other) != first) { None } else { first };
         Some(Environment { messages, ids })
     }
 }
 
-/// Whether these are a loop's ids: execution, trigger, counter, default trigger.
+/// Whether these are a loop's async ids: execution, trigger, counter, default trigger.
 fn are_ids(bytes: &[u8]) -> bool {
     let double = |n: usize| number(bytes, 8 * n).map_or(f64::NAN, f64::from_bits);
     let whole = |value: f64| value.fract() == 0.0 && value.abs() < WHOLE;
     let (execution, trigger, counter, default) = (double(0), double(1), double(2), double(3));
-    // The environment itself is 1.
+    // The environment itself has id 1.
     counter >= 1.0
         && [execution, trigger, counter, default].into_iter().all(whole)
         && (0.0..=counter).contains(&execution)
@@ -206,7 +207,7 @@ fn are_ids(bytes: &[u8]) -> bool {
         && (-1.0..=counter).contains(&default)
 }
 
-/// What is written to and of no file, by the text of `/proc/PID/maps`; the heap first.
+/// Writable anonymous ranges from the text of `/proc/PID/maps`; the heap first.
 fn written(maps: &str) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut heaps = 0;
@@ -228,7 +229,7 @@ fn written(maps: &str) -> Vec<(u64, u64)> {
     found
 }
 
-/// The number at `at`.
+/// The word at `at`.
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at.checked_add(8)?)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(written(maps), [(0x01a0_0000, 0x01b0_0000), (0x0050_1000, 0x0050_2000)]);
     }
 
-    /// What a process of Node.js looks like from outside, in this one.
+    /// Looks like a Node.js process from outside, in this process.
     #[repr(C, align(8))]
     struct Likeness {
         handle: [u64; 14],
@@ -294,7 +295,7 @@ mod tests {
         let ids = Box::new([0.0f64, 0.0, 26.0, -1.0]);
         let mut of_loop = vec![0u64; 64];
         of_loop[LOOP_ASYNC as usize / 8] = 0x1234;
-        // Unlike anything else in this process, put together so that the code does not hold it.
+        // A value found nowhere else in this process, computed so that the code does not contain it.
         let calls = std::hint::black_box(0x0bad_cafe_0000_0000u64) | std::hint::black_box(0x0dd1_u64);
         let mut likeness = Box::new(Likeness { handle: [0; 14], array: [4, 0, ids.as_ptr() as u64] });
         likeness.handle[CHECK_LOOP as usize / 8] = of_loop.as_ptr() as u64;

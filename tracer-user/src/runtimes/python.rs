@@ -1,7 +1,7 @@
-//! `CPython`: which version, where a thread's state is, and where contexts are made.
+//! `CPython`: detects the version, where a thread's state is, and where contexts are created.
 //!
-//! A thread's state is found by the key of a thread-local value, which the interpreter keeps in `_PyRuntime`; where in the
-//! C library's own record of a thread that value is, is the same in every glibc for x86-64 since 2.4.
+//! The interpreter keeps in `_PyRuntime` the key of the thread-local value that points to the thread's state; the
+//! offset of that value in glibc's thread descriptor is the same in every glibc for x86-64 since 2.4.
 
 use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
 
@@ -11,15 +11,15 @@ use super::{Found, Place, State};
 
 /// The runtime's name.
 const NAME: &str = "python";
-/// `struct pthread`, `specific_1stblock[0].data` (glibc, x86-64): where a thread's first value is, and the next.
+/// `struct pthread`, `specific_1stblock[0].data` (glibc, x86-64): offset of a thread's first value, and the distance to
+/// the next.
 const VALUES: u64 = 0x310 + 8;
 const EACH: u64 = 16;
-/// Values in the first block of a thread.
+/// Number of values in a thread's first block.
 const BLOCK: u32 = 32;
 
-/// Where things are in the memory of one minor version: the key in `_PyRuntime`
-/// (`gilstate.autoTSSkey._key`, since 3.12 `autoTSSkey._key`), and in a thread's state (`PyThreadState`) the context and the
-/// thread's id. From the headers of each version.
+/// Offsets of one minor version: of the key in `_PyRuntime` (`gilstate.autoTSSkey._key`, since 3.12 `autoTSSkey._key`),
+/// and of the context and the thread's id in a thread's state (`PyThreadState`). From the headers of each version.
 struct Layout {
     minor: u8,
     key: u64,
@@ -39,7 +39,7 @@ const RUNTIME: &str = "_PyRuntime";
 const COPY: &str = "PyContext_CopyCurrent";
 const ADD: &str = "PySet_Add";
 
-/// The file in a process's memory that holds the interpreter.
+/// The mapped file that contains the interpreter.
 pub(super) fn program(maps: &Maps) -> Option<&str> {
     match maps.named(|name| name.starts_with("libpython") && name.contains(".so")) {
         Some(mapping) => Some(mapping.path.as_str()),
@@ -47,7 +47,7 @@ pub(super) fn program(maps: &Maps) -> Option<&str> {
     }
 }
 
-/// What of Python runs in a process; `None`: none.
+/// Detects Python in a process; `None` if there is none.
 pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let path = program(maps)?;
     log::debug!("process {pid} runs Python: {path}");
@@ -71,8 +71,8 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(State::Unreadable);
     };
     let mut places = vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset }];
-    // It may keep what is written and send it at the end of the loop's turn: the context that sends is anybody's, and who wrote is
-    // seen where it puts the stream aside for that.
+    // uvloop may buffer writes and send them at the end of a loop iteration, in whatever context runs then. A probe
+    // where it queues the stream shows which context wrote.
     let uvloop = maps.files.iter().any(|mapping| is_uvloop(&mapping.path));
     if uvloop {
         let Some(add) = program.address(ADD) else { return less(State::NoSymbols) };
@@ -90,25 +90,26 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
 }
 
-/// Whether a file is uvloop's extension.
+/// Whether a file is uvloop's extension module.
 fn is_uvloop(path: &str) -> bool {
     let folder = path.strip_suffix(name(path)).unwrap_or_default();
     folder.ends_with("/uvloop/") && name(path).starts_with("loop.")
 }
 
-/// The key out of a `Py_tss_t`, when it is one that is in use.
+/// The key in a `Py_tss_t` that is in use.
 fn key(bytes: [u8; 8]) -> Option<u32> {
     let (used, key) = (bytes.first_chunk()?, bytes.last_chunk()?);
     let key = u32::from_ne_bytes(*key);
     (u32::from_ne_bytes(*used) == 1 && key < BLOCK).then_some(key)
 }
 
-/// The minor version in a file's name: `python3.11`, `libpython3.13.so.1.0`, `libpython3.13t.so` is another build, none.
+/// The minor version in a file's name: `python3.11`, `libpython3.13.so.1.0`; `libpython3.13t.so` is another build and
+/// gives none.
 fn minor(name: &str) -> Option<u8> {
     let (_, rest) = name.split_once("python3.")?;
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, rest) = rest.split_at(digits);
-    // Builds without the global lock ("t") and with checks ("d") have other layouts.
+    // Free-threaded builds ("t") and debug builds ("d") have other layouts.
     (rest.is_empty() || rest.starts_with(".so")).then(|| number.parse().ok())?
 }
 

@@ -1,11 +1,10 @@
-//! tokio (Rust): which task a thread polls is in a thread-local value of the program, and where new tasks are taken on is
-//! one function for each kind of scheduler.
+//! tokio (Rust): a thread-local value of the program holds the id of the task that a thread polls, and one function for
+//! each kind of scheduler binds new tasks.
 //!
-//! Where the value is, the code says that sets it (`context::set_current_task_id`, no generic function): it takes the old
-//! number from where it puts the new one. Where that was merged into its callers (link-time optimisation), the end of
-//! `TaskIdGuard` says it, which puts the old one back. So no version's layout needs to be known. Without the
-//! names of functions (stripped programs) nothing is known but that it is tokio, from the paths of its sources that
-//! panics tell of.
+//! The code of `context::set_current_task_id`, which is not generic, shows where the value is: it loads the old id from
+//! where it stores the new one. Where link-time optimisation inlined it into its callers, the drop of `TaskIdGuard`,
+//! which restores the old id, shows it. So no version's layout needs to be known. In a stripped program only tokio's
+//! presence and version can be detected, from source paths in its panic messages.
 
 mod wakers;
 
@@ -21,10 +20,10 @@ use super::{Found, Place, State};
 
 /// The runtime's name.
 const NAME: &str = "tokio";
-/// What stands in a program that has tokio in it, before its version and behind it.
+/// What precedes and follows tokio's version in a source path of the program.
 const PATH: &[u8] = b"/tokio-1.";
 const BEHIND: &[u8] = b"/src/";
-/// Parts of mangled names, as both ways of mangling have them.
+/// Parts of mangled names that both mangling schemes contain.
 const SETS: &[u8] = b"5tokio7runtime7context19set_current_task_id";
 const GUARD: &[u8] = b"TaskIdGuard";
 const DROP: &[u8] = b"Drop";
@@ -32,42 +31,42 @@ const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
 const WAKER: &[u8] = b"5tokio7runtime4task5waker";
 const WAKES: &[u8] = b"wake_by_";
-/// Most bytes of constants, of symbols and of their names that are looked at.
+/// Most bytes searched of constants, symbols and symbol names.
 const CONSTANTS: usize = 32 << 20;
 const SYMBOLS: u64 = 64 << 20;
 const NAMES: u64 = 256 << 20;
-/// Bytes of them that are looked at at once: programs have hundreds of megabytes of names, and the agent a ceiling.
+/// Bytes read at once: programs have hundreds of megabytes of names, and the agent has a memory limit.
 const PIECE: usize = 1 << 20;
-/// A name that is looked for is not longer.
+/// Longest name that is matched.
 const NAME_MOST: usize = 4096;
-/// Most of those names.
+/// Most matching names.
 const FOUND: usize = 4096;
 /// Size of a symbol (ELF-64); `STT_FUNC`.
 const SYMBOL: usize = 24;
 const FUNCTION: u8 = 2;
-/// Bytes of the function that sets the number that are looked at: it has some 90.
+/// Bytes searched of the function that sets the id: it has some 90.
 const CODE: u64 = 512;
-/// How far below a thread's own data its values may be, bytes.
+/// How far below the thread pointer a thread-local value may be, bytes.
 const VALUES: i64 = 1 << 20;
-/// Copies of the function that takes tasks on: one for each kind of scheduler, of each version of tokio.
+/// Most copies of the function that binds tasks: one for each kind of scheduler of each version of tokio.
 const COPIES: usize = 8;
 
 /// A program with tokio in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// tokio's version, empty where nothing says.
+    /// tokio's version; empty if not found.
     pub version: Box<str>,
-    /// How well its tasks can be told apart.
+    /// Whether its tasks can be told apart.
     pub state: State,
-    /// Where the task's number is, from the thread's own data on.
+    /// Offset of the current task id from the thread pointer.
     pub current: i64,
-    /// Where in its file tasks are taken on.
+    /// File offsets where tasks are bound.
     pub binds: Vec<u64>,
-    /// Where in its file tasks are woken.
+    /// File offsets where tasks are woken.
     pub wakes: Vec<u64>,
 }
 
-/// Looks at a program's file; `None`: no tokio, as far as can be told.
+/// Inspects a program's file; `None` if tokio is not found.
 pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
     let image = Image::read(file)?;
     let version = version(&image);
@@ -85,7 +84,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
     Some(program)
 }
 
-/// What of tokio runs in a process; `None`: none.
+/// Detects tokio in a process; `None` if there is none.
 pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let program = inspect(&File::open(&path).ok()?)?;
@@ -108,13 +107,13 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
     Some(if program.state == State::Known { found } else { found.without(program.state) })
 }
 
-/// The version in the path of a source.
+/// The version in a source path.
 fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
     let constants = image.section(".rodata")?;
     let mut from = 0;
     let end = (constants.size as usize).min(CONSTANTS);
     while from < end {
-        // What a piece ends in the middle of, the next begins with.
+        // Pieces overlap, so that a path across a boundary is found.
         let piece = Section { offset: constants.offset.checked_add(from as u64)?, ..constants.clone() };
         let bytes = image.bytes(&piece, PIECE.min(end - from))?;
         for found in memchr::memmem::find_iter(&bytes, PATH) {
@@ -131,17 +130,17 @@ fn version<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Box<str>> {
     None
 }
 
-/// Functions of tokio: addresses and sizes.
+/// tokio's functions: addresses and sizes.
 #[derive(Debug, Default)]
 struct Functions {
     sets: Vec<(u64, u64)>,
-    /// Where the others were merged into what calls them.
+    /// Used where the setters were inlined into their callers.
     puts_back: Vec<(u64, u64)>,
     binds: Vec<u64>,
     wakes: Vec<(u64, u64)>,
 }
 
-/// What a function of tokio is, by its name.
+/// The role of a tokio function, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Sets,
@@ -150,9 +149,9 @@ enum Role {
     Wakes,
 }
 
-/// The parts of a section of at most `most` bytes, [`PIECE`] at a time, each with where it begins; what one ends with, as many
-/// bytes as `again`, the next begins with. `None`: there is no such section, or it is larger.
-fn pieces<'a, S: Source + ?Sized>(
+/// Reads a section of at most `most` bytes in pieces of `size` bytes, each with its offset; consecutive pieces overlap
+/// by `again` bytes. `None` if the section is missing or larger.
+fn fragments<'a, S: Source + ?Sized>(
     image: &'a Image<'_, S>,
     end: &str,
     most: u64,
@@ -170,12 +169,12 @@ fn pieces<'a, S: Source + ?Sized>(
     }))
 }
 
-/// Names of functions that are looked for, by where they begin in the section of names.
+/// Wanted function names, by their offset in the string table.
 fn names<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<HashMap<u64, Role>> {
     let [sets, guard, drop, tasks, binds, waker, wakes] =
         [SETS, GUARD, DROP, TASKS, BINDS, WAKER, WAKES].map(memchr::memmem::Finder::new);
     let mut found = HashMap::new();
-    for (from, bytes) in pieces(image, ".strtab", NAMES, (PIECE, NAME_MOST))? {
+    for (from, bytes) in fragments(image, ".strtab", NAMES, (PIECE, NAME_MOST))? {
         for (part, other, role) in [
             (&sets, None, Role::Sets),
             (&guard, Some(&drop), Role::PutsBack),
@@ -196,9 +195,9 @@ fn names<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<HashMap<u64, Role>>
     Some(found)
 }
 
-/// `None`: the program has no table of symbols, or none that can be read.
+/// Finds tokio's functions; `None` if the program has no readable symbol table.
 fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
-    let symbols = pieces(image, ".symtab", SYMBOLS, (PIECE / SYMBOL * SYMBOL, 0))?;
+    let symbols = fragments(image, ".symtab", SYMBOLS, (PIECE / SYMBOL * SYMBOL, 0))?;
     let names = names(image)?;
     let mut found = Functions::default();
     if names.is_empty() {
@@ -226,7 +225,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
     Some(found)
 }
 
-/// What can be told of its tasks.
+/// Detects how the program's tasks can be told apart.
 fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
     let mut program =
         Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() };
@@ -236,7 +235,7 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
         if functions.sets.is_empty() { put_back(&code) } else { swapped(&code) }
     });
     let Some(first) = places.next() else { return program };
-    // Two versions of tokio in one program: which of them runs a thread is not known.
+    // Two versions of tokio in one program: which one runs a thread is not known.
     let Some(at) = first.filter(|first| places.all(|other| other == Some(*first))) else {
         program.state = State::UnknownVersion;
         return program;
@@ -255,27 +254,27 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
     program
 }
 
-/// A way of an instruction (x86-64) to name memory: the register that is added to, and what is.
+/// A memory operand (x86-64): the base register and the displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     base: u8,
     add: i64,
 }
 
-/// [`Memory::base`]: the thread's own data (`%fs`); from there on, that and a register.
+/// [`Memory::base`]: the thread pointer (`%fs`); `OWN_AND` plus a register's number: that plus the register.
 const OWN: u8 = 16;
 const OWN_AND: u8 = 17;
-/// Second byte of what [`moves`] knows: `mov` into memory, `mov` out of it, `lea`.
+/// Opcodes that [`moves`] decodes: `mov` to memory, `mov` from memory, `lea`.
 const STORE: u8 = 0x89;
 const LOAD: u8 = 0x8b;
 const ADDRESS: u8 = 0x8d;
 /// `%rdi`, the first argument.
 const ARGUMENT: u8 = 7;
 
-/// `mov` of eight bytes between a register and memory, or `lea`: what it does, the register, the memory, how long it is.
+/// Decodes an eight-byte `mov` between a register and memory, or a `lea`: opcode, register, memory operand, length.
 fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
     if let [0x64, rest @ ..] = code {
-        // `%fs:ADD`, without a register, and with one.
+        // `%fs:ADD`, without a register and with one.
         if let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest
             && modes & 0xc7 == 4
         {
@@ -288,12 +287,12 @@ fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
     let [rex @ 0x48..=0x4f, what @ (STORE | LOAD | ADDRESS), modes, ..] = *code else { return None };
     let register = (modes >> 3 & 7) | (rex << 1 & 8);
     let base = (modes & 7) | (rex << 3 & 8);
-    // An index, or what is only there with one.
+    // An index register is not decoded, nor a prefix for one.
     if modes & 7 == 4 || rex & 2 != 0 {
         return None;
     }
     let (add, len) = match modes >> 6 {
-        // Elsewhere that is the next instruction's address.
+        // With mode 0 this would be relative to the next instruction.
         0 if modes & 7 != 5 => (0, 3),
         1 => (i64::from(*code.get(3)? as i8), 4),
         2 => (i64::from(number::<4>(code, 3)? as u32 as i32), 7),
@@ -302,13 +301,14 @@ fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
     Some((what, register, Memory { base, add }, len))
 }
 
-/// The only one there is, however often.
+/// The common value of all items; `None` if they differ.
 fn only(mut all: impl Iterator<Item = i64>) -> Option<i64> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
 }
 
-/// Where a thread's values begin that the code looks for, from its own data on: `mov %fs:0, REGISTER`, then `lea ADD(REGISTER), …`.
+/// The start of the thread-local block that the code computes, relative to the thread pointer: `mov %fs:0, REGISTER`,
+/// then `lea ADD(REGISTER), …`.
 fn values(code: &[u8]) -> Option<i64> {
     only((0..code.len()).filter_map(|at| {
         let (LOAD, register, Memory { base: OWN, add: 0 }, len) = moves(code.get(at..)?)? else { return None };
@@ -317,7 +317,7 @@ fn values(code: &[u8]) -> Option<i64> {
     }))
 }
 
-/// The number that is put into a register: `mov $NUMBER, REGISTER`.
+/// The constant loaded into a register: `mov $NUMBER, REGISTER`.
 fn constant(code: &[u8], register: u8) -> Option<i64> {
     only(code.windows(7).filter_map(|bytes| {
         let [rex @ (0x48 | 0x49), 0xc7, into @ 0xc0..=0xc7, ..] = *bytes else { return None };
@@ -326,7 +326,7 @@ fn constant(code: &[u8], register: u8) -> Option<i64> {
     }))
 }
 
-/// Where the value is among those.
+/// The offset of a memory operand from the thread pointer.
 fn place(code: &[u8], memory: Memory) -> Option<i64> {
     let from = match memory.base {
         OWN => 0,
@@ -337,10 +337,10 @@ fn place(code: &[u8], memory: Memory) -> Option<i64> {
     (place % 8 == 0 && (-VALUES..0).contains(&place)).then_some(place)
 }
 
-/// Where the value is that a function puts its argument in place of, from the thread's own data on; `None`: it does
-/// something else, or what it does could be taken for two things.
+/// The offset from the thread pointer of the value that a function replaces by its argument; `None` if it does
+/// something else, or the code is ambiguous.
 fn swapped(code: &[u8]) -> Option<i64> {
-    // The old one is taken, and at once the new one put there.
+    // A load of the old value directly followed by a store of the new one.
     let pairs = (0..code.len()).filter_map(|at| {
         let (LOAD, taken, memory, len) = moves(code.get(at..)?)? else { return None };
         let (STORE, put, same, _) = moves(code.get(at + len..)?)? else { return None };
@@ -349,7 +349,7 @@ fn swapped(code: &[u8]) -> Option<i64> {
     only_place(code, pairs)
 }
 
-/// The same of a function that puts a value back, its argument or what that points to.
+/// The same for a function that restores a value: its argument, or what its argument points to.
 fn put_back(code: &[u8]) -> Option<i64> {
     let taken = |register: u8| {
         (0..code.len()).any(|at| {
@@ -362,7 +362,7 @@ fn put_back(code: &[u8]) -> Option<i64> {
     let stores = (0..code.len()).filter_map(|at| {
         let (STORE, register, memory, _) = moves(code.get(at..)?)? else { return None };
         if code.get(at.wrapping_sub(1)) == Some(&0x64) {
-            // That was its first byte.
+            // The byte before is the `%fs` prefix of this instruction, which was decoded from there.
             return None;
         }
         (memory.base >= OWN || taken(register)).then_some(memory)
@@ -402,7 +402,7 @@ mod tests {
             code[at] = byte;
             swapped(&code)
         };
-        // Another register, another place of the new one, no `lea`, a place that is no value of a thread.
+        // Another register; another destination; no `lea`; not a thread-local address.
         let (lea, store) = (12, SETTER.len() - 8);
         assert_eq!(changed(lea + 2, 0x81), None);
         assert_eq!(changed(store + 3, 0x38), None);
@@ -414,7 +414,7 @@ mod tests {
         }
     }
 
-    /// `TaskIdGuard::drop`, in a program that was optimised as a whole.
+    /// `TaskIdGuard::drop` in a program with link-time optimisation.
     const PUTS_BACK: &[u8] = &[
         0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
         0x48, 0x8d, 0x80, 0x10, 0xff, 0xff, 0xff, // lea -0xf0(%rax),%rax
@@ -423,7 +423,7 @@ mod tests {
         0x64, 0x48, 0x89, 0x3c, 0x25, 0x40, 0xff, 0xff, 0xff, // mov %rdi,%fs:-0xc0
         0xc3,
     ];
-    /// The same where it was not.
+    /// The same without link-time optimisation.
     const PUTS_BACK_WHAT: &[u8] = &[
         0x48, 0x8b, 0x1f, // mov (%rdi),%rbx
         0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, // mov %fs:0,%rax
@@ -443,7 +443,7 @@ mod tests {
                 assert_eq!(put_back(&code[..cut]), None, "{cut}");
             }
         }
-        // Far from where the thread-local value was linked: the distance stands in a register.
+        // The thread-local value is far from where it was linked: a register holds the distance.
         let far = [
             0x48, 0x8b, 0x1f, // mov (%rdi),%rbx
             0x49, 0xc7, 0xc6, 0xf8, 0xfd, 0xff, 0xff, // mov $-0x208,%r14
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn an_old_number_of_two_words_is_not_taken_for_one() {
-        // tokio 1.38: whether there is one stands before it.
+        // tokio 1.38: a flag before the id tells whether there is one.
         let code = [
             &SETTER[..19],
             &[0x48, 0x8b, 0x48, 0x20, 0x48, 0x8b, 0x50, 0x28, 0x4c, 0x89, 0x70, 0x20, 0x48, 0x89, 0x58, 0x28, 0xc3],
@@ -478,12 +478,12 @@ mod tests {
     const GUARD_DROPS: &str =
         "_ZN81_$LT$tokio..runtime..task..core..TaskIdGuard$u20$as$u20$core..ops..drop..Drop$GT$4drop17h6fb9E";
     const SET: &str = "_ZN5tokio7runtime7context19set_current_task_id17h406c4bb9331c84afE";
-    /// The other way of mangling.
+    /// The other mangling scheme.
     const SET_OTHER: &str = "_RNvNtNtCs3NkKWAmpbAk_5tokio7runtime7context19set_current_task_id";
     const BIND: &str = "_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner17h9f32dbd2d9816a23E";
     const SOURCE: &str = "/home/a/.cargo/registry/src/b/tokio-1.54.1/src/runtime/task/core.rs";
 
-    /// A program with `constants`, and functions of these names and codes, 128 bytes each.
+    /// A program with `constants` and with functions of these names and code, 128 bytes each.
     fn program(constants: &str, functions: &[(&str, &[u8])]) -> Vec<u8> {
         let (mut code, mut symbols, mut names) = (Vec::new(), vec![0; SYMBOL], vec![0]);
         for (name, bytes) in functions {
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(found("", &[("main", &[0xc3])]), None);
         assert_eq!(found("", &[]), None);
         assert_eq!(found(SOURCE, &[(GUARD_DROPS, PUTS_BACK)]), Some((State::Known, -0xc0, vec![])));
-        // What puts it in place is better known.
+        // The setter takes precedence.
         let merged = [(GUARD_DROPS, PUTS_BACK), (SET, SETTER)];
         assert_eq!(found(SOURCE, &merged), Some((State::Known, -0xf0, vec![])));
         // One that does something else; two that differ.

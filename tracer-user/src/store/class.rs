@@ -1,17 +1,17 @@
-//! Which transactions a class wants kept: its slowest, its failed ones and a fair sample.
+//! Selects which transactions of a class to keep: the slowest, the failed ones and a fair sample.
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::model::{ClassId, Nanos, TraceId, Unit};
+use crate::model::{ClassId, Nanos, Span, TraceId};
 
-/// Most a class keeps in each of its three lists.
+/// Most entries in each of a class's three lists.
 pub(super) const QUOTA: usize = 10;
-/// Entries older than this are let go: the slowest request of last week helps nobody, nanoseconds.
+/// Entries older than this are dropped, nanoseconds: the slowest request of last week helps nobody.
 const AGE: Nanos = 15 * 60 * 1_000_000_000;
 
-/// What a class looks at in a unit.
+/// The fields of a span that matter to its class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) class: ClassId,
@@ -22,53 +22,53 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn of(unit: &Unit) -> Self {
-        let Unit { class, trace, end, error, .. } = *unit;
-        Self { class, trace, end, duration: unit.duration(), error }
+    pub(super) fn of(span: &Span) -> Self {
+        let Span { class, trace, end, error, .. } = *span;
+        Self { class, trace, end, duration: span.duration(), error }
     }
 }
 
-/// What became of the wishes of a class.
+/// Changes in a class's lists.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Lists the transaction is now in.
+    /// Number of lists that took the transaction.
     pub(super) taken: u32,
-    /// Transactions that left a list, once for each.
+    /// Transactions that left a list, once per list.
     pub(super) released: SmallVec<[TraceId; 3]>,
-    /// Lists that would have taken it and had no room.
+    /// Number of lists that would have taken it but had no room.
     pub(super) refused: u32,
 }
 
-/// Its lists.
+/// The lists of a class.
 #[derive(Debug, Default)]
 pub(super) struct Class {
-    /// Longest first.
+    /// Sorted by duration, longest first.
     slowest: Vec<(u64, Nanos, TraceId)>,
     /// Oldest first.
     failed: VecDeque<(Nanos, TraceId)>,
     sample: Vec<(Nanos, TraceId)>,
-    /// Units the sample was taken from. Halves with time, so that the sample follows.
+    /// Number of spans the sample was drawn from. Halves over time, so that the sample follows recent traffic.
     seen: u64,
 }
 
 impl Class {
-    /// Entries in all lists.
+    /// Number of entries in all lists.
     pub(super) fn len(&self) -> usize {
         self.slowest.len() + self.failed.len() + self.sample.len()
     }
 
-    /// Looks at a finished unit. `quota` bounds each list, `room` the entries that may be added to all of them;
-    /// `random` is a random number.
-    pub(super) fn consider(&mut self, unit: &Seen, quota: usize, room: usize, random: u64) -> Change {
+    /// Considers a finished span for each list. `quota` bounds each list, `room` the entries that may be added to all
+    /// of them; `random` is a random number.
+    pub(super) fn consider(&mut self, span: &Seen, quota: usize, room: usize, random: u64) -> Change {
         let mut change = Change::default();
-        let (mut room, trace, now, duration) = (room, unit.trace, unit.end, unit.duration);
-        // Whether a list may grow; if not, and it has something, it may replace.
+        let (mut room, trace, now, duration) = (room, span.trace, span.end, span.duration);
+        // Whether a list may grow; a list that may not can still replace an entry.
         let mut fits = |len: usize| {
             let grows = len < quota && room > 0;
             room -= usize::from(grows);
             grows
         };
-        if unit.error {
+        if span.error {
             if fits(self.failed.len()) {
                 self.failed.push_back((now, trace));
                 change.taken += 1;
@@ -107,7 +107,7 @@ impl Class {
         change
     }
 
-    /// Lets go of what is old, and of what is over `quota`; says what it was.
+    /// Drops entries that are old or exceed `quota`; returns their transactions.
     pub(super) fn age(&mut self, now: Nanos, quota: usize) -> Vec<TraceId> {
         let mut released = Vec::new();
         let old = |at: Nanos| now.saturating_sub(at) > AGE;

@@ -1,8 +1,9 @@
-//! Recent transactions in bounded memory: the slowest, the failed and a fair sample of every class, and the newest.
+//! Bounded store of recent transactions: the newest, and for every class the slowest, the failed ones and a fair
+//! sample.
 //!
-//! Units of a transaction finish at different times, and only the last one may show that it is worth keeping. So every
-//! transaction is kept for a while (the newest [`RECENT`]); what a class wants kept stays longer. Units that finished
-//! more than that many transactions before the first noteworthy one of theirs are gone.
+//! Spans of a transaction finish at different times, and only the last may show that it is worth keeping. So the store
+//! keeps every transaction for a while (the newest [`RECENT`]) and those that a class selects for longer. Spans that
+//! finished more than that many transactions before their transaction's first noteworthy span are lost.
 
 mod class;
 mod settle;
@@ -13,50 +14,54 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-pub use view::{Summary, UnitView, attributes, show};
+pub use view::{SpanView, Summary, attributes, show};
 
-use crate::guard::fill::Fill;
-use crate::model::{ClassId, Names, Nanos, ServiceId, Side, TraceId, Unit, UnitId};
+use crate::guard::tables::TableUse;
+use crate::model::{ClassId, Names, Nanos, Outcome, ServiceId, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
 use settle::Settling;
 use view::seconds;
 
-/// Units kept of one transaction.
+/// Most spans kept per transaction.
 const UNITS: usize = 256;
-/// Most transactions' room that is kept for others: the allocator hands out what it got back long ago, not just now.
+/// Most freed span vectors kept for reuse: otherwise the allocator would hand out long-unused memory instead of
+/// recently freed memory.
 const SPARE: usize = 64;
-/// The newest transactions, kept whatever they are.
+/// Number of newest transactions that are kept unconditionally.
 pub const RECENT: usize = 4096;
-/// Memory of a kept unit, bytes, about: its path and other text are its own.
+/// Approximate memory of a kept span, bytes: its path and other text are its own.
 const UNIT_BYTES: u64 = 1024;
-/// The store takes at most one part of this many of the agent's memory.
+/// The store takes at most 1 / this of the agent's memory.
 const MEMORY_PART: u64 = 8;
-/// Units kept for each transaction there is room for, on average. With [`UNITS`] each, the store would have no bound
-/// worth the name.
+/// Average spans per transaction that the total limit allows. With [`UNITS`] for each, the store would be practically
+/// unbounded.
 const UNITS_EACH: usize = 8;
-/// Old entries are looked for this often, nanoseconds.
+/// Interval between sweeps for old entries, nanoseconds.
 const SWEEP: Nanos = 60 * 1_000_000_000;
 
-/// Which statuses are wanted.
+/// A status filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Those that did not fail.
+    /// Ended without failing.
     Ok,
-    /// Those that failed.
+    /// Failed.
     Error,
-    /// Codes of one hundred: `5` for 500 to 599.
+    /// The agent did not see the end, and no status shows a failure.
+    Unfinished,
+    /// A class of status codes: `5` for 500 to 599.
     Hundred(u16),
-    /// One code.
+    /// One status code.
     Code(u16),
 }
 
 impl Status {
-    /// Reads `ok`, `error`, `5xx` or a code.
+    /// Parses `ok`, `error`, `unfinished`, `5xx` or a code.
     pub fn parse(text: &str) -> Option<Self> {
         let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
         match text {
             "ok" => Some(Self::Ok),
             "error" => Some(Self::Error),
+            "unfinished" => Some(Self::Unfinished),
             _ => match text.strip_suffix("xx") {
                 Some(digit) if digit.len() == 1 => number(digit).map(Self::Hundred),
                 None if text.len() == 3 => number(text).map(Self::Code),
@@ -65,17 +70,18 @@ impl Status {
         }
     }
 
-    fn fits(self, unit: &Unit) -> bool {
+    fn fits(self, span: &Span) -> bool {
         match self {
-            Self::Ok => !unit.error,
-            Self::Error => unit.error,
-            Self::Hundred(hundred) => unit.status.is_some_and(|status| status / 100 == hundred),
-            Self::Code(code) => unit.status == Some(code),
+            Self::Ok => !span.error && span.outcome != Outcome::Unfinished,
+            Self::Unfinished => !span.error && span.outcome == Outcome::Unfinished,
+            Self::Error => span.error,
+            Self::Hundred(hundred) => span.status.is_some_and(|status| status / 100 == hundred),
+            Self::Code(code) => span.status == Some(code),
         }
     }
 }
 
-/// Order of a list.
+/// The order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Newest first.
@@ -85,32 +91,32 @@ pub enum Order {
     Slowest,
 }
 
-/// Which transactions are wanted: those with one unit that fits all of it.
+/// Selects transactions that have one span matching all conditions.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Service of the unit.
+    /// Service of the span.
     pub service: Option<String>,
-    /// Request class of the unit.
+    /// Request class of the span.
     pub class: Option<String>,
-    /// At least this long, milliseconds.
+    /// Minimum duration, milliseconds.
     pub min_ms: Option<f64>,
-    /// How it ended.
+    /// Status.
     pub status: Option<Status>,
-    /// At most this many.
+    /// Most results.
     pub limit: usize,
-    /// Which come first.
+    /// Order of the results.
     pub order: Order,
 }
 
 /// One transaction.
 #[derive(Debug, Default)]
 struct Kept {
-    units: Vec<Unit>,
-    /// Entries of classes' lists that name it.
+    spans: Vec<Span>,
+    /// Number of entries in classes' lists that refer to it.
     wanted: u32,
     /// Whether it is among the newest.
     recent: bool,
-    /// Whether it waits to be handed out; see [`Store::settled`].
+    /// Whether it waits to be returned by [`Store::settled`].
     settling: bool,
 }
 
@@ -118,45 +124,45 @@ struct Kept {
 #[derive(Debug)]
 pub struct Store {
     traces: FxHashMap<TraceId, Kept>,
-    /// Oldest first, each once.
+    /// The newest transactions, oldest first, each once.
     recent: VecDeque<TraceId>,
     classes: FxHashMap<ClassId, Class>,
-    /// Bound on `entries`, and so on transactions kept beside the newest.
+    /// Limit of `entries`, and thus of transactions kept besides the newest.
     keep: usize,
-    /// Most units that fit the agent's memory.
+    /// Most spans that fit into the agent's memory.
     fits: usize,
-    /// One part of this many of what may be kept is; 0 = nothing.
+    /// Keep 1 / this of the normal limits; 0 keeps nothing.
     part: usize,
-    /// Entries in the lists of all classes.
+    /// Number of entries in the lists of all classes.
     entries: usize,
-    /// Units in `traces`.
-    units: usize,
-    /// Room of transactions that were let go, for those that come.
-    spare: Vec<Vec<Unit>>,
+    /// Number of spans in `traces`.
+    spans: usize,
+    /// Span vectors of dropped transactions, for reuse.
+    spare: Vec<Vec<Span>>,
     wall_offset: i64,
     host: String,
-    /// State of the sampler's generator (xorshift): fairness, not secrecy.
+    /// State of the sampler's generator (xorshift), which needs to be fair, not secret.
     random: u64,
     now: Nanos,
     swept: Nanos,
     settling: Settling,
-    /// Units not kept because their transaction, or the store, had too many.
-    pub units_dropped: u64,
-    /// Units that their class wanted kept while the store was full of others' wishes.
+    /// Spans dropped because their transaction, or the store, had too many.
+    pub spans_dropped: u64,
+    /// Spans that their class selected while the lists were full.
     pub refused: u64,
-    /// Transactions let go to make room: in the end, every one.
+    /// Transactions dropped to make room: in the end, every one.
     pub evicted: u64,
 }
 
 impl Store {
-    /// The wall clock was set: wall clock minus monotonic clock from now on, nanoseconds. What was kept before is shown by
-    /// it too: it is the better one.
+    /// Sets wall clock minus monotonic clock, nanoseconds, after the wall clock was set. Applies to earlier spans too,
+    /// because the new clock is the better one.
     pub fn clock(&mut self, wall_offset: i64) {
         self.wall_offset = wall_offset;
     }
 
-    /// An empty store for `keep` noteworthy transactions beside the newest [`RECENT`]; `wall_offset` is wall clock
-    /// minus monotonic, nanoseconds.
+    /// An empty store for `keep` noteworthy transactions besides the newest [`RECENT`]; `wall_offset` is wall clock
+    /// minus monotonic clock, nanoseconds.
     pub fn new(wall_offset: i64, host: &str, keep: usize) -> Self {
         Self {
             traces: FxHashMap::default(),
@@ -166,7 +172,7 @@ impl Store {
             fits: usize::MAX,
             part: 1,
             entries: 0,
-            units: 0,
+            spans: 0,
             spare: Vec::new(),
             wall_offset,
             host: host.into(),
@@ -174,34 +180,34 @@ impl Store {
             now: 0,
             swept: 0,
             settling: Settling::default(),
-            units_dropped: 0,
+            spans_dropped: 0,
             refused: 0,
             evicted: 0,
         }
     }
 
-    /// The same for an agent that may take `memory` bytes.
+    /// Limits the store for an agent that may use `memory` bytes.
     #[must_use]
     pub fn for_memory(self, memory: u64) -> Self {
         Self { fits: (memory / MEMORY_PART / UNIT_BYTES) as usize, ..self }
     }
 
-    /// Transactions kept.
+    /// Number of transactions kept.
     pub fn len(&self) -> usize {
         self.traces.len()
     }
 
-    /// Whether there are none.
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.traces.is_empty()
     }
 
-    /// Units kept, of all transactions.
-    pub fn units(&self) -> usize {
-        self.units
+    /// Number of spans kept, of all transactions.
+    pub fn spans(&self) -> usize {
+        self.spans
     }
 
-    fn units_most(&self) -> usize {
+    fn spans_most(&self) -> usize {
         let fits = self.fits.checked_div(self.part).unwrap_or(0);
         (UNITS_EACH * (self.keep_most() + self.recent_most())).min(fits)
     }
@@ -214,14 +220,14 @@ impl Store {
         RECENT.checked_div(self.part).unwrap_or(0)
     }
 
-    /// How full it is: units, and entries of classes' lists.
-    pub fn fills(&self) -> (Fill, Fill) {
-        let units = Fill::new(self.units, self.units_most(), self.units_dropped);
-        (units, Fill::new(self.entries, self.keep_most(), self.refused))
+    /// Table use of the spans and of the entries in classes' lists.
+    pub fn table_use(&self) -> (TableUse, TableUse) {
+        let spans = TableUse::new(self.spans, self.spans_most(), self.spans_dropped);
+        (spans, TableUse::new(self.entries, self.keep_most(), self.refused))
     }
 
-    /// Keeps one part of this many of what it may from now on; 0 keeps nothing. What is too much goes at once, the
-    /// oldest first.
+    /// Keeps 1 / `part` of the normal limits from now on; 0 keeps nothing. Drops what exceeds them at once, oldest
+    /// first.
     pub fn keep_part(&mut self, part: usize) {
         if self.part == part {
             return;
@@ -233,26 +239,26 @@ impl Store {
             self.release(released);
         }
         if self.entries > self.keep_most() {
-            // More classes than places.
+            // There are more classes than entries allowed.
             let released: Vec<TraceId> = self.classes.values_mut().flat_map(|class| class.age(Nanos::MAX, 0)).collect();
             self.release(released);
             self.classes.clear();
         }
-        while (self.recent.len() > self.recent_most() || self.units > self.units_most()) && self.evict() {}
+        while (self.recent.len() > self.recent_most() || self.spans > self.spans_most()) && self.evict() {}
         self.traces.shrink_to_fit();
         self.recent.shrink_to_fit();
     }
 
-    /// Forgets a transaction that nothing holds any more.
+    /// Drops a transaction that neither a class nor the newest list holds.
     fn forget_unheld(&mut self, trace: TraceId) {
         if self.traces.get(&trace).is_some_and(|kept| !kept.recent && kept.wanted == 0)
             && let Some(mut kept) = self.traces.remove(&trace)
         {
-            self.units -= kept.units.len();
+            self.spans -= kept.spans.len();
             self.evicted += 1;
-            if self.spare.len() < SPARE && kept.units.capacity() <= 2 {
-                kept.units.clear();
-                self.spare.push(kept.units);
+            if self.spare.len() < SPARE && kept.spans.capacity() <= 2 {
+                kept.spans.clear();
+                self.spare.push(kept.spans);
             }
         }
     }
@@ -267,7 +273,7 @@ impl Store {
         }
     }
 
-    /// Lets the oldest of the newest go, unless a class wants it. `false` when there are none.
+    /// Evicts the oldest of the newest transactions, which stays if a class holds it; `false` if there are none.
     fn evict(&mut self) -> bool {
         let Some(oldest) = self.recent.pop_front() else { return false };
         if let Some(kept) = self.traces.get_mut(&oldest) {
@@ -277,26 +283,26 @@ impl Store {
         true
     }
 
-    /// Length of a class's list: all of them together must fit.
+    /// Length of each list of a class, so that all lists together fit.
     fn quota(&self) -> usize {
         (self.keep_most() / (3 * self.classes.len().max(1))).clamp(1, QUOTA)
     }
 
-    fn rank(&mut self, unit: &Seen) {
+    fn rank(&mut self, span: &Seen) {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let (quota, room) = (self.quota(), self.keep_most().saturating_sub(self.entries));
-        let change = self.classes.entry(unit.class).or_default().consider(unit, quota, room, self.random);
+        let change = self.classes.entry(span.class).or_default().consider(span, quota, room, self.random);
         self.refused += u64::from(change.refused > 0);
         self.entries += change.taken as usize;
-        if let Some(kept) = self.traces.get_mut(&unit.trace) {
+        if let Some(kept) = self.traces.get_mut(&span.trace) {
             kept.wanted += change.taken;
         }
         self.release(change.released);
     }
 
-    /// Transactions that fit.
+    /// Transactions that match `filter`.
     pub fn transactions(&self, names: &Names, filter: &Filter) -> Vec<Summary> {
         let service = match &filter.service {
             None => None,
@@ -305,122 +311,129 @@ impl Store {
                 None => return Vec::new(),
             },
         };
-        let fits = |unit: &Unit| {
-            service.is_none_or(|want| unit.service == want)
-                && filter.min_ms.is_none_or(|min| unit.duration() as f64 / 1e6 >= min)
-                && filter.status.is_none_or(|status| status.fits(unit))
-                && filter.class.as_ref().is_none_or(|want| names.class(unit.class).is_some_and(|c| *c.name == **want))
+        let fits = |span: &Span| {
+            service.is_none_or(|want| span.service == want)
+                && filter.min_ms.is_none_or(|min| span.duration() as f64 / 1e6 >= min)
+                && filter.status.is_none_or(|status| status.fits(span))
+                && filter.class.as_ref().is_none_or(|want| names.class(span.class).is_some_and(|c| *c.name == **want))
         };
-        let mut found: Vec<(&Unit, &[Unit])> = self
+        let mut found: Vec<(&Span, &[Span])> = self
             .traces
             .values()
             .filter_map(|kept| {
-                // The request a user made, before the calls it caused.
-                let order = |unit: &&Unit| (unit.side == Side::Client, unit.parent.is_some(), unit.start);
-                let unit = kept.units.iter().filter(|unit| fits(unit)).min_by_key(order)?;
-                Some((unit, kept.units.as_slice()))
+                // Prefer the user's request to the calls it caused.
+                let order = |span: &&Span| (span.side == Side::Client, span.parent.is_some(), span.start);
+                let span = kept.spans.iter().filter(|span| fits(span)).min_by_key(order)?;
+                Some((span, kept.spans.as_slice()))
             })
             .collect();
         match filter.order {
-            Order::Newest => found.sort_unstable_by_key(|(unit, _)| Reverse((unit.start, unit.id.0))),
-            Order::Slowest => found.sort_unstable_by_key(|(unit, _)| Reverse((unit.duration(), unit.id.0))),
+            Order::Newest => found.sort_unstable_by_key(|(span, _)| Reverse((span.start, span.id.0))),
+            Order::Slowest => found.sort_unstable_by_key(|(span, _)| Reverse((span.duration(), span.id.0))),
         }
         found.truncate(filter.limit);
         found
             .into_iter()
-            .map(|(unit, units)| Summary {
-                trace_id: unit.trace.to_string(),
-                service_name: names.service(unit.service).to_string(),
-                request_class: names.class(unit.class).map(|class| class.name.to_string()).unwrap_or_default(),
-                start_ns: (unit.start as i64).saturating_add(self.wall_offset),
-                duration_s: seconds(unit.duration()),
-                status: unit.status,
-                failure: unit.failure,
-                error: unit.error,
-                units: units.len(),
-                failed_units: units.iter().filter(|unit| unit.error).count(),
+            .map(|(span, spans)| Summary {
+                trace_id: span.trace.to_string(),
+                service_name: names.service(span.service).to_string(),
+                request_class: names.class(span.class).map(|class| class.name.to_string()).unwrap_or_default(),
+                start_ns: (span.start as i64).saturating_add(self.wall_offset),
+                duration_s: seconds(span.duration()),
+                status: span.status,
+                failure: span.failure,
+                error: span.error,
+                outcome: span.outcome.name(),
+                spans: spans.len(),
+                failed_spans: spans.iter().filter(|span| span.error).count(),
             })
             .collect()
     }
 
-    /// The units of a transaction by start; `None` when it is not kept.
-    pub fn transaction(&self, names: &Names, trace: TraceId) -> Option<Vec<UnitView>> {
+    /// The spans of a transaction by start time; `None` if it is not kept.
+    pub fn transaction(&self, names: &Names, trace: TraceId) -> Option<Vec<SpanView>> {
         let kept = self.traces.get(&trace)?;
-        let mut units: Vec<&Unit> = kept.units.iter().collect();
-        units.sort_by_key(|unit| (unit.start, unit.side == Side::Client));
-        Some(units.into_iter().map(|unit| show(names, unit, self.wall_offset, &self.host)).collect())
+        let mut spans: Vec<&Span> = kept.spans.iter().collect();
+        spans.sort_by_key(|span| (span.start, span.side == Side::Client));
+        Some(spans.into_iter().map(|span| show(names, span, self.wall_offset, &self.host)).collect())
     }
 }
 
-/// Transactions that turn out to be part of others.
+/// Merging of transactions that turn out to belong together.
 impl Store {
-    /// `unit` was reported as of transaction `was`, without a parent: all that is kept of that belongs to `trace`.
-    pub fn adopt(&mut self, unit: UnitId, was: TraceId, parent: UnitId, trace: TraceId) {
+    /// `span` was reported in transaction `was` without a parent; moves that transaction's spans to `trace`.
+    pub fn adopt(&mut self, span: SpanId, was: TraceId, parent: SpanId, trace: TraceId) {
         let Some(kept) = self.traces.get_mut(&was) else { return };
-        if let Some(unit) = kept.units.iter_mut().find(|known| known.id == unit && known.side == Side::Server) {
-            unit.parent.get_or_insert(parent);
-            unit.carrier = "relay";
+        if let Some(span) = kept.spans.iter_mut().find(|known| known.id == span && known.side == Side::Server) {
+            span.parent.get_or_insert(parent);
+            span.carrier = "relay";
         }
+        self.rename(was, trace);
+    }
+
+    /// Moves the spans of transaction `was` to `trace`.
+    pub fn rename(&mut self, was: TraceId, trace: TraceId) {
         if was == trace {
             return;
         }
-        let moved = std::mem::take(&mut kept.units);
-        // What classes wanted of the old name is let go with it.
-        self.units -= moved.len();
-        for mut unit in moved {
-            unit.trace = trace;
-            self.keep(unit);
+        let Some(kept) = self.traces.get_mut(&was) else { return };
+        let moved = std::mem::take(&mut kept.spans);
+        // The classes' entries for the old id are dropped with it.
+        self.spans -= moved.len();
+        for mut span in moved {
+            span.trace = trace;
+            self.keep(span);
         }
     }
 
-    fn keep(&mut self, unit: Unit) {
-        let seen = Seen::of(&unit);
-        let kept = self.traces.entry(unit.trace).or_default();
+    fn keep(&mut self, span: Span) {
+        let seen = Seen::of(&span);
+        let kept = self.traces.entry(span.trace).or_default();
         if !kept.recent && kept.wanted == 0 {
             kept.recent = true;
-            self.recent.push_back(unit.trace);
+            self.recent.push_back(span.trace);
         }
-        if kept.units.len() < UNITS {
-            if kept.units.capacity() == 0
+        if kept.spans.len() < UNITS {
+            if kept.spans.capacity() == 0
                 && let Some(spare) = self.spare.pop()
             {
-                kept.units = spare;
+                kept.spans = spare;
             }
-            if kept.units.len() == kept.units.capacity() {
-                // A unit is large and most transactions have few: no spare room for them, but for the one that caused it,
-                // which is over later.
+            if kept.spans.len() == kept.spans.capacity() {
+                // A span is large and most transactions have few, so reserve exactly; plus one for the causing span,
+                // which finishes later.
                 let more =
-                    if kept.units.is_empty() { 1 + usize::from(unit.parent.is_some()) } else { kept.units.len() };
-                kept.units.reserve_exact(more);
+                    if kept.spans.is_empty() { 1 + usize::from(span.parent.is_some()) } else { kept.spans.len() };
+                kept.spans.reserve_exact(more);
             }
-            kept.units.push(unit);
-            self.units += 1;
+            kept.spans.push(span);
+            self.spans += 1;
             self.rank(&seen);
             self.settle(seen.trace);
         } else {
-            self.units_dropped += 1;
+            self.spans_dropped += 1;
         }
     }
 }
 
 impl Store {
-    /// A unit of work is finished.
-    pub fn take(&mut self, unit: Unit) {
-        self.now = self.now.max(unit.end);
+    /// Adds a finished span.
+    pub fn take(&mut self, span: Span) {
+        self.now = self.now.max(span.end);
         if self.part == 0 {
-            self.units_dropped += 1;
+            self.spans_dropped += 1;
             return;
         }
-        while self.units >= self.units_most() && self.evict() {}
-        if self.units >= self.units_most() {
-            self.units_dropped += 1;
+        while self.spans >= self.spans_most() && self.evict() {}
+        if self.spans >= self.spans_most() {
+            self.spans_dropped += 1;
             return;
         }
-        self.keep(unit);
+        self.keep(span);
         while self.recent.len() > self.recent_most() && self.evict() {}
     }
 
-    /// About once a second: what is too old goes.
+    /// Called about once a second; drops old entries.
     pub fn tick(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         if self.now.saturating_sub(self.swept) < SWEEP {
@@ -434,14 +447,14 @@ impl Store {
     }
 }
 
-/// What every class wants kept, handed out once it stands still.
+/// Hands out noteworthy transactions once they have settled.
 impl Store {
-    /// From now on noteworthy transactions are to be had from [`Self::settled`].
+    /// From now on [`Self::settled`] returns noteworthy transactions.
     pub fn hand_out(&mut self) {
         self.settling.on = true;
     }
 
-    /// Transactions that were noteworthy and are gone, or found no room, before they stood still.
+    /// Number of noteworthy transactions that were dropped, or found the queue full, before they settled.
     pub fn unsettled(&self) -> u64 {
         self.settling.missed
     }
@@ -456,10 +469,9 @@ impl Store {
         }
     }
 
-    /// The units of a transaction its class wants kept and of which nothing more was reported for a while; the next one
-    /// that is due, `None` when there is none. It comes again when more of it is reported later. When everything is `over`
-    /// none has to wait.
-    pub fn settled(&mut self, names: &Names, over: bool) -> Option<Vec<UnitView>> {
+    /// The spans of the next transaction that its class keeps and of which nothing was reported for a while; `None` if
+    /// none is due. A transaction comes again if more of it is reported later. With `over`, none has to wait.
+    pub fn settled(&mut self, names: &Names, over: bool) -> Option<Vec<SpanView>> {
         while let Some(trace) = self.settling.due(self.now, over) {
             let Some(kept) = self.traces.get_mut(&trace) else {
                 self.settling.missed += 1;
@@ -476,5 +488,4 @@ impl Store {
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 pub(crate) mod tests;

@@ -1,25 +1,25 @@
-//! Noteworthy transactions that wait until they stand still: whoever saves one wants all of it.
+//! Queue of noteworthy transactions that wait to settle: whoever saves one wants all of it.
 
 use std::collections::VecDeque;
 
 use crate::model::{Nanos, TraceId};
 
-/// A transaction is handed out so long after it became noteworthy, or more of it was reported after it was handed out,
-/// nanoseconds: what was going on of it is over then, but for calls that outlive their request.
+/// How long after a transaction became noteworthy, or was reported on again after it was handed out, it is handed out,
+/// nanoseconds: by then it is over, except calls that outlive their request.
 pub(super) const STILL: Nanos = 2_000_000_000;
 
-/// Those that wait, oldest first.
+/// The queue, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// Whether anybody asks for them.
+    /// Whether anything asks for settled transactions.
     pub(super) on: bool,
     waiting: VecDeque<(Nanos, TraceId)>,
-    /// Those that were let go before they were handed out.
+    /// Number of transactions dropped before they were handed out.
     pub(super) missed: u64,
 }
 
 impl Settling {
-    /// Takes one, unless there are `most`. Says whether it did.
+    /// Queues a transaction unless there are `most` already; returns whether it did.
     pub(super) fn push(&mut self, now: Nanos, trace: TraceId, most: usize) -> bool {
         if !self.on {
             return false;
@@ -33,7 +33,7 @@ impl Settling {
         fits
     }
 
-    /// The next one that waited long enough, or, when everything is `over`, the next one.
+    /// The next transaction that has waited long enough; with `over`, the next one at all.
     pub(super) fn due(&mut self, now: Nanos, over: bool) -> Option<TraceId> {
         let due = self.waiting.front().is_some_and(|(at, _)| over || now.saturating_sub(*at) >= STILL);
         if due { self.waiting.pop_front().map(|(_, trace)| trace) } else { None }

@@ -1,122 +1,131 @@
-//! Transactions and units of work as the API, the console and the transactions file show them.
+//! Transactions and spans as the API, the console and the transactions file show them.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{ClassInfo, Names, Outcome, Side, TraceId, Unit, UnitId};
+use crate::model::{ClassInfo, Names, Outcome, Side, Span, SpanId, TraceId};
 use crate::protocols::tls::Tls;
 use crate::protocols::{Conventions, Protocol as _, conventions, grpc, messaging};
+use crate::text::{is_unsafe, printable};
 
-/// A transaction in a list. The row describes the topmost unit that fits the filter.
+/// A transaction in a list, described by its topmost span that matches the filter.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Its id.
+    /// Trace id.
     pub trace_id: String,
-    /// Service of that unit.
+    /// Service of the topmost matching span.
     pub service_name: String,
-    /// Its class.
+    /// Request class of that span.
     pub request_class: String,
-    /// Nanoseconds since the epoch.
+    /// Start, nanoseconds since the epoch.
     pub start_ns: i64,
-    /// Seconds.
+    /// Duration, seconds.
     pub duration_s: f64,
     /// Status code.
     pub status: Option<u16>,
-    /// Kind of failure, where the protocol says it by a word.
+    /// Kind of failure, for protocols that name it by a word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<&'static str>,
     /// Whether it failed.
     pub error: bool,
-    /// Units kept of the transaction.
-    pub units: usize,
-    /// How many of them failed: also of a transaction that ended well.
-    pub failed_units: usize,
+    /// How it ended: `complete`, `aborted`, `upgraded`, or `unfinished` (the agent did not see the end).
+    pub outcome: &'static str,
+    /// Spans kept of the transaction.
+    pub spans: usize,
+    /// How many of them failed, even if the transaction as a whole succeeded.
+    pub failed_spans: usize,
 }
 
-/// A unit of work as the API shows it.
+/// A span as the API shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct UnitView {
-    /// Its transaction.
+pub struct SpanView {
+    /// Trace id.
     pub trace_id: String,
-    /// Its id.
-    pub unit_id: String,
-    /// Its parent.
-    pub parent_id: Option<String>,
-    /// Producers of the messages that are consumed or moved here, where they say so.
+    /// Span id.
+    pub span_id: String,
+    /// Id of the parent span.
+    pub parent_span_id: Option<String>,
+    /// Producers of the messages that are consumed or moved here, if the messages name them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
-    /// More of them, that are not kept.
+    /// Number of further links that are not kept.
     #[serde(skip_serializing_if = "is_zero")]
     pub links_dropped: u32,
-    /// Messages that are known of and were not looked into for links.
+    /// Number of messages that were seen but not searched for links.
     #[serde(skip_serializing_if = "is_zero")]
     pub messages_unread: u32,
-    /// What named the parent: `traceparent`, `b3`, or `connection` (the call at its other end was seen) or `relay` (another
-    /// host's agent saw it); a call's parent
-    /// has a grade and evidence.
+    /// Source of the parent: `traceparent`, `b3`, `connection` (the agent saw the call at the other end) or `relay`
+    /// (another host's agent saw it). A call's parent has a grade and evidence instead.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub parent_from: &'static str,
-    /// Service.
+    /// Service name.
     pub service_name: String,
-    /// Class.
+    /// Request class.
     pub request_class: String,
     /// Protocol.
     pub protocol: &'static str,
     /// `server` or `client`.
     pub side: &'static str,
-    /// Host.
+    /// Host name.
     pub host: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Nanoseconds since the epoch.
+    /// Start, nanoseconds since the epoch.
     pub start_ns: i64,
-    /// Seconds.
+    /// Duration, seconds.
     pub duration_s: f64,
     /// Seconds from the arrival of the first byte until it was read.
     pub queue_s: f64,
-    /// Seconds of these before the connection was accepted; `null` when not known.
+    /// Part of `queue_s` before the connection was accepted; `null` if not known.
     pub accept_queue_s: Option<f64>,
-    /// Seconds of these after that; `null` when not known.
+    /// Part of `queue_s` after that; `null` if not known.
     pub socket_queue_s: Option<f64>,
-    /// Seconds its jobs waited for threads of pools, within its duration; absent when it had none or it is not certain.
+    /// Seconds its jobs provably waited for pool threads, within its duration; absent if it had none or that is not
+    /// certain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_queue_s: Option<f64>,
-    /// Seconds.
+    /// Seconds from its end to the last work its worker did for it after the reply; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_reply_s: Option<f64>,
+    /// Part of `cpu_s` used after the reply; absent if negligible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_reply_cpu_s: Option<f64>,
+    /// CPU time, seconds.
     pub cpu_s: f64,
-    /// Seconds.
+    /// Time waiting for a CPU, seconds.
     pub runqueue_s: f64,
-    /// Seconds.
+    /// Time blocked, seconds.
     pub blocked_s: f64,
-    /// Seconds.
+    /// Time waiting for downstream calls, seconds.
     pub downstream_s: f64,
     /// Context switches.
     pub switches: u64,
     /// Status code.
     pub status: Option<u16>,
-    /// Kind of failure, where the protocol says it by a word.
+    /// Kind of failure, for protocols that name it by a word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<&'static str>,
     /// Whether it failed.
     pub error: bool,
-    /// How sure its place is.
+    /// How certain its parent is.
     pub grade: &'static str,
-    /// Why.
+    /// The evidence for it.
     pub evidence: &'static str,
     /// OpenTelemetry attributes. Never a query string or a body.
     pub attributes: Map<String, Value>,
 }
 
-/// A unit of another transaction that this one came of.
+/// A link to a span of another transaction that caused this one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Link {
-    /// Its transaction.
+    /// Trace id of the linked span.
     pub trace_id: String,
-    /// Its id.
+    /// Id of the linked span.
     pub span_id: String,
 }
 
-fn link((trace, unit): &(TraceId, UnitId)) -> Link {
-    Link { trace_id: trace.to_string(), span_id: unit.to_string() }
+fn link((trace, span): &(TraceId, SpanId)) -> Link {
+    Link { trace_id: trace.to_string(), span_id: span.to_string() }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
@@ -124,172 +133,182 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Seconds.
+/// Nanoseconds as seconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// A unit as the API and the transactions file show it; `wall_offset` is wall clock minus monotonic, nanoseconds.
-pub fn show(names: &Names, unit: &Unit, wall_offset: i64, host: &str) -> UnitView {
-    let class = names.class(unit.class);
-    UnitView {
-        trace_id: unit.trace.to_string(),
-        unit_id: unit.id.to_string(),
-        parent_id: unit.parent.map(|parent| parent.to_string()),
-        links: unit.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
-        links_dropped: unit.linked.as_ref().map_or(0, |linked| linked.dropped),
-        messages_unread: unit.linked.as_ref().map_or(0, |linked| linked.unread),
-        parent_from: unit.carrier,
-        service_name: names.service(unit.service).to_string(),
+/// A span as the API and the transactions file show it; `wall_offset` is wall clock minus monotonic clock, nanoseconds.
+pub fn show(names: &Names, span: &Span, wall_offset: i64, host: &str) -> SpanView {
+    let class = names.class(span.class);
+    SpanView {
+        trace_id: span.trace.to_string(),
+        span_id: span.id.to_string(),
+        parent_span_id: span.parent.map(|parent| parent.to_string()),
+        links: span.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
+        links_dropped: span.linked.as_ref().map_or(0, |linked| linked.dropped),
+        messages_unread: span.linked.as_ref().map_or(0, |linked| linked.unread),
+        parent_from: span.carrier,
+        service_name: names.service(span.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
-        protocol: unit.protocol,
-        side: unit.side.name(),
+        protocol: span.protocol,
+        side: span.side.name(),
         host: host.into(),
-        pid: unit.pid,
-        start_ns: (unit.start as i64).saturating_add(wall_offset),
-        duration_s: seconds(unit.duration()),
-        queue_s: seconds(unit.queue()),
-        accept_queue_s: unit.queues().map(|queues| seconds(queues.accept)),
-        pool_queue_s: unit.pool_queue.map(seconds),
-        socket_queue_s: unit.queues().map(|queues| seconds(queues.socket)),
-        cpu_s: seconds(unit.cost.cpu),
-        runqueue_s: seconds(unit.cost.runq),
-        blocked_s: seconds(unit.cost.blocked),
-        downstream_s: seconds(unit.downstream),
-        switches: unit.cost.switches,
-        status: unit.status,
-        failure: unit.failure,
-        error: unit.error,
-        grade: unit.grade.name(),
-        evidence: unit.evidence,
-        attributes: attributes(class, unit),
+        pid: span.pid,
+        start_ns: (span.start as i64).saturating_add(wall_offset),
+        duration_s: seconds(span.duration()),
+        queue_s: seconds(span.queue()),
+        accept_queue_s: span.queues().map(|queues| seconds(queues.accept)),
+        pool_queue_s: span.pool_queue.map(seconds),
+        after_reply_s: span.after_reply.map(|after| seconds(after.time)),
+        after_reply_cpu_s: span.after_reply.map(|after| seconds(after.cpu)),
+        socket_queue_s: span.queues().map(|queues| seconds(queues.socket)),
+        cpu_s: seconds(span.cost.cpu),
+        runqueue_s: seconds(span.cost.runq),
+        blocked_s: seconds(span.cost.blocked),
+        downstream_s: seconds(span.downstream),
+        switches: span.cost.switches,
+        status: span.status,
+        failure: span.failure,
+        error: span.error,
+        grade: span.grade.name(),
+        evidence: span.evidence,
+        attributes: attributes(class, span),
     }
 }
 
-/// What OpenTelemetry's conventions have a name for, and `tracer.…` where they have none. Never a query string or a body.
-pub fn attributes(class: Option<&ClassInfo>, unit: &Unit) -> Map<String, Value> {
+/// A value made safe to display.
+fn shown(value: Value) -> Value {
+    match value {
+        Value::String(text) if text.chars().any(is_unsafe) => Value::String(printable(&text).into_owned()),
+        value => value,
+    }
+}
+
+/// Attributes by OpenTelemetry's conventions, else `tracer.…`. Never a query string or a body.
+pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> {
     let mut attributes = Map::new();
-    let mut set = |key: &str, value: Value| attributes.insert(key.into(), value);
-    let conventions = conventions(unit.protocol);
+    let mut set = |key: &str, value: Value| attributes.insert(printable(key).into_owned(), shown(value));
+    let conventions = conventions(span.protocol);
     if conventions == Conventions::Database {
-        set("db.system.name", json!(unit.protocol));
-        set("db.operation.name", json!(&*unit.method));
-        if !unit.path.is_empty() {
-            set("db.query.summary", json!(&*unit.path));
+        set("db.system.name", json!(span.protocol));
+        set("db.operation.name", json!(&*span.method));
+        if !span.path.is_empty() {
+            set("db.query.summary", json!(&*span.path));
         }
-        if let Some(collection) = unit.collection() {
+        if let Some(collection) = span.collection() {
             set("db.collection.name", json!(collection));
         }
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
-        if let Some(failure) = unit.failure {
+        set("tracer.request.size", json!(span.request_bytes));
+        set("tracer.response.size", json!(span.reply_bytes));
+        if let Some(failure) = span.failure {
             set("db.response.status_code", json!(failure));
         }
     } else if conventions == Conventions::Messaging {
-        set("messaging.system", json!(messaging::system(unit.protocol)));
-        set("messaging.operation.name", json!(&*unit.method));
-        let kind = messaging::operation_type(&unit.method);
+        set("messaging.system", json!(messaging::system(span.protocol)));
+        set("messaging.operation.name", json!(&*span.method));
+        let kind = messaging::operation_type(&span.method);
         if !kind.is_empty() {
             set("messaging.operation.type", json!(kind));
         }
-        if !unit.path.is_empty() {
-            set("messaging.destination.name", json!(&*unit.path));
+        if !span.path.is_empty() {
+            set("messaging.destination.name", json!(&*span.path));
         }
         if let Some(class) = class.filter(|class| !class.route.is_empty()) {
             set("messaging.destination.template", json!(&*class.route));
         }
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
+        set("tracer.request.size", json!(span.request_bytes));
+        set("tracer.response.size", json!(span.reply_bytes));
     } else if matches!(conventions, Conventions::Names | Conventions::Turns) {
         if conventions == Conventions::Names {
-            set("dns.question.type", json!(&*unit.method));
-            if let Some(name) = unit.collection() {
+            set("dns.question.type", json!(&*span.method));
+            if let Some(name) = span.collection() {
                 set("dns.question.name", json!(name));
             }
-        } else if unit.protocol == Tls.name() {
-            if let Some(name) = unit.collection() {
+        } else if span.protocol == Tls.name() {
+            if let Some(name) = span.collection() {
                 set("tls.client.server_name", json!(name));
             }
-            if !unit.version.is_empty() {
-                set("tracer.tls.offered_protocols", json!(unit.version));
+            if !span.version.is_empty() {
+                set("tracer.tls.offered_protocols", json!(span.version));
             }
         }
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
+        set("tracer.request.size", json!(span.request_bytes));
+        set("tracer.response.size", json!(span.reply_bytes));
     } else if conventions == Conventions::Rpc {
         set("rpc.system.name", json!(grpc::NAME));
-        set("rpc.method", json!(grpc::method(&unit.path)));
-        if let Some(word) = unit.status.and_then(grpc::word) {
+        set("rpc.method", json!(grpc::method(&span.path)));
+        if let Some(word) = span.status.and_then(grpc::word) {
             set("rpc.response.status_code", json!(word));
         }
-        set("tracer.request.size", json!(unit.request_bytes));
-        set("tracer.response.size", json!(unit.reply_bytes));
+        set("tracer.request.size", json!(span.request_bytes));
+        set("tracer.response.size", json!(span.reply_bytes));
     } else {
-        set("http.request.method", json!(&*unit.method));
-        set("url.path", json!(&*unit.path));
-        set("network.protocol.version", json!(unit.version));
-        set("http.request.size", json!(unit.request_bytes));
-        set("http.response.size", json!(unit.reply_bytes));
-        if let Some(bytes) = unit.reply_body_bytes {
+        set("http.request.method", json!(&*span.method));
+        set("url.path", json!(&*span.path));
+        set("network.protocol.version", json!(span.version));
+        set("http.request.size", json!(span.request_bytes));
+        set("http.response.size", json!(span.reply_bytes));
+        if let Some(bytes) = span.reply_body_bytes {
             set("http.response.body.size", json!(bytes));
         }
     }
-    set("network.protocol.name", json!(unit.protocol));
-    set("thread.id", json!(unit.tid));
-    set("tracer.outcome", json!(unit.outcome.name()));
+    set("network.protocol.name", json!(span.protocol));
+    set("thread.id", json!(span.tid));
+    set("tracer.outcome", json!(span.outcome.name()));
     let is_http = matches!(conventions, Conventions::Http | Conventions::Session);
     if let Some(class) = class.filter(|class| is_http && !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
-    if let Some(status) = unit.status.filter(|_| unit.protocol != grpc::NAME) {
+    if let Some(status) = span.status.filter(|_| span.protocol != grpc::NAME) {
         set("http.response.status_code", json!(status));
     }
-    match (unit.error, unit.outcome, unit.status) {
+    match (span.error, span.outcome, span.status) {
         (false, ..) => None,
-        _ if unit.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(unit))),
-        _ if conventions == Conventions::Names => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),
-        (true, Outcome::Aborted | Outcome::Unfinished, _) => set("error.type", json!(unit.outcome.name())),
+        _ if span.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(span))),
+        _ if conventions == Conventions::Names => set("error.type", json!(span.failure.unwrap_or(span.outcome.name()))),
+        (true, Outcome::Aborted, _) => set("error.type", json!(span.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),
-        (true, _, None) => set("error.type", json!(unit.failure.unwrap_or(unit.outcome.name()))),
+        (true, _, None) => set("error.type", json!(span.failure.unwrap_or(span.outcome.name()))),
     };
-    if unit.first_reply != 0 {
-        set("tracer.first_reply_s", json!(seconds(unit.first_reply.saturating_sub(unit.start))));
+    if span.first_reply != 0 {
+        set("tracer.first_reply.time", json!(seconds(span.first_reply.saturating_sub(span.start))));
     }
-    let port = if unit.side == Side::Server { unit.local_port } else { unit.peer_port };
+    let port = if span.side == Side::Server { span.local_port } else { span.peer_port };
     if port != 0 {
         set("server.port", json!(port));
     }
-    if !unit.peer.is_empty() {
-        set("network.peer.address", json!(&*unit.peer));
-        set("network.peer.port", json!(unit.peer_port));
-        if unit.side == Side::Client {
-            set("server.address", json!(&*unit.peer));
+    if !span.peer.is_empty() {
+        set("network.peer.address", json!(&*span.peer));
+        set("network.peer.port", json!(span.peer_port));
+        if span.side == Side::Client {
+            set("server.address", json!(&*span.peer));
         }
     }
-    if let Some(sampled) = unit.sampled {
+    if let Some(sampled) = span.sampled {
         set("tracer.parent.sampled", json!(sampled));
     }
-    if let Some(carried) = unit.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) {
+    if let Some(carried) = span.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) {
         set("tracer.service_class", json!(&*carried.service_class));
     }
-    for (name, value) in unit.carried.iter().flat_map(|carried| &carried.baggage) {
+    for (name, value) in span.carried.iter().flat_map(|carried| &carried.baggage) {
         set(&format!("baggage.{name}"), json!(value));
     }
-    if let Some(far) = &unit.far {
-        set("tracer.far.host", json!(&*far.host));
+    if let Some(far) = &span.far {
+        set("tracer.remote.host", json!(&*far.host));
         if !far.service.is_empty() {
             set("tracer.caller.service", json!(&*far.service));
             set("tracer.caller.class", json!(&*far.class));
         }
         if let Some(end) = &far.end {
-            set("tracer.far.unit_id", json!(end.unit.to_string()));
-            set("tracer.far.duration_s", json!(seconds(end.duration)));
-            set("tracer.far.queue_s", json!(seconds(end.queue)));
-            set("tracer.far.cpu_s", json!(seconds(end.cpu)));
-            set("tracer.network_s", json!(seconds(end.network)));
+            set("tracer.remote.span_id", json!(end.span.to_string()));
+            set("tracer.remote.time", json!(seconds(end.duration)));
+            set("tracer.remote.queue.time", json!(seconds(end.queue)));
+            set("tracer.remote.cpu.time", json!(seconds(end.cpu)));
+            set("tracer.network.time", json!(seconds(end.network)));
         }
     }
-    if let Some(id) = &unit.request_id {
+    if let Some(id) = &span.request_id {
         set("http.request.header.x-request-id", json!(&**id));
     }
     attributes

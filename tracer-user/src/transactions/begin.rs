@@ -1,37 +1,40 @@
-//! A request begins: who holds it, who caused it, and its other end on this host.
+//! The start of a span: the thread that holds it, its cause, and its other end on this host.
 
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
 use super::engine::{Engine, Output};
-use super::entities::is_unique;
+use super::event_loop::is_looped;
+use super::forwarding::fingerprint;
 use super::ids;
 use super::join::Key;
-use super::live::{Cause, Live, PoolQueue, Slot, Vote};
-use super::loops::is_looped;
 use super::losses::BEGINS;
+use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
 use super::pools::End;
-use super::thread::{Entity, Thread};
-use super::turns::UNKNOWN;
+use super::round_trips::UNKNOWN;
+use super::task_table::is_unique;
+use super::thread::{IntervalOwner, Thread};
 use crate::model::{Cost, Direction, Nanos, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
 use crate::relay;
 
-/// The operation that said something, and what its thread was at before it.
+/// The operation that produced an exchange event, and the state of its thread before it.
 #[derive(Clone, Copy)]
 pub(super) struct During<'a> {
     /// The operation.
     pub(super) op: &'a Op,
-    /// What the thread's callback stands for.
-    pub(super) group: Option<Entity>,
+    /// Owner of the thread's current callback group.
+    pub(super) group: Option<IntervalOwner>,
     /// The only request the thread holds.
     pub(super) holder: Option<Slot>,
-    /// A send of an event loop: the unit in whose callback it was done.
+    /// On a send of an event loop: the span whose callback sent it.
     pub(super) own: Option<Slot>,
+    /// The request the thread has answered but still works for.
+    pub(super) after: Option<Slot>,
 }
 
-/// A request's beginning, as the conversation said it.
+/// The start of a request as the connection parser reports it.
 pub(super) struct Begun {
     pub(super) exchange: u64,
     pub(super) request: Box<Request>,
@@ -45,7 +48,7 @@ pub(super) struct Begun {
 
 impl Engine {
     pub(super) fn begun(&mut self, cookie: u64, begun: Begun, op: Option<During<'_>>, out: &mut Vec<Output>) {
-        if self.units.len() >= self.limits.units {
+        if self.spans.len() >= self.limits.spans {
             self.evict_unit(out);
         }
         let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
@@ -53,16 +56,18 @@ impl Engine {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
         let multiplexed = connection.talk.interleaves();
         let (trace, remote_parent) = match request.traceparent {
-            // A message's context is its producer's: a link, no parent.
+            // A message's context names its producer: a link, not a parent.
             Some(context) if side == Side::Server && conventions(protocol) != Conventions::Messaging => {
                 (TraceId(context.trace_id), Some(context.parent_id))
             }
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
-        let mut live = Box::new(Live {
-            id: ids::unit(self.seed, cookie, exchange, first.nanos, side),
+        let fingerprint = fingerprint(&request, protocol);
+        let mut live = Box::new(OpenSpan {
+            id: ids::span(self.seed, cookie, exchange, first.nanos, side),
             trace,
-            remote_parent: remote_parent.map(crate::model::UnitId),
+            reported_as: None,
+            remote_parent: remote_parent.map(crate::model::SpanId),
             caller: None,
             callee: None,
             side,
@@ -83,6 +88,8 @@ impl Engine {
             start: first.nanos,
             first_reply: 0,
             end: 0,
+            after_reply_until: 0,
+            after_reply_cpu: 0,
             request_bytes: 0,
             reply_bytes: 0,
             reply_body_bytes: Some(0),
@@ -95,24 +102,26 @@ impl Engine {
             samples: Vec::new(),
             calls: Vec::new(),
             cause: Cause::none("no request held"),
-            lent: None,
+            fingerprint,
+            forwards: SmallVec::new(),
+            looks_shared: false,
+            provisional_parent: None,
             passed_on: false,
             read_as: op.map_or(0, |during| during.op.entity),
-            tie: None,
-            helped: SmallVec::new(),
+            group_membership: None,
+            candidate_calls: SmallVec::new(),
             sole: false,
-            rivals: None,
-            stirs: 0,
+            wakeup_candidates: None,
+            wakeups_or_calls: 0,
             answered_after: None,
             answered_by: 0,
             alone: true,
             batch: false,
             shared: false,
             multiplexed,
-            turns: Vec::new(),
             deferred: 0,
             relay: None,
-            tag: None,
+            inband: None,
             sampled: None,
             passed: None,
         });
@@ -120,7 +129,7 @@ impl Engine {
         live.alone &= !timed;
         let turn = if timed { connection.take_turn() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
-        // Only the first bytes of a connection are known to be of its opener's making.
+        // The opener caused only the first bytes of the connection.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
         let role = connection.side();
         let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
@@ -130,7 +139,7 @@ impl Engine {
             Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
             Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
             None => {
-                // The accepting end is the server's, whichever end of the connection asks.
+                // The accepting end is the TCP server, whichever end sends requests.
                 let accepting = if role.unwrap_or(side) == Side::Client { connection.isn.1 } else { connection.isn.0 };
                 seq.map(|seq| Key::Tcp(seq, accepting))
             }
@@ -151,15 +160,15 @@ impl Engine {
                 _ => self.cause_of(opener, op),
             };
         }
-        // A message's context is its producer's: that one is in the message.
+        // A message carries its producer's context itself.
         if conventions(protocol) != Conventions::Messaging {
-            self.tagged(&mut live, dir, seq);
+            self.inband_ids(&mut live, dir, seq);
         }
         live.begin_passing();
-        let slot = self.units.insert(live);
-        // A delivery is of nobody's callback.
+        let slot = self.spans.insert(live);
+        // A delivery belongs to no callback.
         if !timed && (side == Side::Server || role != Some(Side::Server)) {
-            self.tie(slot, op, head_at.tid);
+            self.group_membership(slot, op, head_at.tid);
         }
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.add_unit(exchange, slot, !timed);
@@ -172,6 +181,8 @@ impl Engine {
                 } else {
                     self.holds(slot, cookie, head_at);
                     if let Some(During { op, .. }) = op {
+                        self.takes_request(op, exchange);
+                        self.may_forward(slot, op);
                         self.read_by_task(cookie, op);
                     }
                 }
@@ -185,18 +196,20 @@ impl Engine {
                 if let Some(holder) = op.and_then(|during| during.holder) {
                     self.stirred(holder);
                 }
-                // A task that was made by another is told of by that one, whatever thread it runs on.
+                // A task that another task spawned gets its parent from that task, whatever thread it runs on.
                 let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
                 if let Some(During { op, .. }) = op {
+                    self.sent_on(slot, op);
                     self.passed_on(cookie, slot, op.entity);
                 }
-                // A thread that wakes another does so for whatever goroutines or tasks are there to run.
+                // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is
+                // queued.
                 if let Some(During { op, .. }) = op
                     && !made
                     && !is_unique(op.entity)
-                    && self.units.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
+                    && self.spans.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
                 {
-                    self.errand(slot, op);
+                    self.detached_call(slot, op);
                 }
                 if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
                     self.link(slot, request);
@@ -206,22 +219,22 @@ impl Engine {
         out.push(Output::Begun(slot));
     }
 
-    /// The two ends of a request on this host.
+    /// Links the two ends of a request on this host.
     pub(super) fn link(&mut self, call: Slot, request: Slot) {
-        let Some(caller) = self.units.get_mut(call) else { return };
+        let Some(caller) = self.spans.get_mut(call) else { return };
         caller.callee = Some(request);
         let id = caller.id;
-        if let Some(live) = self.units.get_mut(request) {
+        if let Some(live) = self.spans.get_mut(request) {
             live.caller = Some((call, id));
         }
     }
 
-    /// The process has read a request, at that time.
+    /// The process read a request at `nanos`.
     pub(super) fn serves(&mut self, tgid: u32, nanos: Nanos) {
         if self.serving.len() < self.limits.processes || self.serving.contains_key(&tgid) {
             let first = !self.serving.contains_key(&tgid);
             let since = self.serving.entry(tgid).or_insert(nanos);
-            // Records of two CPUs can come in another order.
+            // Records of different CPUs can arrive out of order.
             *since = nanos.min(*since);
             if first && self.served.len() < self.limits.processes {
                 self.served.push(tgid);
@@ -231,10 +244,11 @@ impl Engine {
         }
     }
 
-    /// The thread read a request: it holds it; if it holds another connection's unanswered, it runs several at once.
+    /// The thread read a request and holds it. If it also holds an unanswered request of another connection, it is a
+    /// multiplexer.
     fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
         let (tid, tgid) = (at.tid, at.pid);
-        // Who reads a request has done with what it did for others.
+        // A thread that reads a request has finished its detached calls.
         self.decide(tid);
         self.serves(tgid, at.nanos);
         if !self.threads.contains_key(&tid) {
@@ -244,14 +258,14 @@ impl Engine {
             return;
         }
         self.lets_go(tid, cookie);
-        let units = &self.units;
+        let spans = &self.spans;
         let Some(thread) = self.threads.get(&tid) else { return };
-        // Streams of one connection are no queue: any of them may be worked for.
+        // Streams of one connection are not a queue: the thread may work for any of them.
         let several = !thread.multiplexer
             && thread
                 .open
                 .iter()
-                .any(|other| units.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie));
+                .any(|other| spans.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
             if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
         let Some(thread) = self.threads.get_mut(&tid) else { return };
@@ -259,7 +273,7 @@ impl Engine {
             thread.multiplexer = true;
         }
         let multiplexer = thread.several();
-        // A multiplexer's list is only for the test; it need not grow without bound.
+        // A multiplexer's list only serves the check for an empty list; bound it.
         if thread.open.len() < 4096 {
             thread.open.push(slot);
         }
@@ -268,21 +282,21 @@ impl Engine {
             pools.read(shared);
         }
         for other in held {
-            if let Some(live) = self.units.get_mut(other) {
+            if let Some(live) = self.spans.get_mut(other) {
                 live.alone = false;
             }
         }
-        if multiplexer && let Some(live) = self.units.get_mut(slot) {
+        if multiplexer && let Some(live) = self.spans.get_mut(slot) {
             live.alone = false;
         }
     }
 
-    /// A request whose client has gone may be over for its thread, unseen, or not: the thread is in doubt, but not yet
-    /// one that runs several.
+    /// The thread may or may not have dropped a request whose client is gone. Marks the thread as doubtful, but not yet
+    /// as a multiplexer.
     fn lets_go(&mut self, tid: u32, cookie: u64) {
         let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.multiplexer) else { return };
         let gone = |other: &Slot| {
-            let other = self.units.get(*other).filter(|live| live.cookie != cookie);
+            let other = self.spans.get(*other).filter(|live| live.cookie != cookie);
             other.and_then(|live| self.connections.get(&live.cookie)).is_some_and(|connection| connection.closing)
         };
         if !thread.open.iter().any(gone) {
@@ -293,13 +307,13 @@ impl Engine {
         thread.lose();
         thread.open.clone_from(&kept);
         for slot in left.into_iter().chain(kept) {
-            if let Some(live) = self.units.get_mut(slot) {
+            if let Some(live) = self.spans.get_mut(slot) {
                 live.alone = false;
             }
         }
     }
 
-    /// Who caused a call that is being sent, as far as its thread tells.
+    /// Cause of a call that is being sent, as far as its thread shows.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         let none = Cause::none;
         if let Some(during) = op
@@ -308,7 +322,7 @@ impl Engine {
         {
             return Cause { alone: true, ..none(BEGINS) };
         }
-        let Some(During { op, group, holder, own }) = op else { return none("no operation") };
+        let Some(During { op, group, holder, own, .. }) = op else { return none("no operation") };
         let thread = self.threads.get(&op.header.tid);
         if is_looped(op) {
             return self.loop_cause(own);
@@ -316,15 +330,18 @@ impl Engine {
         let multiplexer = thread.is_some_and(Thread::several);
         let (candidate, alone, evidence) = if let Some(slot) = holder {
             match thread.map_or(0, |thread| thread.open.len()) {
-                // Who reads a connection of many streams often hands them to others, and asks for another's sake.
-                0 | 1 if self.units.get(slot).is_some_and(|live| live.multiplexed) => {
+                // A thread that reads a connection with many streams often hands them to others, and sends calls for
+                // other requests.
+                0 | 1 if self.spans.get(slot).is_some_and(|live| live.multiplexed) => {
                     (Some(slot), false, "same thread, a stream among possible others")
                 }
                 0 | 1 => (Some(slot), true, "same thread, one request at a time"),
                 _ => (Some(slot), false, "same thread, more than one request of a connection"),
             }
-        } else if let Some((slot, alone)) = opener.filter(|(_, alone)| multiplexer || alone.is_some()) {
-            (Some(slot), alone == Some(op.header.tid) && !multiplexer, "connection opened in its group")
+        } else if let Some((slot, _)) = opener.filter(|(_, alone)| multiplexer || alone.is_some()) {
+            // The thread has since answered that request, and may have opened the connection for another one if records
+            // came early.
+            (Some(slot), false, "connection opened in its group")
         } else if multiplexer {
             match group.and_then(|entity| self.request_of(entity)) {
                 Some(slot) => (Some(slot), false, "sent in its group"),
@@ -337,26 +354,26 @@ impl Engine {
         } else {
             return none("no request held");
         };
-        let kept = candidate.and_then(|slot| self.units.get(slot)).map(Live::kept);
+        let kept = candidate.and_then(|slot| self.spans.get(slot)).map(OpenSpan::kept);
         if kept.is_none() {
             return none("the request was over");
         }
         Cause { candidate, alone, kept, ..none(evidence) }
     }
 
-    /// The thread made a call, or answered a request.
+    /// The thread sent a call or an answer.
     fn acts(&mut self, tid: u32) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.kind.acts |= thread.multiplexer;
         }
     }
 
-    /// Whether nothing answers a request, so that its thread does not hold it although it works for it.
+    /// Whether the protocol sends no answer to this request: its thread works for it without holding it.
     fn is_unanswered(&self, slot: Slot) -> bool {
-        self.units.get(slot).is_some_and(|live| live.request.asked.silent)
+        self.spans.get(slot).is_some_and(|live| live.request.asked.silent)
     }
 
-    /// The first byte of a final reply moved.
+    /// The first byte of a final reply was sent or read.
     pub(super) fn replied(
         &mut self,
         cookie: u64,
@@ -365,14 +382,14 @@ impl Engine {
         first: Stamp,
         op: Option<During<'_>>,
     ) {
-        let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange)) else { return };
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         live.first_reply = first.nanos;
         live.status = (status != NO_STATUS).then_some(status);
         live.failure = failure;
         if live.side == Side::Client {
             let asker = live.tid;
-            // Who asks and leaves the reply to another does other things meanwhile.
+            // A thread that sends a call and leaves the reply to another thread does other work meanwhile.
             if first.tid != asker
                 && let Some(thread) = self.threads.get_mut(&asker)
             {
@@ -382,7 +399,7 @@ impl Engine {
             return;
         }
         let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
-        if live.tie.is_some() {
+        if live.group_membership.is_some() {
             self.answered_in(slot, op.and_then(|during| during.own));
             return;
         }
@@ -402,9 +419,13 @@ impl Engine {
             self.answered_by_task(slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
-        if let Some(During { group: Some(Entity::Call(call)), .. }) = op
-            && let Some(call) = self.units.get_mut(call)
+        if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op {
+            self.sides_met(call, slot);
+        }
+        if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
+            && let Some(call) = self.spans.get_mut(call)
             && !call.cause.alone
+            && call.cause.forwarded.is_none()
             && (!call.cause.tasked || (call.cause.grouped && !call.cause.told))
         {
             call.cause.vote = match call.cause.vote {
@@ -412,6 +433,9 @@ impl Engine {
                 Vote::For(other) if other == slot => Vote::For(slot),
                 Vote::For(_) | Vote::Split => Vote::Split,
             };
+        }
+        if op.is_some() {
+            self.answered_on(slot);
         }
     }
 }

@@ -1,74 +1,99 @@
-//! Whom CPU, waiting and stacks are charged to.
+//! Charges CPU time, waiting and stack samples to requests.
 //!
-//! Between two records of a thread lies a stretch of work, split by the last wait for work in it. What lies before the
-//! wait belongs to whom the thread worked for; what lies after it, to whom the operation that ends the stretch is for.
-//! A thread that holds one request works for it until the reply is done, whatever it waits for meanwhile.
+//! Two consecutive records of a thread delimit an interval of work. The thread's last wait for work splits it: the part
+//! before the wait belongs to the previous target, the part after it to the target of the operation that ends the
+//! interval. A thread that holds one request works for it until the reply is complete, whatever it waits for meanwhile.
 
-use tracer_common::event::{Op, Sample, Tick, Wake};
+use tracer_common::event::{Op, Sample, ThreadStats, Wake};
 
 use super::engine::{Engine, Output, read_group};
-use super::live::{Live, Slot};
+use super::open_span::{OpenSpan, Slot};
 use super::thread::{PENDING_SAMPLES, Pending, Target};
 use crate::model::{Cost, Direction, Nanos, Owner, ServiceId, Side, StackSample};
-use crate::protocols::Said;
+use crate::protocols::ExchangeEvent;
 
-/// A thread that does socket I/O is charged by its operations; its ticks only count after this long without one.
+/// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
+/// nanoseconds.
 const QUIET: Nanos = 2_000_000_000;
-/// Samples a unit keeps until it has a class.
-pub(super) const UNIT_SAMPLES: usize = 512;
+/// Samples a span keeps until it has a class.
+pub(super) const SPAN_SAMPLES: usize = 512;
 
 impl Engine {
-    /// Charges the stretch that ends with a socket operation on `unit`'s connection.
-    pub(super) fn charge_op(&mut self, op: &Op, dir: Direction, unit: Option<Slot>, out: &mut Vec<Output>) {
+    /// Charges the interval that ends with a socket operation on `span`'s connection. `after`: the thread still works
+    /// for a request it has already answered.
+    pub(super) fn charge_op(
+        &mut self,
+        op: &Op,
+        (dir, span): (Direction, Option<Slot>),
+        after: bool,
+        out: &mut Vec<Output>,
+    ) {
         let header = &op.header;
         let of_connection = self.connections.get(&op.cookie).and_then(|known| known.side());
-        // Where either end asks, it is the exchange that says which side this is.
-        let side = unit.and_then(|slot| self.units.get(slot)).map(|live| live.side).or(of_connection);
-        // A call works for the request it was made for.
-        let owner = unit.map_or(Target::Nobody, |slot| match self.units.get(slot) {
-            Some(live) if live.side == Side::Client => match live.cause.candidate {
-                Some(parent) if self.units.get(parent).is_some() => Target::of(&self.units, parent),
-                // It becomes whose the call becomes.
-                None if live.cause.open => Target::Unit { slot, class: None, service: live.service },
-                _ => Target::Nobody,
+        // Where either end may send requests, the exchange decides which side this is.
+        let side = span.and_then(|slot| self.spans.get(slot)).map(|live| live.side).or(of_connection);
+        // A call counts for the request that caused it.
+        let owner = span.map_or(Target::Nobody, |slot| match self.spans.get(slot) {
+            Some(live) if live.side == Side::Client => match self.charged_at_once(live) {
+                Some(parent) => Target::of(&self.spans, parent),
+                // Follows the call once its parent is known.
+                None if live.cause.candidate.is_some() || live.cause.open || live.group_membership.is_some() => {
+                    Target::Span { slot, class: None, service: live.service }
+                }
+                None => Target::Nobody,
             },
-            _ => Target::of(&self.units, slot),
+            _ => Target::of(&self.spans, slot),
         });
+        let is_guess = matches!(owner, Target::Span { slot, .. } if self.spans.get(slot).is_some_and(|live| live.side == Side::Client));
+        let after = self.target_after(header.tid).filter(|_| after);
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let holder = thread.holder();
         let known = thread.known;
-        let delta = thread.advance(&op.books);
+        let delta = thread.advance(&op.counters);
         thread.known = true;
         thread.last_op = header.nanos;
         thread.charged_at = header.nanos;
         let last = thread.last;
         if dir == Direction::Rx {
-            thread.group = read_group(op, side, unit);
+            thread.group = read_group(op, side, span);
         }
         let multiplexer = thread.several();
-        // Whoever held the thread before this read: a request just read is not yet whom it worked for.
+        // Excludes a request that this operation just read: the thread did not work for it before.
         let held = holder
-            .filter(|slot| !(dir == Direction::Rx && Some(*slot) == unit && last != Target::of(&self.units, *slot)));
-        let held = held.map(|slot| Target::of(&self.units, slot));
-        let (before, after) = match held {
-            Some(holder) => (holder, if owner == Target::Nobody { holder } else { owner }),
-            None if dir == Direction::Tx && !delta.waited && owner != Target::Nobody => (owner, owner),
-            None => (last, owner),
-        };
+            .filter(|slot| !(dir == Direction::Rx && Some(*slot) == span && last != Target::of(&self.spans, *slot)));
+        let held = held.map(|slot| Target::of(&self.spans, slot));
         let mut first = delta.before;
         let mut second = delta.after;
         if !known {
-            // Before tracing began, or before the thread was seen: nobody's, and its waiting nobody's business.
+            // The interval began before tracing or before the thread was seen: the CPU is unattributed, the waiting is
+            // dropped.
             first = Cost { cpu: first.cpu, ..Cost::default() };
             second = Cost { cpu: second.cpu, ..Cost::default() };
         }
-        if multiplexer || held.is_none() {
-            // Asleep for want of work, or for whoever comes first: no request's time.
+        let asleep_for_it = held.is_some();
+        // Operations after a reply belong to the answered request.
+        let owner = after.filter(|_| !asleep_for_it).unwrap_or(owner);
+        let held = held.or(after);
+        let (before, after) = match held {
+            Some(holder) => (holder, if owner == Target::Nobody { holder } else { owner }),
+            // On a thread that works for one request after the other, an uncertain parent of this call does not change
+            // the target of earlier work.
+            None if dir == Direction::Tx
+                && !delta.waited
+                && owner != Target::Nobody
+                && (multiplexer || !is_guess || last == Target::Nobody) =>
+            {
+                (owner, owner)
+            }
+            None => (last, owner),
+        };
+        if multiplexer || !asleep_for_it {
+            // The thread slept for lack of work or until any request came: charge no request.
             first.blocked = 0;
             second.blocked = 0;
         }
-        // Before its first byte arrived nothing waited for it.
-        if let Some(live) = unit.filter(|_| dir == Direction::Rx).and_then(|slot| self.units.get(slot))
+        // Run-queue time before the request's first byte arrived is not the request's.
+        if let Some(live) = span.filter(|_| dir == Direction::Rx).and_then(|slot| self.spans.get(slot))
             && live.side == Side::Server
             && live.arrived != 0
             && live.start == header.nanos
@@ -86,26 +111,27 @@ impl Engine {
         }
     }
 
-    /// Requests on streams of which the latest operation of a connection, a send, carried bytes, when there are several.
+    /// Requests whose streams the connection's latest send carried bytes of, if there are several.
     pub(super) fn together(&self, cookie: u64) -> Vec<Slot> {
         let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
         let touched = connection.talk.touched();
         if touched.len() < 2 {
             return Vec::new();
         }
-        let units = touched.iter().filter_map(|exchange| connection.unit(*exchange));
+        let spans = touched.iter().filter_map(|exchange| connection.span(*exchange));
         let mut served: Vec<Slot> =
-            units.filter(|slot| self.units.get(*slot).is_some_and(|live| live.side == Side::Server)).collect();
+            spans.filter(|slot| self.spans.get(*slot).is_some_and(|live| live.side == Side::Server)).collect();
         if served.len() < 2 {
             served.clear();
         }
         served
     }
 
-    /// Divides evenly what an operation cost that was charged to the first of these, which had `had` before it.
+    /// Divides what an operation cost evenly. The operation charged it to the first of `slots`, whose cost was `had`
+    /// before.
     pub(super) fn spread(&mut self, slots: &[Slot], had: Option<Cost>) {
         let ([first, _, ..], Some(had)) = (slots, had) else { return };
-        let Some(live) = self.units.get_mut(*first) else { return };
+        let Some(live) = self.spans.get_mut(*first) else { return };
         let mut rest = less(live.cost, had);
         live.cost = had;
         for (slot, left) in slots.iter().zip((1..=slots.len() as u64).rev()) {
@@ -116,32 +142,33 @@ impl Engine {
                 switches: rest.switches / left,
             };
             rest = less(rest, part);
-            if let Some(live) = self.units.get_mut(*slot) {
+            if let Some(live) = self.spans.get_mut(*slot) {
                 live.cost.add(part);
                 live.shared = true;
             }
         }
     }
 
-    /// Requests of a connection that one operation answers, when there are several.
-    pub(super) fn batch(&self, cookie: u64, said: &[Said]) -> Vec<Slot> {
-        let done =
-            said.iter().filter_map(|word| if let Said::Done { exchange, .. } = word { Some(*exchange) } else { None });
+    /// Requests that one operation answers on a connection, if there are several.
+    pub(super) fn batch(&self, cookie: u64, events: &[ExchangeEvent]) -> Vec<Slot> {
+        let done = events
+            .iter()
+            .filter_map(|word| if let ExchangeEvent::Done { exchange, .. } = word { Some(*exchange) } else { None });
         if done.clone().nth(1).is_none() {
             return Vec::new();
         }
         let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
-        done.filter_map(|exchange| connection.unit(exchange)).collect()
+        done.filter_map(|exchange| connection.span(exchange)).collect()
     }
 
-    /// Divides evenly what requests cost that were answered at once: whatever of it was whose, nothing said, and the one
-    /// that was read first must not seem to have cost it all.
+    /// Divides the cost of requests that were answered at once evenly: nothing shows their shares, and the request that
+    /// was read first must not appear to have cost it all.
     pub(super) fn share(&mut self, slots: &[Slot]) {
-        let served = |live: &&Live| live.side == Side::Server;
+        let served = |live: &&OpenSpan| live.side == Side::Server;
         let mut sum = Cost::default();
         let mut count = 0;
-        for live in slots.iter().filter_map(|slot| self.units.get(*slot)).filter(served) {
-            // What was given to its class stays there.
+        for live in slots.iter().filter_map(|slot| self.spans.get(*slot)).filter(served) {
+            // Costs already posted to a class stay there.
             sum.add(less(live.cost, live.posted));
             count += 1;
         }
@@ -149,7 +176,7 @@ impl Engine {
             return;
         }
         for slot in slots {
-            let Some(live) = self.units.get_mut(*slot).filter(|live| live.side == Side::Server) else { continue };
+            let Some(live) = self.spans.get_mut(*slot).filter(|live| live.side == Side::Server) else { continue };
             let part = |whole: u64| whole / count;
             let cost = Cost {
                 cpu: part(sum.cpu),
@@ -165,23 +192,28 @@ impl Engine {
         }
     }
 
-    /// Charges what a thread's own report shows, where its operations do not.
-    pub(super) fn charge_tick(&mut self, tick: &Tick, dead: bool, out: &mut Vec<Output>) {
-        let header = &tick.header;
+    /// Charges what a thread's counter report shows when its operations do not.
+    pub(super) fn charge_thread_stats(&mut self, stats: &ThreadStats, dead: bool, out: &mut Vec<Output>) {
+        let header = &stats.header;
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
         let quiet = header.nanos.saturating_sub(thread.charged_at) > QUIET;
         if thread.last_op != 0 && !dead && !quiet {
             return;
         }
-        let delta = thread.advance(&tick.books);
+        let delta = thread.advance(&stats.counters);
         let holder = thread.holder();
         let last = thread.last;
         let fresh = header.nanos.saturating_sub(thread.last_op) <= QUIET;
         thread.known = true;
         thread.charged_at = header.nanos;
         if let Some(slot) = holder {
-            let target = Target::of(&self.units, slot);
+            let target = Target::of(&self.spans, slot);
             self.charge(header.tid, header.tgid, target, delta.whole(), header.nanos, out);
+            return;
+        }
+        if let Some(target) = self.target_after_tick(header.tid, header.tid == header.tgid, &stats.counters) {
+            let cost = Cost { blocked: 0, ..delta.whole() };
+            self.charge(header.tid, header.tgid, target, cost, header.nanos, out);
             return;
         }
         let before = if delta.waited || (dead && fresh) { last } else { Target::Nobody };
@@ -196,17 +228,17 @@ impl Engine {
         }
     }
 
-    /// Charges the stretch that ends with a wake-up by a thread that works for another: what it did since it waited for
-    /// work was for `owner`, what it does next is for nobody until something says so.
+    /// Charges the interval that ends with a wake-up by a thread that works for another one. Its work since it last
+    /// waited belongs to `owner`; what follows is unattributed until evidence shows otherwise.
     pub(super) fn charge_wake(&mut self, wake: &Wake, owner: Target, out: &mut Vec<Output>) {
         let header = &wake.header;
         let Some(thread) = self.threads.get_mut(&header.tid) else { return };
         let (known, last) = (thread.known, thread.last);
-        let delta = thread.advance(&wake.books);
+        let delta = thread.advance(&wake.counters);
         thread.known = true;
         thread.last = Target::Nobody;
         (thread.charged_at, thread.last_op) = (header.nanos, header.nanos);
-        // Its time is not the request's, which waits for it.
+        // Run-queue and blocked time of this thread is not the request's: the request waits for the thread.
         let cpu = |cost: Cost| Cost { cpu: cost.cpu, ..Cost::default() };
         let before = match (known, delta.waited) {
             (true, false) => owner,
@@ -220,9 +252,17 @@ impl Engine {
         }
     }
 
-    /// Charges `cost`, the work of thread `tid` up to `until`, and the stacks taken in it.
+    /// Charges `cost`, the work of thread `tid` up to `until`, and the samples taken in it.
     fn charge(&mut self, tid: u32, tgid: u32, target: Target, cost: Cost, until: Nanos, out: &mut Vec<Output>) {
         self.post(target, cost, tgid);
+        if let Target::Span { slot, .. } = target
+            && let Some(live) = self.spans.get_mut(self.works_for(slot))
+            && live.side == Side::Server
+            && live.end != 0
+            && until > live.end
+        {
+            live.after_reply_cpu += cost.cpu;
+        }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.remember(until, target);
         for sample in thread.due(until) {
@@ -230,21 +270,21 @@ impl Engine {
         }
     }
 
-    /// The request a call is made for, once that is known.
+    /// The request that caused the call if that is certain, else the call itself.
     fn works_for(&self, slot: Slot) -> Slot {
-        let call = self.units.get(slot).filter(|live| live.side == Side::Client);
-        call.and_then(|live| live.cause.candidate).filter(|parent| self.units.get(*parent).is_some()).unwrap_or(slot)
+        let call = self.spans.get(slot).filter(|live| live.side == Side::Client);
+        call.and_then(|call| self.charged_at_once(call)).unwrap_or(slot)
     }
 
-    /// Adds `cost` to a unit, to the class of one that was reported, or to overhead.
+    /// Adds `cost` to a span, to the class of a reported span, or to overhead.
     pub(super) fn post(&mut self, target: Target, cost: Cost, tgid: u32) {
         if cost == Cost::default() {
             return;
         }
         match target {
-            Target::Unit { slot, class, service } => {
+            Target::Span { slot, class, service } => {
                 let slot = self.works_for(slot);
-                if let Some(live) = self.units.get_mut(slot) {
+                if let Some(live) = self.spans.get_mut(slot) {
                     live.cost.add(cost);
                 } else if let Some(class) = class {
                     add(&mut self.class_costs, class.0, cost);
@@ -262,8 +302,13 @@ impl Engine {
     /// A stack was sampled.
     pub(super) fn sample(&mut self, sample: &Sample, user: &[u64], kernel: &[u64], out: &mut Vec<Output>) {
         let header = &sample.header;
-        let pending =
-            Pending { nanos: header.nanos, weight: sample.period, user: user.to_vec(), kernel: kernel.to_vec() };
+        let pending = Pending {
+            nanos: header.nanos,
+            weight: sample.period,
+            user: user.to_vec(),
+            kernel: kernel.to_vec(),
+            outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+        };
         if header.flags & 1 != 0 {
             out.push(Output::Sample(stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
             return;
@@ -273,15 +318,15 @@ impl Engine {
             return;
         };
         if header.nanos <= thread.charged_at && thread.known {
-            // Whose it was is not guessed from what came after it.
+            // Later events do not show the owner of an earlier sample.
             let target = thread.at(header.nanos);
             self.counters.samples_late += u64::from(target.is_none());
             self.place(pending, target.unwrap_or(Target::Nobody), header.tid, header.tgid, out);
             return;
         }
         if thread.last_op == 0 && thread.pending() >= 4 || thread.pending() >= PENDING_SAMPLES {
-            // No operation will say more, or too many wait: the request it holds, else overhead.
-            let target = thread.holder().map_or(Target::Nobody, |slot| Target::of(&self.units, slot));
+            // No further operation is expected, or too many samples wait: charge the held request, else overhead.
+            let target = thread.holder().map_or(Target::Nobody, |slot| Target::of(&self.spans, slot));
             let Some(thread) = self.threads.get_mut(&header.tid) else { return };
             let all = thread.due(Nanos::MAX);
             for sample in all.into_iter().chain([pending]) {
@@ -293,14 +338,14 @@ impl Engine {
     }
 
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {
-        let (owner, unit) = match target {
+        let (owner, span) = match target {
             Target::Nobody => (Owner::Overhead(self.service(tgid)), None),
-            Target::Unit { slot, class, service } => match self.units.get_mut(self.works_for(slot)) {
+            Target::Span { slot, class, service } => match self.spans.get_mut(self.works_for(slot)) {
                 Some(live) => {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                         (Owner::Class(class), Some(live.id))
                     } else {
-                        if live.samples.len() < UNIT_SAMPLES {
+                        if live.samples.len() < SPAN_SAMPLES {
                             let owner = Owner::Overhead(service);
                             live.samples.push(stack(sample, owner, Some(live.id), tgid, tid));
                         } else {
@@ -312,15 +357,16 @@ impl Engine {
                 None => (class.map_or(Owner::Overhead(service), Owner::Class), None),
             },
         };
-        out.push(Output::Sample(stack(sample, owner, unit, tgid, tid)));
+        out.push(Output::Sample(stack(sample, owner, span, tgid, tid)));
     }
 
-    /// What was charged since last asked: by class, then by service. Units with a class give what they have so far.
+    /// Takes the costs charged since the last call, by class and by service. Open spans with a class post what they
+    /// have so far.
     pub fn take_costs(&mut self) -> Charged {
-        let slots: Vec<Slot> = self.units.slots().collect();
+        let slots: Vec<Slot> = self.spans.slots().collect();
         for slot in slots {
-            let Some(live) = self.units.get_mut(slot) else { continue };
-            // What calls cost is still to become somebody's.
+            let Some(live) = self.spans.get_mut(slot) else { continue };
+            // Costs of a call wait until its parent is known.
             if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                 let rest = less(live.cost, live.posted);
                 live.posted = live.cost;
@@ -341,12 +387,12 @@ impl Engine {
     }
 }
 
-/// Costs of classes and of services' overhead since last asked.
+/// Costs of classes and overhead of services since last taken.
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
-fn stack(sample: Pending, owner: Owner, unit: Option<crate::model::UnitId>, pid: u32, tid: u32) -> StackSample {
-    let Pending { nanos, weight, user, kernel } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, owner, unit }
+fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
+    let Pending { nanos, weight, user, kernel, outcome } = sample;
+    StackSample { nanos, pid, tid, weight, user, kernel, outcome, owner, span }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.
@@ -360,7 +406,7 @@ pub(super) fn add(costs: &mut Vec<Cost>, index: u32, cost: Cost) {
     }
 }
 
-/// `a` − `b`, part by part.
+/// `a` − `b`, field by field, saturating.
 pub(super) fn less(a: Cost, b: Cost) -> Cost {
     Cost {
         cpu: a.cpu.saturating_sub(b.cpu),

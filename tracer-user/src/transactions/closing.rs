@@ -1,10 +1,10 @@
-//! Connections that change state, and their end.
+//! Connection state changes and the end of connections.
 
 use tracer_common::event::{STATE_OWN, State, tcp_state};
 
 use super::engine::{Engine, LINGER, Output};
-use super::live::Slot;
-use super::thread::Entity;
+use super::open_span::Slot;
+use super::thread::IntervalOwner;
 use crate::model::{Nanos, Outcome};
 use crate::protocols::{Closed, Stamp, Totals};
 
@@ -16,11 +16,12 @@ impl Engine {
                 if state.header.flags & STATE_OWN == 0 {
                     return;
                 }
+                let after = self.connects_after(state);
                 let opener = self.threads.get(&state.header.tid).and_then(|thread| {
-                    thread.holder().map(|slot| (slot, Some(state.header.tid))).or_else(|| {
-                        let entity = thread.group.current(&state.books)?;
+                    thread.holder().or(after).map(|slot| (slot, Some(state.header.tid))).or_else(|| {
+                        let entity = thread.group.current(&state.counters)?;
                         if thread.lap.is_some() {
-                            let (Entity::Request(slot) | Entity::Call(slot)) = entity;
+                            let (IntervalOwner::Request(slot) | IntervalOwner::Call(slot)) = entity;
                             return Some((slot, None));
                         }
                         self.request_of(entity).map(|slot| (slot, None))
@@ -46,7 +47,7 @@ impl Engine {
                         && let Some((due, _)) = self.closing.front().copied()
                     {
                         self.counters.closing_early += 1;
-                        self.bury(due, out);
+                        self.expire_closed(due, out);
                     }
                     self.closing.push_back((self.now + LINGER, *state));
                 }
@@ -55,8 +56,8 @@ impl Engine {
         }
     }
 
-    /// Ends the connections that closed, once nothing can come of them any more.
-    pub(super) fn bury(&mut self, now: Nanos, out: &mut Vec<Output>) {
+    /// Ends connections and threads whose linger time has passed: no late record of theirs is expected any more.
+    pub(super) fn expire_closed(&mut self, now: Nanos, out: &mut Vec<Output>) {
         while let Some((due, state)) = self.closing.front().copied()
             && (due <= now || self.closing.len() > self.limits.connections)
         {
@@ -64,17 +65,17 @@ impl Engine {
             self.close(state.cookie, Closed::Both, state.header.nanos, Some(totals(&state)), out);
             self.drop_connection(state.cookie, state.header.nanos);
         }
-        while let Some((due, tid, died)) = self.graves.front().copied()
-            && (due <= now || self.graves.len() > self.limits.threads)
+        while let Some((due, tid, died)) = self.exited_threads.front().copied()
+            && (due <= now || self.exited_threads.len() > self.limits.threads)
         {
-            self.graves.pop_front();
+            self.exited_threads.pop_front();
             if self.threads.get(&tid).is_some_and(|thread| thread.died == died) {
                 self.threads.remove(&tid);
             }
         }
     }
 
-    /// The connection ended, one way or both; `totals`: where its streams stood, where that is known.
+    /// Ends one or both directions of a connection. `totals`: final stream positions, if known.
     pub(super) fn close(
         &mut self,
         cookie: u64,
@@ -83,40 +84,40 @@ impl Engine {
         totals: Option<Totals>,
         out: &mut Vec<Output>,
     ) {
-        let mut said = std::mem::take(&mut self.said);
+        let mut events = std::mem::take(&mut self.events);
         let Some(connection) = self.connections.get_mut(&cookie) else {
-            self.said = said;
+            self.events = events;
             return;
         };
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
-        connection.talk.awake().closed(how, at, totals, &self.settings, &mut said);
-        for word in said.drain(..) {
-            self.heard(cookie, word, None, out);
+        connection.talk.awake().closed(how, at, totals, &self.settings, &mut events);
+        for word in events.drain(..) {
+            self.on_exchange_event(cookie, word, None, out);
         }
-        self.said = said;
+        self.events = events;
     }
 
-    /// The other end of a UNIX socket, where it serves this call.
+    /// The server's end of a UNIX socket, if it serves this call.
     pub(super) fn behind(&self, cookie: u64, call: Option<Slot>) -> Option<u64> {
         self.connections.get(&cookie).filter(|connection| connection.unix().is_some())?;
-        let request = self.units.get(call?)?.callee?;
-        self.units.get(request).map(|live| live.cookie)
+        let request = self.spans.get(call?)?.callee?;
+        self.spans.get(request).map(|live| live.cookie)
     }
 
-    /// Forgets a connection; what is still open on it has no end that could be seen.
+    /// Forgets a connection; its open spans end as unfinished.
     pub(super) fn drop_connection(&mut self, cookie: u64, nanos: Nanos) {
-        self.end_units(cookie, nanos);
+        self.end_spans(cookie, nanos);
         self.connections.remove(&cookie);
     }
 
-    pub(super) fn end_units(&mut self, cookie: u64, nanos: Nanos) {
+    pub(super) fn end_spans(&mut self, cookie: u64, nanos: Nanos) {
         while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }
 }
 
-/// Where the streams stood.
+/// Final stream positions.
 fn totals(state: &State) -> Totals {
     Totals { rx: state.rx, tx: state.tx, last_rx: state.last_rx, last_tx: state.last_tx }
 }

@@ -1,4 +1,4 @@
-//! One socket: its conversation, its addresses and the units on it.
+//! One socket: its connection parser, addresses and spans.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,96 +9,98 @@ use tracer_common::event::{
     FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, OPEN_QUEUED, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
 };
 
-use super::live::{Cause, Slot};
+use super::open_span::{Cause, Slot};
 use super::relayed::Contact;
 use crate::model::{Accepted, Direction, Nanos, Side};
-use crate::protocols::Talk;
+use crate::protocols::ActiveState;
 
-/// Calls of one task in a row that are remembered with a connection.
+/// Consecutive calls of one task remembered per connection.
 const SENT: usize = 32;
 
 /// One socket.
 #[derive(Debug)]
 pub struct Connection {
-    /// What its bytes say.
-    pub talk: Talk,
-    /// What it has while it is in use.
+    /// The connection parser.
+    pub talk: ActiveState,
+    /// State needed only while the connection is in use.
     busy: Option<Box<Busy>>,
-    /// Only its being opened was told: nothing was sent or received on it yet, and perhaps never is.
+    /// The kernel reported its opening only: no bytes moved yet, and perhaps never will.
     pub announced: bool,
-    /// This end said that it sends no more.
+    /// This end has shut down its sending direction.
     pub shut: bool,
-    /// It closed, and is forgotten soon.
+    /// It closed and is about to be forgotten.
     pub closing: bool,
-    /// Whether a call was already made on it.
+    /// Whether a request has begun on it.
     pub used: bool,
-    /// Thread that made every call on it, 0 none yet; [`SEVERAL`] where several did.
+    /// The thread that made every call on it; 0: none yet, [`SEVERAL`]: more than one.
     pub asker: u32,
     /// Process that last used it.
     pub tgid: u32,
-    /// Last operation.
+    /// Time of the last operation.
     pub last: Nanos,
-    /// What arrived earlier arrived before it was accepted: that moment, where it was seen, else its first operation.
+    /// Bytes that arrived before this time arrived before the accept: the accept time, if seen, else the first
+    /// operation's.
     queued_until: Nanos,
-    /// The first of the two.
+    /// Whether the accept itself was seen.
     accept_seen: bool,
-    /// Last wish sent to the kernel, without its positions: head sizes and a verdict.
+    /// Last capture policy sent to the kernel, without its positions: head sizes and verdict.
     pub asked: (u16, u16, u8),
     /// Local port.
     pub local_port: u16,
     /// Remote port.
     pub peer_port: u16,
-    /// Remote address, and its family.
+    /// Remote address and its family.
     remote: [u8; 16],
     family: u16,
-    /// Ends of the connection as TCP numbers them, local and remote; zero for UNIX.
+    /// Initial TCP sequence numbers of the local and remote end; zero for UNIX and UDP.
     pub isn: (u32, u32),
-    /// Sequence number of position 0 of each direction (receive, send), and whether it was seen.
+    /// Sequence number of position 0 per direction (receive, send), and whether it is known.
     base: [u32; 2],
     based: [bool; 2],
-    /// Whether another agent speaks of it.
+    /// Whether another agent reports on it.
     pub contact: Contact,
-    /// What is known of it where it is not TCP's.
+    /// Details of a non-TCP socket.
     kind: Option<Box<Kind>>,
 }
 
-/// What is known of a socket that is not TCP's.
+/// Details of a non-TCP socket.
 #[derive(Debug)]
 enum Kind {
-    /// Kernel addresses of this end and the other.
+    /// UNIX: kernel addresses of this end and the other.
     Unix(u64, u64),
-    /// UDP: where it is.
+    /// UDP: local address and network namespace.
     Datagrams(Place),
 }
 
-/// Of [`Connection::asker`]: not one thread's.
+/// Value of [`Connection::asker`]: more than one thread.
 pub const SEVERAL: u32 = u32::MAX;
 
-/// Where a socket of datagrams is.
+/// Local address and network namespace of a datagram socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its own address, where it has only one.
+    /// The local address, if the socket is bound to one.
     pub address: Option<IpAddr>,
     /// Network namespace (inode number).
     pub netns: u32,
 }
 
-/// What only a connection has that is in use.
+/// State a connection has only while in use.
 #[derive(Debug, Default)]
 struct Busy {
-    /// Live units by exchange number, oldest first.
-    units: VecDeque<(u64, Slot)>,
-    /// The unit that began last on it.
+    /// Open spans by exchange number, oldest first.
+    spans: VecDeque<(u64, Slot)>,
+    /// The span that began last.
     newest: Option<Slot>,
     /// Remote address as text.
     peer: Option<Arc<str>>,
-    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
+    /// The request in whose group it was opened, for the connection's first call; and the thread, if it ran one request
+    /// at a time.
     opener: Option<(Slot, Option<u32>)>,
-    /// Who caused the turn under way, where this end asks.
+    /// Cause of the current round trip, if this end sends the requests.
     turn: Option<Box<Cause>>,
-    /// Positions the kernel was told to skip to.
+    /// Positions the kernel was asked to skip to.
     skips: (u64, u64),
-    /// The task that sent by it last, 0 none that is known, and its calls since another did, the first few.
+    /// The task that sent last (0: unknown), and the first few calls it sent since another task did.
     sender: u64,
     sent: SmallVec<[Slot; 2]>,
 }
@@ -107,7 +109,7 @@ impl Connection {
     /// A connection whose opening was not seen.
     pub fn unknown(midstream: bool) -> Box<Self> {
         Box::new(Self {
-            talk: Talk::new(midstream),
+            talk: ActiveState::new(midstream),
             busy: None,
             announced: false,
             shut: false,
@@ -131,10 +133,10 @@ impl Connection {
         })
     }
 
-    /// Takes over what the kernel said at first sight; `timed`: turns are wanted whatever is spoken.
+    /// Takes over what the kernel reports at first sight. `timed`: report round trips whatever the protocol.
     pub fn opened(&mut self, open: &Open, timed: bool) {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
-            self.talk = Talk::new(true);
+            self.talk = ActiveState::new(true);
         }
         let side = match open.role {
             ROLE_PASSIVE => Some(Side::Server),
@@ -155,7 +157,7 @@ impl Connection {
         self.peer_port = open.remote_port;
         (self.remote, self.family) = (open.remote, open.family);
         if open.remote_port == 0 && open.family != FAMILY_UNIX {
-            // A datagram socket may have no peer of its own.
+            // A datagram socket may have no fixed peer.
             self.family = 0;
         }
         if let Some(busy) = &mut self.busy {
@@ -163,7 +165,7 @@ impl Connection {
         }
         self.isn = (open.isn_local, open.isn_remote);
         let own = || address(open.family, open.local).filter(|own| !own.is_unspecified());
-        // Both are never 0 of TCP, or as good as never.
+        // Two initial sequence numbers of 0 practically never occur in TCP.
         let datagrams = matches!(open.family, FAMILY_INET | FAMILY_INET6) && self.isn == (0, 0);
         let kind = if open.family == FAMILY_UNIX && open.peer != 0 {
             Some(Kind::Unix(open.sk, open.peer))
@@ -173,7 +175,7 @@ impl Connection {
         self.kind = kind.map(Box::new);
     }
 
-    /// Whether it was accepted when what was first read of a request `arrived`.
+    /// Whether the connection was accepted by the time a request's first byte `arrived`.
     pub fn accepted(&self, arrived: Nanos) -> Accepted {
         match (arrived < self.queued_until, self.accept_seen) {
             (false, _) => Accepted::Before,
@@ -188,52 +190,53 @@ impl Connection {
         self.based[way].then(|| self.base[way].wrapping_add(pos as u32))
     }
 
-    /// The sequence number of its position 0 in a direction is known.
+    /// Sets the sequence number of position 0 in a direction.
     pub fn set_base(&mut self, dir: Direction, base: u32) {
         let way = usize::from(dir == Direction::Tx);
         (self.base[way], self.based[way]) = (base, true);
     }
 
-    /// The request in whose group it was opened, for its first call; and the thread, if that ran one at a time.
+    /// The request in whose group it was opened, for the connection's first call; and the thread, if it ran one request
+    /// at a time.
     pub fn opener(&self) -> Option<(Slot, Option<u32>)> {
         self.busy.as_ref()?.opener
     }
 
-    /// It was opened in the group of a request, or in nobody's.
+    /// Sets the opener; `None`: opened in no request's group.
     pub fn set_opener(&mut self, opener: Option<(Slot, Option<u32>)>) {
         if opener.is_some() || self.busy.is_some() {
             self.busy().opener = opener;
         }
     }
 
-    /// Who caused the turn under way, where this end asks.
+    /// Cause of the current round trip, if this end sends the requests.
     pub fn turn(&self) -> Option<&Cause> {
         self.busy.as_ref()?.turn.as_deref()
     }
 
-    /// A turn begins, caused by this.
+    /// A round trip begins.
     pub fn set_turn(&mut self, cause: Cause) {
         self.busy().turn = Some(Box::new(cause));
     }
 
-    /// Who caused the turn that is over.
+    /// A round trip ends: takes its cause.
     pub fn take_turn(&mut self) -> Option<Box<Cause>> {
         self.busy.as_mut()?.turn.take()
     }
 
-    /// Positions (receive, send) the kernel was told to skip to, of late.
+    /// Positions (receive, send) the kernel was last asked to skip to.
     pub fn skips(&self) -> (u64, u64) {
         self.busy.as_ref().map_or((0, 0), |busy| busy.skips)
     }
 
-    /// The kernel is told to skip to these.
+    /// The kernel is asked to skip to these.
     pub fn set_skips(&mut self, skips: (u64, u64)) {
         if skips != (0, 0) || self.busy.is_some() {
             self.busy().skips = skips;
         }
     }
 
-    /// The task `sender` sends a call by it. Gives the calls of the task that did so before, if that was another.
+    /// Task `sender` sends a call. Returns the calls of the previous sender if that was another task.
     pub fn sends(&mut self, sender: u64, call: Slot) -> SmallVec<[Slot; 2]> {
         let busy = self.busy();
         let before = std::mem::replace(&mut busy.sender, sender);
@@ -244,7 +247,7 @@ impl Connection {
         sent
     }
 
-    /// Where its other end is, when that may be another host.
+    /// The remote address, if it may be another host's.
     pub fn far(&self) -> Option<IpAddr> {
         address(self.family, self.remote).filter(|far| !far.is_loopback() && !far.is_unspecified())
     }
@@ -257,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// UDP: where it is.
+    /// UDP: local address and network namespace.
     pub fn place(&self) -> Option<Place> {
         match self.kind.as_deref()? {
             Kind::Unix(..) => None,
@@ -265,7 +268,7 @@ impl Connection {
         }
     }
 
-    /// Where a datagram that was sent on it went.
+    /// Destination of a datagram sent on it.
     pub fn sent_to(&self, op: &Op) -> Option<(IpAddr, u16)> {
         match op.far() {
             Some((family, far, port)) => Some((address(family, far)?, port)),
@@ -274,18 +277,18 @@ impl Connection {
         .filter(|(_, port)| *port != 0)
     }
 
-    /// The remote address as text; `empty` where it has none.
+    /// The remote address as text; `empty` if there is none.
     pub fn peer(&mut self, empty: &Arc<str>) -> Arc<str> {
         let (family, remote) = (self.family, self.remote);
         let made = || address(family, remote).map_or_else(|| Arc::clone(empty), |far| Arc::from(far.to_string()));
         Arc::clone(self.busy().peer.get_or_insert_with(made))
     }
 
-    /// Nothing moves on it for a while: it keeps no more than it must.
+    /// Compacts an idle connection.
     pub fn rest(&mut self) {
         self.talk.rest();
         let used = self.used;
-        let idle = |busy: &Busy| busy.units.is_empty() && busy.turn.is_none() && (used || busy.opener.is_none());
+        let idle = |busy: &Busy| busy.spans.is_empty() && busy.turn.is_none() && (used || busy.opener.is_none());
         if self.busy.as_deref().is_some_and(idle) {
             self.busy = None;
         }
@@ -295,43 +298,43 @@ impl Connection {
         self.busy.get_or_insert_default()
     }
 
-    /// The live unit of an exchange.
-    pub fn unit(&self, exchange: u64) -> Option<Slot> {
-        self.busy.as_ref()?.units.iter().find(|(number, _)| *number == exchange).map(|(_, slot)| *slot)
+    /// The open span of an exchange.
+    pub fn span(&self, exchange: u64) -> Option<Slot> {
+        self.busy.as_ref()?.spans.iter().find(|(number, _)| *number == exchange).map(|(_, slot)| *slot)
     }
 
-    /// A unit begins on it; `newest`: what follows may be its consequence.
+    /// Adds an open span. `newest`: later events may be its consequence.
     pub fn add_unit(&mut self, exchange: u64, slot: Slot, newest: bool) {
         let busy = self.busy();
-        busy.units.push_back((exchange, slot));
+        busy.spans.push_back((exchange, slot));
         if newest {
             busy.newest = Some(slot);
         }
     }
 
-    /// The live unit of an exchange, which is over.
+    /// The exchange ended: takes its open span.
     pub fn take_unit(&mut self, exchange: u64) -> Option<Slot> {
-        let units = &mut self.busy.as_mut()?.units;
-        let index = units.iter().position(|(number, _)| *number == exchange)?;
-        units.remove(index).map(|(_, slot)| slot)
+        let spans = &mut self.busy.as_mut()?.spans;
+        let index = spans.iter().position(|(number, _)| *number == exchange)?;
+        spans.remove(index).map(|(_, slot)| slot)
     }
 
-    /// Its live units, oldest first.
-    pub fn units(&self) -> impl Iterator<Item = Slot> {
-        self.busy.iter().flat_map(|busy| busy.units.iter().map(|(_, slot)| *slot))
+    /// Open spans, oldest first.
+    pub fn spans(&self) -> impl Iterator<Item = Slot> {
+        self.busy.iter().flat_map(|busy| busy.spans.iter().map(|(_, slot)| *slot))
     }
 
-    /// The oldest live unit, which is over.
+    /// Takes the oldest open span.
     pub fn pop_unit(&mut self) -> Option<Slot> {
-        self.busy.as_mut()?.units.pop_front().map(|(_, slot)| slot)
+        self.busy.as_mut()?.spans.pop_front().map(|(_, slot)| slot)
     }
 
-    /// The unit that began last on it, while it is in use.
+    /// The span that began last, while the connection is in use.
     pub fn newest(&self) -> Option<Slot> {
         self.busy.as_ref()?.newest
     }
 
-    /// Which side of its requests this socket is, once its bytes said so.
+    /// The side this socket plays, once its bytes show it.
     pub fn side(&self) -> Option<Side> {
         self.talk.side()
     }

@@ -1,44 +1,46 @@
-//! The engine: records in, units of work out. Charging is in `charge.rs`, reporting in `report.rs`.
+//! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    Books, KIN_TURNED, KIN_WOKE, OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE,
-    ROLE_PASSIVE, ROLE_UNKNOWN, State, TICK_DEAD, Tick,
+    OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, State,
+    TASK_EDGE_TURNED, TASK_EDGE_WOKE, THREAD_STATS_DEAD, ThreadCounters, ThreadStats,
 };
-use tracer_common::policy::{Ask, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
+use tracer_common::policy::{CapturePolicy, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
 
 use super::begin::{Begun, During};
+use super::callback_groups::CallbackGroups;
 use super::connection::Connection;
-use super::entities::Entities;
+use super::event_loop::Meetings;
+use super::forwarding::Forwarding;
+use super::inband_context::InbandContexts;
 use super::join::Joins;
-use super::knots::Knots;
+use super::last_hit_map::LastHitMap;
 pub use super::limits::Limits;
-use super::live::{Live, Slab, Slot};
 use super::lookups::Lookups;
-use super::loops::Meetings;
 use super::losses::Losses;
-use super::near::Near;
+use super::open_span::{CallTime, OpenSpan, Slab, Slot};
 use super::pools::Pools;
 use super::relayed::Relays;
-use super::tags::Tags;
-use super::thread::{Entity, Group, Target, Thread};
+use super::task_table::TaskTable;
+use super::thread::{Group, IntervalOwner, Target, Thread};
+use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
 use crate::decode::Record;
-use crate::guard::fill::Fill;
-use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, StackSample, TraceId, UnitId};
-use crate::protocols::{Chunk, Closed, Said, Settings, Stamp, Totals, Verdict};
+use crate::guard::tables::TableUse;
+use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals, Verdict};
 
-/// How long a connection that closed is kept: a reset can overtake the record of the operation it interrupts, on
-/// loopback even that of the operation that provoked it. Nanoseconds.
+/// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
+/// on loopback even that of the operation that provoked it.
 pub(super) const LINGER: Nanos = 20_000_000;
 
-/// What the engine could not do, by reason; counters since the start.
+/// Losses and limits of the engine by reason; counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes a parser needed and did not get.
+    /// Bytes a parser needed but did not get.
     pub gap_bytes: u64,
     /// Replies whose request was not seen.
     pub unpaired: u64,
@@ -46,70 +48,77 @@ pub struct Counters {
     pub connections_evicted: u64,
     /// Threads not followed because there were too many.
     pub threads_refused: u64,
-    /// Units reported early because there were too many.
-    pub units_evicted: u64,
-    /// Times the services of all processes were forgotten because there were too many.
+    /// Spans reported early because there were too many.
+    pub spans_evicted: u64,
+    /// Times the services of all processes were forgotten because there were too many processes.
     pub processes_forgotten: u64,
-    /// Operations of threads of which others before were lost: their requests are not sure to be their only ones.
+    /// Operations of threads whose earlier records were lost: a request such a thread holds may not be its only one.
     pub threads_doubted: u64,
     /// Samples dropped because too many waited for an owner.
     pub samples_dropped: u64,
-    /// Samples of a stretch too long ago to know its owner.
+    /// Samples of an interval too long ago to know its owner.
     pub samples_late: u64,
-    /// Closed connections forgotten before their time because too many had closed.
+    /// Closed connections forgotten early because too many had closed.
     pub closing_early: u64,
-    /// Connections whose unfinished heads were given up because all of them together were too long.
+    /// Connections that lost their unfinished heads because the sum of all heads was too large.
     pub heads_given_up: u64,
-    /// Requests that could not be named: what names them was sent before tracing began, or in bytes that were lost.
+    /// Unnamed requests: the bytes that name them were sent before tracing began, or were lost.
     pub unnamed: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
-    /// Calls of threads without a request that are nobody's because too many waited for who would wait for them.
-    pub errands_given_up: u64,
-    /// Prepared statements not remembered because a connection had too many: what runs them is unnamed.
+    /// Detached calls left without a parent because their thread had too many waiting.
+    pub detached_calls_given_up: u64,
+    /// Prepared statements not remembered because a connection had too many: executions of them are unnamed.
     pub statements_refused: u64,
-    /// Messages that were moved by many and not looked into for links: compressed, or not captured.
+    /// Messages moved in batches that were not searched for links: compressed, or not captured.
     pub messages_unread: u64,
-    /// Links not kept because a unit had too many.
+    /// Links not kept because a span had too many.
     pub links_dropped: u64,
 }
 
-/// What comes out.
+/// Output of the engine.
 #[derive(Debug)]
 pub enum Output {
     /// A request began; `Engine::classify` wants its class.
     Begun(Slot),
-    /// A unit is finished; it is out of the engine.
-    Finished(Box<Live>, Verdicts),
+    /// A span is finished; it is out of the engine.
+    Finished(Box<OpenSpan>, Verdicts),
     /// A stack and its owner.
     Sample(StackSample),
-    /// The transaction of a call to another host is known; [`Engine::context`] says it.
+    /// The transaction of a call to another host is known; [`Engine::context`] returns it.
     Settled(Slot),
-    /// A request from another host is over; [`Engine::answer`] gives it.
+    /// A request from another host has ended; [`Engine::answer`] returns it.
     Answered(Slot),
-    /// A reported request has a parent on another host.
+    /// Spans were reported with a trace id that turned out to belong to another transaction.
+    Renamed {
+        /// The trace id as reported.
+        was: TraceId,
+        /// The trace id of the transaction.
+        trace: TraceId,
+    },
+    /// A reported request turned out to have a parent on another host.
     Late {
         /// The request.
-        unit: UnitId,
-        /// Its transaction as reported.
+        span: SpanId,
+        /// Its trace id as reported.
         was: TraceId,
         /// Its parent.
-        parent: UnitId,
-        /// Its transaction.
+        parent: SpanId,
+        /// Its trace id now.
         trace: TraceId,
     },
 }
 
-/// What is decided when a unit is reported.
+/// Decisions made when a span is reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdicts {
-    /// Its transaction.
+    /// Its trace id.
     pub trace: TraceId,
     /// Its parent.
-    pub parent: Option<UnitId>,
-    /// How sure.
+    pub parent: Option<SpanId>,
+    /// How sure the parent is.
     pub grade: crate::model::Grade,
-    /// Why.
+    /// The evidence for the grade.
     pub evidence: &'static str,
 }
 
@@ -119,100 +128,110 @@ pub struct Engine {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) seed: u64,
-    pub(super) connections: Near<u64, Box<Connection>>,
-    pub(super) threads: Near<u32, Thread>,
+    pub(super) connections: LastHitMap<u64, Box<Connection>>,
+    pub(super) threads: LastHitMap<u32, Thread>,
     pub(super) services: FxHashMap<u32, ServiceId>,
-    pub(super) units: Slab,
+    pub(super) spans: Slab,
     pub(super) joins: Joins,
     pub(super) lookups: Lookups,
     pub(super) losses: Losses,
     pub(super) relays: Relays,
-    pub(super) tags: Tags,
-    /// What callbacks of event loops tie together, and what was seen of their processes' requests.
-    pub(super) knots: Knots,
+    pub(super) inband: InbandContexts,
+    pub(super) reported: ReportedTraces,
+    /// Final reporting is under way: no evidence can come any more.
+    pub(super) finishing: bool,
+    /// Spans tied by event-loop callbacks, and how often requests of a process met in one callback.
+    pub(super) callback_groups: CallbackGroups,
     pub(super) meetings: FxHashMap<u32, Meetings>,
-    /// Callbacks of loops that are remembered.
-    pub(super) callbacks: Fill,
-    /// Units waiting to be reported, by the time they may be.
+    /// Requests that proxies forward.
+    pub(super) forwarding: Forwarding,
+    /// Table use of remembered event-loop callbacks.
+    pub(super) callbacks: TableUse,
+    /// Ended spans in their grace time, by due time.
     pub(super) waiting: VecDeque<(Nanos, Slot)>,
-    /// Those that were put off.
+    /// Spans whose report was deferred, by due time.
     pub(super) deferred: VecDeque<(Nanos, Slot)>,
     /// CPU and waiting charged to classes and to services' overhead since last taken.
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
-    pub(super) asks: Vec<(u64, Ask)>,
-    /// The connections that were idle longest when there were too many, the oldest last, and when they were used last.
+    pub(super) policies: Vec<(u64, CapturePolicy)>,
+    /// Eviction candidates: the connections idle longest when last searched, the oldest last, each with its last use.
     pub(super) idlest: Vec<(Nanos, u64)>,
-    /// Connections that are closed, by the time they are forgotten; at most one entry for each.
+    /// Closed connections by the time they are forgotten; at most one entry per connection.
     pub(super) closing: VecDeque<(Nanos, State)>,
-    /// Threads that ended, by the time they are forgotten; with when they ended.
-    pub(super) graves: VecDeque<(Nanos, u32, Nanos)>,
-    /// Bytes of heads and replies that wait, as of the last tick.
+    /// Exited threads by the time they are forgotten, with their exit time.
+    pub(super) exited_threads: VecDeque<(Nanos, u32, Nanos)>,
+    /// Buffered bytes of heads and replies, as of the last tick.
     pub(super) head_bytes: usize,
-    pub(super) said: Vec<Said>,
-    /// Processes that have read a request, and when the first: entry ports. Others begin what they ask for.
+    pub(super) events: Vec<ExchangeEvent>,
+    /// Processes that read requests, each with the time of the first (entry ports). Calls of other processes begin
+    /// transactions.
     pub(super) serving: FxHashMap<u32, Nanos>,
-    /// There were too many of them: any process may be one.
+    /// There were too many of them: any process may serve requests.
     pub(super) serving_all: bool,
-    /// Those that were not told of yet.
+    /// Serving processes not yet returned by [`Engine::take_serving`].
     pub(super) served: Vec<u32>,
-    /// Processes whose callbacks need not be one request's, as far as their facts say.
+    /// Processes known to run tasks or event loops: one callback may serve several requests.
     pub(super) loops: FxHashSet<u32>,
     /// Tasks of runtimes.
-    pub(super) entities: Entities,
-    /// Who does what for whom among tasks, where that is asked for.
+    pub(super) task_table: TaskTable,
+    /// Wake-ups between tasks, in processes where they are traced.
     pub(super) wakers: Wakers,
-    /// Processes whose threads make calls while they hold no request, and what their jobs are like.
+    /// Statistics of the jobs of processes whose threads make calls while they hold no request.
     pub(super) pools: FxHashMap<u32, Pools>,
-    /// Those of them that were not asked for yet.
+    /// Processes not yet returned by [`Engine::take_wanted`].
     pub(super) wanted: Vec<u32>,
     pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
-    /// What could not be done.
+    /// Losses and limits.
     pub counters: Counters,
-    /// Bytes left a socket by a way no attached hook shows; whoever acts on it clears it.
+    /// Bytes left a socket by a path that no attached hook covers; the consumer clears it.
     pub unseen: bool,
 }
 
 impl Engine {
-    /// An engine without memory.
+    /// An empty engine.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
         let relays = Relays::new(limits.relay_memory);
-        let tags = Tags::new(limits.relay_memory);
-        let entities = Entities::within(limits.tasks);
+        let inband = InbandContexts::new(limits.relay_memory);
+        let reported = ReportedTraces::new(limits.relay_memory);
+        let task_table = TaskTable::within(limits.tasks);
         let wakers = Wakers::within(limits.tasks);
         Self {
             settings,
             limits,
             seed,
-            connections: Near::default(),
-            threads: Near::default(),
+            connections: LastHitMap::default(),
+            threads: LastHitMap::default(),
             services: FxHashMap::default(),
-            units: Slab::default(),
+            spans: Slab::default(),
             joins: Joins::default(),
             lookups: Lookups::default(),
             losses: Losses::default(),
             relays,
-            tags,
-            knots: Knots::default(),
+            inband,
+            reported,
+            finishing: false,
+            callback_groups: CallbackGroups::default(),
             meetings: FxHashMap::default(),
-            callbacks: Fill::default(),
+            forwarding: Forwarding::default(),
+            callbacks: TableUse::default(),
             waiting: VecDeque::new(),
             deferred: VecDeque::new(),
             class_costs: Vec::new(),
             overhead: Vec::new(),
-            asks: Vec::new(),
+            policies: Vec::new(),
             idlest: Vec::new(),
             closing: VecDeque::new(),
             head_bytes: 0,
-            said: Vec::new(),
-            graves: VecDeque::new(),
+            events: Vec::new(),
+            exited_threads: VecDeque::new(),
             serving: FxHashMap::default(),
             serving_all: false,
             served: Vec::new(),
             loops: FxHashSet::default(),
-            entities,
+            task_table,
             wakers,
             pools: FxHashMap::default(),
             wanted: Vec::new(),
@@ -223,10 +242,10 @@ impl Engine {
         }
     }
 
-    /// The process belongs to this service.
+    /// Sets the service of a process.
     pub fn process(&mut self, tgid: u32, service: ServiceId) {
         if self.services.len() >= self.limits.processes && !self.services.contains_key(&tgid) {
-            // Ends that were not seen leave processes behind; those that live are introduced by their next record.
+            // Unseen exits leave stale entries; running processes are introduced again by their next record.
             self.counters.processes_forgotten += 1;
             self.services.clear();
         }
@@ -238,76 +257,77 @@ impl Engine {
         self.services.contains_key(&tgid)
     }
 
-    /// The service of a process, where that is known.
+    /// The service of a process, if known.
     pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
         self.services.get(&tgid).copied()
     }
 
-    /// The process is gone.
+    /// The process has exited.
     pub fn forget_process(&mut self, tgid: u32) {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
         self.loops.remove(&tgid);
-        self.entities.forget(tgid);
+        self.task_table.forget(tgid);
         self.wakers.forget(tgid);
         self.meetings.remove(&tgid);
+        self.forwarding.forget(tgid);
     }
 
-    /// Service of a process; the first one there is for a process never introduced.
+    /// Service of a process; the first service for a process that was never introduced.
     pub(super) fn service(&self, tgid: u32) -> ServiceId {
         self.services.get(&tgid).copied().unwrap_or(ServiceId(0))
     }
 
-    /// The live unit in `slot`.
-    pub fn unit(&self, slot: Slot) -> Option<&Live> {
-        self.units.get(slot)
+    /// The open span in `slot`.
+    pub fn span(&self, slot: Slot) -> Option<&OpenSpan> {
+        self.spans.get(slot)
     }
 
-    /// Threads (thread, process) that reported nothing since `before`, and every process as (process, process): those
-    /// whose end may have been lost on its way.
+    /// Threads (tid, tgid) silent since `before`, and every process as (tgid, tgid): their exit record may have been
+    /// lost.
     pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
         let silent = self.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
         let threads = silent.map(|(tid, thread)| (*tid, thread.tgid));
         threads.chain(self.services.keys().map(|tgid| (*tgid, *tgid))).collect()
     }
 
-    /// Books up to which a thread was charged, and when it was last heard of; `None` when it is not followed, or another
-    /// one has its id.
-    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(Books, Nanos)> {
+    /// The counters up to which a thread was charged, and the time of its last record; `None` if the thread is not
+    /// tracked or its id was reused.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(ThreadCounters, Nanos)> {
         let thread = self.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
-        Some((thread.books, thread.charged_at.max(thread.last_op)))
+        Some((thread.counters, thread.charged_at.max(thread.last_op)))
     }
 
-    /// Entries of the queues: connections that closed, units that wait for their report.
+    /// Number of queued entries: closed connections, exited threads, spans waiting for their report.
     pub fn queued(&self) -> usize {
-        self.closing.len() + self.graves.len() + self.waiting.len() + self.deferred.len()
+        self.closing.len() + self.exited_threads.len() + self.waiting.len() + self.deferred.len()
     }
 
-    /// Processes whose wake-ups between threads are wanted, since last taken.
+    /// Processes whose thread wake-ups should be traced, since last taken.
     pub fn take_wanted(&mut self) -> std::vec::Drain<'_, u32> {
         self.wanted.drain(..)
     }
 
-    /// Wishes for the kernel since last taken.
-    pub fn take_asks(&mut self) -> std::vec::Drain<'_, (u64, Ask)> {
-        self.asks.drain(..)
+    /// Capture policies for the kernel since last taken.
+    pub fn take_policies(&mut self) -> std::vec::Drain<'_, (u64, CapturePolicy)> {
+        self.policies.drain(..)
     }
 
-    /// Takes one record, in the order of the ring.
+    /// Processes one record, in ring order.
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
-        self.bury(self.now, out);
+        self.expire_closed(self.now, out);
         match record {
-            Record::Op { op, head, tail, pieces } => self.op(op, (head, tail, pieces), out),
+            Record::Op { op, head, tail, fragments } => self.op(op, (head, tail, fragments), out),
             Record::Open(open) => self.open(open, out),
             Record::State(state) => self.state(state, out),
-            Record::Tick(tick) => self.ticked(tick, out),
+            Record::ThreadStats(stats) => self.on_thread_stats(stats, out),
             Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
             Record::Wake(wake) => self.woken(wake, out),
-            Record::Kin(kin) if kin.relation == KIN_TURNED => self.turned(kin),
-            Record::Kin(kin) if kin.relation == KIN_WOKE => self.woken_task(kin),
-            Record::Kin(kin) => self.kin(kin),
-            Record::Tag(tag) => self.tag(tag),
+            Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => self.turned(task_edge),
+            Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),
+            Record::TaskEdge(task_edge) => self.task_edge(task_edge),
+            Record::InbandContext(inband) => self.inband(inband),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
@@ -315,14 +335,14 @@ impl Engine {
     fn open(&mut self, open: &Open, out: &mut Vec<Output>) {
         self.now = self.now.max(open.header.nanos);
         if open.header.flags & OPEN_MIDSTREAM != 0 {
-            // The kernel forgot what it knew of the socket: its stream begins anew, and so do we.
-            self.end_units(open.cookie, open.header.nanos);
+            // The kernel forgot the socket: its stream positions start over, and so does the engine.
+            self.end_spans(open.cookie, open.header.nanos);
         }
         let timed = self.is_timed(open);
         self.connection(open.cookie, out).opened(open, timed);
     }
 
-    /// The connection, made when it is not known.
+    /// The connection, created if unknown.
     pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
         self.connections.or_insert_with(cookie, || Connection::unknown(false))
@@ -335,60 +355,67 @@ impl Engine {
         }
         let thread = self.threads.or_insert_with(tid, || Thread::new(tgid));
         if thread.tgid != tgid || (thread.died != 0 && nanos > thread.died) {
-            // The id was given to another thread.
+            // The id was reused by another thread.
             *thread = Thread::new(tgid);
         }
         Some(thread)
     }
 
     fn op(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
-        // The books stood still then: what the thread used since its last record is charged with this one.
-        let books = self.threads.get(&op.header.tid).map_or(op.books, |thread| thread.books);
-        if let Some(sent) = op.sent_before(books) {
-            self.moved(&sent, (&[], &[], &[]), out);
+        // The implied earlier transfer has no counters of its own: this operation is charged with everything since the
+        // last record.
+        let counters = self.threads.get(&op.header.tid).map_or(op.counters, |thread| thread.counters);
+        if let Some(sent) = op.sent_before(counters) {
+            self.on_io(&sent, (&[], &[], &[]), out);
         }
         self.follow(&op.header, op.nth);
         self.overtaken(op);
         self.note_task(op);
-        self.moved(op, carried, out);
+        self.on_io(op, carried, out);
     }
 
     /// Bytes were sent or received.
-    fn moved(&mut self, op: &Op, (head, tail, pieces): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
+    fn on_io(&mut self, op: &Op, (head, tail, fragments): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
-        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.books.reads };
-        let mut said = std::mem::take(&mut self.said);
+        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.counters.reads };
+        let mut events = std::mem::take(&mut self.events);
         self.make_room_for(op.cookie, out);
         let connection = self.connections.or_insert_with(op.cookie, || Connection::unknown(true));
         connection.announced = false;
         connection.last = connection.last.max(header.nanos);
         connection.tgid = header.tgid;
-        // A request read after the record of its connection's end is not seen as one: its thread may hold it all the same.
-        let unread = connection.shut && dir == Direction::Rx && connection.side() != Some(Side::Client);
+        // Does not parse bytes below the position that the connection's end has already accounted for: their request is
+        // over, yet the thread may still hold it. Bytes beyond it are parsed, such as the rest of a request that was
+        // answered before it was read completely.
+        let shut = connection.shut && dir == Direction::Rx && header.flags & OP_EOF == 0;
+        let unparsed = shut
+            && connection.side() != Some(Side::Client)
+            && connection.talk.awake().read_up_to().is_none_or(|known| op.pos < known);
         if op.seq != 0 {
             connection.set_base(dir, op.seq.wrapping_sub(op.pos as u32));
         }
+        let continues = dir == Direction::Rx && connection.talk.awake().is_inside_request();
         let touched = if header.flags & OP_EOF != 0 {
-            // What was received before it may not have been reported, because nobody asked.
+            // The kernel may have suppressed the receives before it, because the policy did not ask for them.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
-            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut said);
+            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut events);
             None
         } else {
             let chunk =
-                Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, pieces, at, arrived: op.arrived };
+                Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, fragments, at, arrived: op.arrived };
             let datagram = header.flags & OP_DATAGRAM != 0;
-            connection.talk.awake().moved(datagram, &chunk, &self.settings, &mut said).exchange
+            connection.talk.awake().on_io(datagram, &chunk, &self.settings, &mut events).exchange
         };
-        if unread && let Some(doubted) = self.threads.get_mut(&header.tid).map(Thread::lose) {
+        if unparsed && let Some(doubted) = self.threads.get_mut(&header.tid).map(Thread::lose) {
             self.doubt(header.tid, doubted);
         }
         let cookie = op.cookie;
-        // An exchange that ends with this operation is looked up before, one that begins with it after.
+        // Look up an exchange that this operation ends before, one that it begins after the parser's events.
         let before = if header.flags & OP_EOF != 0 {
-            // What was read last ends here, and what follows is its consequence.
+            // End of stream: attribute it, and what follows, to the newest span.
             self.connections.get(&cookie).and_then(|connection| connection.newest())
         } else {
             self.unit_of(cookie, touched)
@@ -399,50 +426,51 @@ impl Engine {
         self.looped(op, dir);
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);
-        let group = thread.and_then(|thread| thread.group.current(&op.books));
+        let group = thread.and_then(|thread| thread.group.current(&op.counters));
         let holder = thread.and_then(Thread::holder);
         let own = if dir == Direction::Tx { self.callback(op, group) } else { None };
-        let during = During { op, group, holder, own };
-        let spoken = self.spoken_of(op, &said);
-        let batch = if together.is_empty() { self.batch(cookie, &said) } else { Vec::new() };
+        let after = self.still_after(op, dir, before, continues);
+        let during = During { op, group, holder, own, after };
+        let spoken = self.spoken_of(op, &events);
+        let batch = if together.is_empty() { self.batch(cookie, &events) } else { Vec::new() };
         let behind = if header.flags & OP_EOF != 0 { self.behind(cookie, before) } else { None };
-        for word in said.drain(..) {
-            self.heard(cookie, word, Some(during), out);
+        for word in events.drain(..) {
+            self.on_exchange_event(cookie, word, Some(during), out);
         }
-        self.said = said;
+        self.events = events;
         if let Some(behind) = behind {
-            // No hook tells that a UNIX socket was closed, but its other end has read that nothing more comes, and when the
-            // last byte was read before that; the server's own sends may not have been reported, because nobody asked.
+            // No hook reports the close of a UNIX socket, but the peer's end of stream shows it, along with when the
+            // last byte before it was read. The policy may have suppressed the server's own sends.
             let totals = Totals { tx: op.pos, last_tx: op.arrived, ..Totals::default() };
             self.close(behind, Closed::Local, header.nanos, Some(totals), out);
         }
         self.turn_begins(cookie, during);
-        let unit = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
-        let unit = unit.or(together.first().copied());
-        let had = together.first().and_then(|slot| self.units.get(*slot)).map(|live| live.cost);
-        self.charge_op(op, dir, unit, out);
+        let span = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
+        let span = span.or(together.first().copied());
+        let had = together.first().and_then(|slot| self.spans.get(*slot)).map(|live| live.cost);
+        self.charge_op(op, (dir, span), after.is_some(), out);
         if dir == Direction::Rx {
             self.received(op, spoken);
         }
         self.spread(&together, had);
         self.share(&batch);
-        self.wish(cookie);
+        self.update_policy(cookie);
     }
 
     fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        self.connections.get(&cookie)?.unit(exchange?)
+        self.connections.get(&cookie)?.span(exchange?)
     }
 
-    /// A message that nothing answers, which began and ended with one operation.
+    /// The span of an unanswered message that began and ended with one operation.
     fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
         let newest = self.connections.get(&cookie)?.newest()?;
-        let live = self.units.get(newest)?;
+        let live = self.spans.get(newest)?;
         let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
         is_it.then_some(newest)
     }
 
-    /// Tells the kernel what is wanted of the connection when that changed.
-    fn wish(&mut self, cookie: u64) {
+    /// Sends the kernel a new capture policy if the connection's needs changed.
+    fn update_policy(&mut self, cookie: u64) {
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
         let want = connection.talk.awake().want();
         let verdict = match want.verdict {
@@ -453,7 +481,7 @@ impl Engine {
         };
         let heads = (want.head_rx, want.head_tx);
         let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
-        // Of a connection that is used again it is worth a word that it needs no more than others do.
+        // A reused connection is worth one policy update even if it only asks for the defaults.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         let changed = settled
             || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
@@ -463,7 +491,7 @@ impl Engine {
         if changed {
             connection.asked = (heads.0, heads.1, verdict);
             connection.set_skips((want.rx_skip, want.tx_skip));
-            let ask = Ask {
+            let ask = CapturePolicy {
                 rx_skip: want.rx_skip,
                 tx_skip: want.tx_skip,
                 head_rx: heads.0,
@@ -477,74 +505,84 @@ impl Engine {
                 frames: want.frames.into(),
                 reserved: 0,
             };
-            self.asks.push((cookie, ask));
+            self.policies.push((cookie, ask));
         }
     }
 
-    /// The request an entity stands for.
-    pub(super) fn request_of(&self, entity: Entity) -> Option<Slot> {
+    /// The request that owns a callback group.
+    pub(super) fn request_of(&self, entity: IntervalOwner) -> Option<Slot> {
         match entity {
-            Entity::Request(slot) => Some(slot),
-            Entity::Call(slot) => self.units.get(slot).and_then(|live| live.cause.candidate),
+            IntervalOwner::Request(slot) => Some(slot),
+            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.cause.candidate),
         }
     }
 
-    /// What a connection's bytes said, with the operation that said it and the state of its thread before it.
-    pub(super) fn heard(&mut self, cookie: u64, word: Said, op: Option<During<'_>>, out: &mut Vec<Output>) {
+    /// Handles one event of a connection's parser. `op`: the operation that produced it and the state of its thread
+    /// before it.
+    pub(super) fn on_exchange_event(
+        &mut self,
+        cookie: u64,
+        word: ExchangeEvent,
+        op: Option<During<'_>>,
+        out: &mut Vec<Output>,
+    ) {
         match word {
-            Said::Begun { exchange, request, first, arrived, head_at, pos, side, protocol } => {
+            ExchangeEvent::Begun { exchange, request, first, arrived, head_at, pos, side, protocol } => {
                 let op = self.own(cookie, op, head_at);
                 let begun = Begun { exchange, request, first, arrived, head_at, pos, side, protocol };
                 self.begun(cookie, begun, op, out);
             }
-            Said::RequestDone { .. } => {}
-            Said::Linked { exchange, linked } => self.linked(cookie, exchange, linked),
-            Said::Judged { exchange, status, failure } => {
-                let slot = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange));
-                if let Some(live) = slot.and_then(|slot| self.units.get_mut(slot)) {
+            ExchangeEvent::Linked { exchange, linked } => self.linked(cookie, exchange, linked),
+            ExchangeEvent::Judged { exchange, status, failure } => {
+                let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+                if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
                     live.status = Some(status);
                     live.failure = failure;
                 }
             }
-            Said::Replied { exchange, status, failure, first, sure } => {
+            ExchangeEvent::Replied { exchange, status, failure, first, sure } => {
                 let op = self.own(cookie, op, first);
-                // What may be another request's answer is no evidence.
+                // A reply that may belong to another request is no evidence.
                 self.replied(cookie, exchange, (status, failure), first, op.filter(|_| sure));
             }
-            Said::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
+            ExchangeEvent::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
-                if let Some(live) = self.units.get_mut(slot) {
+                if let Some(live) = self.spans.get_mut(slot) {
                     live.request_bytes = request_bytes;
                     live.reply_bytes = reply_bytes;
                     live.reply_body_bytes = reply_body_bytes;
                 }
+                let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
+                let after = by.and_then(|during| self.goes_on_after(slot, during.op));
                 self.ended(slot, outcome, at.nanos);
+                if let (Some(after), Some(During { op, .. })) = (after, by)
+                    && let Some(thread) = self.threads.get_mut(&op.header.tid)
+                {
+                    thread.after_reply = Some(after);
+                }
             }
-            Said::Datagram { exchange, question, dir, at, sure } => {
-                self.looked_up(cookie, (exchange, question), (dir, at, sure), op, out);
+            ExchangeEvent::Datagram { exchange, question, dir, at, sure } => {
+                self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
             }
-            Said::Unpaired { .. } => {
-                self.counters.unpaired += 1;
-                self.unpaired_answer(cookie);
-            }
-            Said::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
-            Said::Unnamed => self.counters.unnamed += 1,
-            Said::Forgotten { names } => self.counters.statements_refused += names,
-            Said::Crowded => self.counters.streams_given_up += 1,
+            ExchangeEvent::Unpaired { .. } => self.counters.unpaired += 1,
+            ExchangeEvent::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
+            ExchangeEvent::Unnamed => self.counters.unnamed += 1,
+            ExchangeEvent::Forgotten { names } => self.counters.statements_refused += names,
+            ExchangeEvent::Crowded => self.counters.streams_given_up += 1,
         }
     }
 
-    /// What a unit's request or reply brings carries links; a unit of messages has them in one of the two.
+    /// Adds links from a span's request or reply; a messaging span has them in only one of the two.
     fn linked(&mut self, cookie: u64, exchange: u64, linked: Box<Linked>) {
         self.counters.messages_unread += u64::from(linked.unread);
         self.counters.links_dropped += u64::from(linked.dropped);
-        let slot = self.connections.get(&cookie).and_then(|connection| connection.unit(exchange));
-        if let Some(live) = slot.and_then(|slot| self.units.get_mut(slot)) {
+        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
             live.linked = Some(linked);
         }
     }
 
-    /// The operation, unless what it said is of another one, that was kept until this one came.
+    /// Drops `op` if the event stems from an earlier operation that the parser had buffered.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
         let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
@@ -554,43 +592,39 @@ impl Engine {
         self.connections.get_mut(&cookie)?.take_unit(exchange)
     }
 
-    /// A unit is over; it waits for its report.
+    /// A span has ended; it waits for its report.
     pub(super) fn ended(&mut self, slot: Slot, outcome: Outcome, nanos: Nanos) {
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         live.end = nanos.max(live.start);
         live.outcome = Some(outcome);
-        if let Some(tie) = live.tie {
-            self.knots.over(tie.knot);
+        if let Some(group_membership) = live.group_membership {
+            self.callback_groups.over(group_membership.callback_group);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
         let parent = live.cause.candidate;
-        let turns = std::mem::take(&mut live.turns);
         match side {
             Side::Server => {
-                self.turns_of(slot, &turns);
                 self.answer_later(slot);
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
             }
             Side::Client => {
-                if let Some(parent) = parent.and_then(|parent| self.units.get_mut(parent)) {
-                    // More calls than this count as one long one at worst.
-                    if parent.calls.len() < 1024 {
-                        parent.calls.push((start, end));
-                    }
+                let during = |parent: &&mut OpenSpan| parent.end == 0 || start < parent.end;
+                if let Some(parent) = parent.and_then(|parent| self.spans.get_mut(parent)).filter(during) {
+                    parent.add_call(CallTime { call: Some(slot), start, end });
                 }
             }
         }
         self.waiting.push_back((self.now + self.limits.grace, slot));
     }
 
-    /// A thread reported its books.
-    fn ticked(&mut self, tick: &Tick, out: &mut Vec<Output>) {
-        self.now = self.now.max(tick.header.nanos);
-        let dead = tick.header.flags & TICK_DEAD != 0;
-        self.charge_tick(tick, dead, out);
-        let (tid, died) = (tick.header.tid, tick.header.nanos.max(1));
+    /// A thread reported its counters.
+    fn on_thread_stats(&mut self, stats: &ThreadStats, out: &mut Vec<Output>) {
+        self.now = self.now.max(stats.header.nanos);
+        let dead = stats.header.flags & THREAD_STATS_DEAD != 0;
+        self.charge_thread_stats(stats, dead, out);
+        let (tid, died) = (stats.header.tid, stats.header.nanos.max(1));
         if dead {
             self.decide(tid);
         }
@@ -598,22 +632,23 @@ impl Engine {
             && let Some(thread) = self.threads.get_mut(&tid)
             && thread.died == 0
         {
-            // A record of it may have been overtaken, and must not bring it back to life.
+            // A late record must not revive the thread.
             thread.died = died;
-            self.graves.push_back((self.now + LINGER, tid, died));
+            self.exited_threads.push_back((self.now + LINGER, tid, died));
         }
     }
 }
 
 impl Target {
-    /// `slot`'s unit as it is now.
-    pub(super) fn of(units: &Slab, slot: Slot) -> Self {
-        units.get(slot).map_or(Self::Nobody, |live| Self::Unit { slot, class: live.class, service: live.service })
+    /// The target for `slot`'s span as it is now.
+    pub(super) fn of(spans: &Slab, slot: Slot) -> Self {
+        spans.get(slot).map_or(Self::Nobody, |live| Self::Span { slot, class: live.class, service: live.service })
     }
 }
 
-/// Starts the group of a read.
-pub(super) fn read_group(op: &Op, side: Option<Side>, unit: Option<Slot>) -> Group {
-    let entity = unit.map(|slot| if side == Some(Side::Client) { Entity::Call(slot) } else { Entity::Request(slot) });
-    Group::begin(entity, &op.books)
+/// The callback group that a read starts.
+pub(super) fn read_group(op: &Op, side: Option<Side>, span: Option<Slot>) -> Group {
+    let entity = span
+        .map(|slot| if side == Some(Side::Client) { IntervalOwner::Call(slot) } else { IntervalOwner::Request(slot) });
+    Group::begin(entity, &op.counters)
 }

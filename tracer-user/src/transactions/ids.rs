@@ -1,7 +1,8 @@
-//! Trace and unit ids: a function of the recording's seed, the socket, the request's number on it and its time, so that a replay gives
-//! the ids of the live run. Not secrets; unique enough to never meet by chance (128 and 64 mixed bits).
+//! Trace and span ids: a function of the recording's seed, the socket, the exchange number on it and the time, so that
+//! a replay yields the ids of the original run. The ids are not secret; 128 and 64 mixed bits make chance collisions
+//! negligible.
 
-use crate::model::{Nanos, Side, TraceId, UnitId};
+use crate::model::{Nanos, Side, SpanId, TraceId};
 
 /// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): mixes every bit of the input into every bit of the output.
 fn mix(mut x: u64) -> u64 {
@@ -18,13 +19,13 @@ fn of(seed: u64, cookie: u64, exchange: u64, begun: Nanos, salt: u64) -> u64 {
     mix(c ^ mix(begun)).max(1)
 }
 
-/// Id of the unit for the `exchange`-th request on socket `cookie`, begun at `begun`: a connection that was forgotten
-/// and is met again counts from 0 again.
-pub fn unit(seed: u64, cookie: u64, exchange: u64, begun: Nanos, side: Side) -> UnitId {
-    UnitId(of(seed, cookie, exchange, begun, 1 + u64::from(side == Side::Client)))
+/// Id of the span of the `exchange`-th request on socket `cookie`, begun at `begun`. The time keeps ids distinct
+/// because a forgotten connection that is seen again counts from 0.
+pub fn span(seed: u64, cookie: u64, exchange: u64, begun: Nanos, side: Side) -> SpanId {
+    SpanId(of(seed, cookie, exchange, begun, 1 + u64::from(side == Side::Client)))
 }
 
-/// A new transaction's id, begun by that request.
+/// Id of a new transaction that begins with that request.
 pub fn trace(seed: u64, cookie: u64, exchange: u64, begun: Nanos) -> TraceId {
     let half = |salt| u128::from(of(seed, cookie, exchange, begun, salt));
     TraceId(half(3) << 64 | half(4))
@@ -40,13 +41,13 @@ mod tests {
         let mut seen = HashSet::new();
         for cookie in 0..100 {
             for exchange in 0..100 {
-                assert!(seen.insert(unit(7, cookie, exchange, 9, Side::Server).0));
-                assert!(seen.insert(unit(7, cookie, exchange, 9, Side::Client).0));
+                assert!(seen.insert(span(7, cookie, exchange, 9, Side::Server).0));
+                assert!(seen.insert(span(7, cookie, exchange, 9, Side::Client).0));
                 assert!(seen.insert(trace(7, cookie, exchange, 9).0 as u64));
             }
         }
-        assert_eq!(unit(7, 1, 2, 9, Side::Server), unit(7, 1, 2, 9, Side::Server));
-        assert_ne!(unit(7, 1, 2, 9, Side::Server), unit(7, 1, 2, 8, Side::Server));
-        assert_ne!(unit(8, 1, 2, 9, Side::Server), unit(7, 1, 2, 9, Side::Server));
+        assert_eq!(span(7, 1, 2, 9, Side::Server), span(7, 1, 2, 9, Side::Server));
+        assert_ne!(span(7, 1, 2, 9, Side::Server), span(7, 1, 2, 8, Side::Server));
+        assert_ne!(span(8, 1, 2, 9, Side::Server), span(7, 1, 2, 9, Side::Server));
     }
 }

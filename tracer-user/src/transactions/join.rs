@@ -1,15 +1,16 @@
-//! Joins the two ends of a request on one host: the call as its caller saw it and the request as its server did.
+//! Joins the two ends of a request on one host: the caller's call and the server's request.
 //!
-//! TCP: the sequence number of the request's first byte and the initial sequence number of the accepting end, which
-//! both ends know, from any live socket (the opener's own differs by one between the ends, so it is not used). Holds
-//! through address translation. UNIX: the kernel addresses of both ends, and the position in the stream.
+//! TCP: by the sequence number of the request's first byte and the initial sequence number of the accepting end; both
+//! ends know both from any established socket. (The opener's own initial number differs by one between the ends, so it
+//! is not used.) This survives address translation. UNIX: by the kernel addresses of both ends and the position in the
+//! stream.
 
 use rustc_hash::FxHashMap;
 
-use super::live::Slot;
-use crate::guard::room::Room;
+use super::open_span::Slot;
+use crate::guard::shrink::ShrinkExcess;
 
-/// What both ends know of a request.
+/// Key that both ends can compute for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Sequence number of the first byte; initial sequence number of the accepting end.
@@ -18,10 +19,10 @@ pub enum Key {
     Unix(u64, u64, u64),
 }
 
-/// Most ends of each kind that wait for the other.
+/// Limit of unmatched ends of each kind.
 pub(super) const LIMIT: usize = 65_536;
 
-/// Ends that wait for the other. The server's record can come before the caller's.
+/// Unmatched ends. The server's record can arrive before the caller's.
 #[derive(Debug, Default)]
 pub struct Joins {
     calls: FxHashMap<Key, Slot>,
@@ -31,12 +32,12 @@ pub struct Joins {
 }
 
 impl Joins {
-    /// Ends that wait.
+    /// Number of unmatched ends.
     pub fn waiting(&self) -> usize {
         self.calls.len() + self.requests.len()
     }
 
-    /// A call was made: the request it is, if that was already seen.
+    /// A call was sent: returns the matching request if already seen.
     pub fn call(&mut self, key: Key, slot: Slot) -> Option<Slot> {
         if let Some(request) = self.requests.remove(&key) {
             return Some(request);
@@ -49,7 +50,7 @@ impl Joins {
         None
     }
 
-    /// A request was read: the call it is, if that was already seen.
+    /// A request was read: returns the matching call if already seen.
     pub fn request(&mut self, key: Key, slot: Slot) -> Option<Slot> {
         if let Some(call) = self.calls.remove(&key) {
             return Some(call);
@@ -62,15 +63,15 @@ impl Joins {
         None
     }
 
-    /// Forgets ends whose unit is gone.
+    /// Forgets ends whose span is gone.
     pub fn sweep(&mut self, alive: impl Fn(Slot) -> bool) {
         self.calls.retain(|_, slot| alive(*slot));
         self.requests.retain(|_, slot| alive(*slot));
     }
 
-    /// Gives back the room of tables that are mostly empty.
-    pub fn give_back(&mut self) {
-        self.calls.give_back();
-        self.requests.give_back();
+    /// Releases the memory of tables that are mostly empty.
+    pub fn shrink_excess(&mut self) {
+        self.calls.shrink_excess();
+        self.requests.shrink_excess();
     }
 }

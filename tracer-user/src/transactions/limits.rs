@@ -1,42 +1,41 @@
-//! Bounds of the engine, how full it is, and what goes when bytes of heads pile up.
+//! Limits of the engine, its table use, and eviction of buffered heads.
 
 use super::engine::{Engine, Output};
 use super::{join, lookups};
-use crate::guard::fill::{Fill, MEMORY, scaled};
+use crate::guard::tables::{MEMORY, TableUse, scaled};
 use crate::model::Nanos;
-use crate::protocols::Said;
+use crate::protocols::ExchangeEvent;
 
 /// A reply that lasts longer than this is reported as it stands, nanoseconds.
 const LONGEST_REPLY: Nanos = 600_000_000_000;
 
-/// A connection on which nothing moved for this long keeps no more than it must, nanoseconds.
+/// A connection idle for this long is compacted, nanoseconds.
 const RESTS_AFTER: Nanos = 2_000_000_000;
 
-/// Bounds and times of the engine.
+/// Limits and time-outs of the engine.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How long a finished unit waits for later evidence, nanoseconds.
+    /// How long an ended span waits for later evidence, nanoseconds.
     pub grace: Nanos,
-    /// How long a call of a thread without a request waits for who takes its result, after the last that was heard of
-    /// it, nanoseconds.
+    /// How long a detached call waits, after its last event, for the thread that takes its result, nanoseconds.
     pub handover: Nanos,
-    /// A connection without operations for this long is finished with and forgotten, nanoseconds.
+    /// A connection without operations for this long is closed and forgotten, nanoseconds.
     pub idle: Nanos,
-    /// Most connections; beyond it the one that was idle longest of a few is forgotten.
+    /// Limit of connections; beyond it the one idle longest is forgotten.
     pub connections: usize,
-    /// Most threads; what others do is charged to nobody.
+    /// Limit of threads; work of further threads is unattributed.
     pub threads: usize,
-    /// Most live units; beyond it the oldest is reported early.
-    pub units: usize,
-    /// Most processes whose service is known; beyond it all are asked for anew.
+    /// Limit of open spans; beyond it the oldest is reported early.
+    pub spans: usize,
+    /// Limit of processes with a known service; beyond it all are forgotten and introduced again.
     pub processes: usize,
-    /// Most bytes of heads put together and of replies put aside, of all connections; beyond it those that were idle
-    /// longest lose theirs.
+    /// Limit of buffered bytes of heads and replies over all connections; beyond it the connections idle longest lose
+    /// theirs.
     pub head_bytes: usize,
-    /// Most tasks of runtimes, and most stretches of their time: beyond the first all are forgotten, beyond the second the
-    /// oldest.
+    /// Limit of runtime tasks, and of their intervals: beyond the first all tasks are forgotten, beyond the second the
+    /// oldest intervals.
     pub tasks: usize,
-    /// Memory the bounds of what agents tell each other follow, bytes.
+    /// Memory that the limits of the relay between agents scale with, bytes.
     pub relay_memory: u64,
 }
 
@@ -48,7 +47,7 @@ impl Default for Limits {
             idle: 300_000_000_000,
             connections: 131_072,
             threads: 65_536,
-            units: 65_536,
+            spans: 65_536,
             processes: 65_536,
             head_bytes: 64 << 20,
             tasks: 65_536,
@@ -58,9 +57,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Bounds for an agent that may take `memory` bytes.
+    /// Limits for an agent that may use `memory` bytes.
     pub fn for_memory(memory: u64) -> Self {
-        let Self { grace, handover, idle, connections, threads, units, processes, head_bytes, tasks, relay_memory: _ } =
+        let Self { grace, handover, idle, connections, threads, spans, processes, head_bytes, tasks, relay_memory: _ } =
             Self::default();
         let scaled = |most| scaled(most, memory);
         Self {
@@ -69,7 +68,7 @@ impl Limits {
             idle,
             connections: scaled(connections),
             threads: scaled(threads),
-            units: scaled(units),
+            spans: scaled(spans),
             processes: scaled(processes),
             head_bytes: scaled(head_bytes),
             tasks: scaled(tasks),
@@ -78,93 +77,93 @@ impl Limits {
     }
 }
 
-/// How full the engine is.
+/// Table use of the engine.
 #[derive(Clone, Copy, Debug)]
-pub struct EngineFills {
+pub struct EngineTables {
     /// Connections.
-    pub connections: Fill,
-    /// Connections that closed and are kept for a moment.
-    pub closing: Fill,
+    pub connections: TableUse,
+    /// Closed connections in their linger time.
+    pub closing: TableUse,
     /// Threads.
-    pub threads: Fill,
-    /// Live units.
-    pub units: Fill,
-    /// Ends of requests that wait for their other end.
-    pub joins: Fill,
-    /// Processes whose service is known.
-    pub processes: Fill,
-    /// Bytes of heads and of replies put aside, as of the last tick.
-    pub head_bytes: Fill,
+    pub threads: TableUse,
+    /// Open spans.
+    pub spans: TableUse,
+    /// Unmatched ends of requests.
+    pub joins: TableUse,
+    /// Processes with a known service.
+    pub processes: TableUse,
+    /// Buffered bytes of heads and replies, as of the last tick.
+    pub head_bytes: TableUse,
     /// Tasks of runtimes.
-    pub tasks: Fill,
+    pub tasks: TableUse,
     /// Callbacks of event loops whose async ids are remembered, as of the last tick.
-    pub callbacks: Fill,
-    /// Stretches of their time.
-    pub intervals: Fill,
-    /// Tasks that others wake.
-    pub wakers: Fill,
-    /// Requests, and what other agents said of some.
-    pub relay_requests: Fill,
-    /// Calls whose other end may tell of them.
-    pub relay_calls: Fill,
-    /// Lookups by UDP whose other end may be on another host.
-    pub relay_lookups: Fill,
-    /// Contexts in band that wait for their request.
-    pub tags: Fill,
+    pub callbacks: TableUse,
+    /// Intervals of tasks.
+    pub intervals: TableUse,
+    /// Tasks whose wake-ups are followed.
+    pub wakers: TableUse,
+    /// Requests, and the contexts other agents sent for them.
+    pub relay_requests: TableUse,
+    /// Calls that wait for a summary of their other end.
+    pub relay_calls: TableUse,
+    /// In-band contexts that wait for their span.
+    pub inband: TableUse,
+    /// Trace ids of reported spans.
+    pub reported_traces: TableUse,
 }
 
 impl Engine {
-    /// How full everything is. A new bound has no way around this: the pattern names all of them.
-    pub fn fills(&self) -> EngineFills {
+    /// Use of every table. The pattern lists every limit, so a new one cannot be forgotten here.
+    pub fn table_use(&self) -> EngineTables {
         let Limits {
             grace: _,
             handover: _,
             idle: _,
             connections,
             threads,
-            units,
+            spans,
             processes,
             head_bytes,
             tasks,
             relay_memory: _,
         } = self.limits;
-        let (named, intervals) = self.entities.len();
+        let (named, intervals) = self.task_table.len();
         let counters = &self.counters;
-        let [relay_requests, relay_calls, relay_lookups] = self.relays.fills();
-        EngineFills {
-            connections: Fill::new(self.connections.len(), connections, counters.connections_evicted),
-            closing: Fill::new(self.closing.len(), connections, counters.closing_early),
-            threads: Fill::new(self.threads.len(), threads, counters.threads_refused),
-            units: Fill::new(self.units.len(), units, counters.units_evicted),
-            joins: Fill::new(
+        let [relay_requests, relay_calls] = self.relays.table_use();
+        EngineTables {
+            connections: TableUse::new(self.connections.len(), connections, counters.connections_evicted),
+            closing: TableUse::new(self.closing.len(), connections, counters.closing_early),
+            threads: TableUse::new(self.threads.len(), threads, counters.threads_refused),
+            spans: TableUse::new(self.spans.len(), spans, counters.spans_evicted),
+            joins: TableUse::new(
                 self.joins.waiting() + self.lookups.waiting(),
                 2 * (join::LIMIT + lookups::LIMIT),
                 self.joins.refused + self.lookups.refused,
             ),
-            processes: Fill::new(self.services.len(), processes, counters.processes_forgotten),
-            head_bytes: Fill::new(self.head_bytes, head_bytes, counters.heads_given_up),
-            tasks: Fill::new(named, tasks, self.entities.tasks_reached),
+            processes: TableUse::new(self.services.len(), processes, counters.processes_forgotten),
+            head_bytes: TableUse::new(self.head_bytes, head_bytes, counters.heads_given_up),
+            tasks: TableUse::new(named, tasks, self.task_table.tasks_reached),
             callbacks: self.callbacks,
-            intervals: Fill::new(intervals, tasks, self.entities.intervals_reached),
-            wakers: Fill::new(self.wakers.tasks(), tasks, self.wakers.reached),
+            intervals: TableUse::new(intervals, tasks, self.task_table.intervals_reached),
+            wakers: TableUse::new(self.wakers.tasks(), tasks, self.wakers.reached),
             relay_requests,
             relay_calls,
-            relay_lookups,
-            tags: self.tags.fill(),
+            inband: self.inband.table_use(),
+            reported_traces: self.reported.table_use(),
         }
     }
 
-    /// Lookups by UDP whose two ends were not joined because more than one call could be the one that was answered.
+    /// UDP look-ups whose ends were not joined because more than one call matched the answer.
     pub fn lookups_unclear(&self) -> u64 {
-        self.lookups.unclear + self.relays.asked.unclear + self.relays.lookups.unclear
+        self.lookups.unclear
     }
 
-    /// Heads longer than this are not put together from pieces any more, bytes.
+    /// Heads longer than this are no longer reassembled, bytes.
     pub fn set_head_limit(&mut self, bytes: usize) {
         self.settings.head_limit = bytes;
     }
 
-    /// Reports replies that have lasted too long as they stand: what streams for hours shows before it ends.
+    /// Reports replies that have lasted too long as they stand: a stream of hours shows up before it ends.
     pub(super) fn report_long(&mut self, out: &mut Vec<Output>) {
         let now = self.now;
         let long = |since: Nanos| now.saturating_sub(since) > LONGEST_REPLY;
@@ -172,18 +171,18 @@ impl Engine {
         let found = connections.filter(|(_, connection)| connection.talk.replying_since().is_some_and(long));
         let found: Vec<u64> = found.map(|(cookie, _)| *cookie).collect();
         for cookie in found {
-            let mut said = std::mem::take(&mut self.said);
+            let mut events = std::mem::take(&mut self.events);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.talk.awake().report_so_far(now, &mut said);
+                connection.talk.awake().report_so_far(now, &mut events);
             }
-            for word in said.drain(..) {
-                self.heard(cookie, word, None, out);
+            for word in events.drain(..) {
+                self.on_exchange_event(cookie, word, None, out);
             }
-            self.said = said;
+            self.events = events;
         }
     }
 
-    /// What connections keep that have nothing to do is made small.
+    /// Compacts idle connections.
     pub(super) fn let_rest(&mut self) {
         let now = self.now;
         for (_, connection) in self.connections.iter_mut() {
@@ -193,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Gives up heads and replies that wait, of the connections that were idle longest, until what is left fits.
+    /// Drops buffered heads and replies of the connections idle longest until the rest fits the limit.
     pub(super) fn trim_heads(&mut self) {
         if self.head_bytes <= self.limits.head_bytes {
             return;
@@ -210,11 +209,11 @@ impl Engine {
                 break;
             }
             let Some(connection) = self.connections.get_mut(&cookie) else { continue };
-            connection.talk.awake().give_up_kept(&mut self.said);
+            connection.talk.awake().give_up_kept(&mut self.events);
             self.head_bytes -= bytes;
             self.counters.heads_given_up += 1;
-            for word in self.said.drain(..) {
-                if let Said::Lost { bytes, .. } = word {
+            for word in self.events.drain(..) {
+                if let ExchangeEvent::Lost { bytes, .. } = word {
                     self.counters.gap_bytes += bytes;
                 }
             }

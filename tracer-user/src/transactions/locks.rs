@@ -1,8 +1,8 @@
-//! Futexes that are locks: who is woken there was not handed a result.
+//! Futexes that are locks: a wake-up there does not hand over a result.
 //!
-//! A result is waited for by one thread, at a futex that is its own meanwhile. Where two are asleep at the same futex at the
-//! same time, it is a lock or a queue, and whoever lets go of it wakes somebody who has nothing to do with what it did
-//! before. Memory is used again: a futex two threads waited at one after the other may have been two.
+//! One thread waits for a result, at a futex that is its own meanwhile. If two threads sleep at the same futex at the
+//! same time, it is a lock or a queue, and whoever releases it wakes a thread unrelated to the work before. Memory is
+//! reused: two threads that waited at one futex one after the other may have used two futexes.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use tracer_common::event::Wake;
 
 use crate::model::Nanos;
 
-/// Wake-ups of a process that are remembered to be compared with the next ones.
+/// Wake-ups remembered per process for comparison with later ones.
 const WAKES: usize = 64;
-/// Locks of a process that are remembered; beyond it the one goes that nobody was woken at for longest.
+/// Locks remembered per process; beyond it the one without a wake-up for longest is forgotten.
 const LOCKS: usize = 64;
 
-/// A thread slept at a futex.
+/// A thread's sleep at a futex.
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
     address: u64,
@@ -28,12 +28,12 @@ struct Sleep {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks {
     sleeps: VecDeque<Sleep>,
-    /// Addresses; whom somebody was woken at last is last.
+    /// Addresses of locks, the most recent wake-up last.
     known: VecDeque<u64>,
 }
 
 impl Locks {
-    /// A thread that held a request was woken; whether that was at a lock, as far as is known by now.
+    /// A thread that held a request was woken: returns whether that was at a lock, as far as known by now.
     pub(super) fn woken(&mut self, wake: &Wake) -> bool {
         let sleep = Sleep { address: wake.address, thread: wake.wakee, from: wake.slept_at, to: wake.header.nanos };
         let together = |other: &Sleep| {
@@ -42,7 +42,7 @@ impl Locks {
                 && other.from < sleep.to
                 && sleep.from < other.to
         };
-        // When it fell asleep is not known of a thread that did before it was looked at.
+        // The start of a sleep that began before tracing is unknown.
         let lock = sleep.from != 0 && self.sleeps.iter().any(together);
         if self.sleeps.len() >= WAKES {
             self.sleeps.pop_front();
@@ -63,7 +63,7 @@ impl Locks {
         lock || known.is_some()
     }
 
-    /// Whether a futex is known to be one.
+    /// Whether the futex is known to be a lock.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.known.contains(&address)
     }
@@ -101,7 +101,7 @@ mod tests {
         for address in 0..1000 {
             locks.woken(&wake(address, 10, 100 * address + 1, 100 * address + 50));
             assert!(locks.woken(&wake(address, 11, 100 * address + 20, 100 * address + 60)));
-            // The first one is used all the time.
+            // The first lock is in constant use.
             assert!(locks.woken(&wake(0, 11, 100 * address + 70, 100 * address + 80)));
         }
         assert!(locks.known.len() == LOCKS && locks.sleeps.len() == WAKES && locks.holds(0) && locks.holds(999));

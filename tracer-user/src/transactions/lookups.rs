@@ -1,10 +1,10 @@
-//! Joins the two ends of a lookup by UDP on one host.
+//! Joins the two ends of a UDP look-up on one host.
 //!
-//! A server sees who asked when it answers: the datagram goes to the client's address and port, and the client's socket has
-//! that port, and asked with the same number for the same. Datagrams can be asked again, lost, and read when nobody waits
-//! for them any more, so that what is the same at both ends has to fit in time as well: the question was read after the
-//! client's thread had done what it did before it asked, and before the client had its answer. Where more than one call
-//! fits, or an address that would tell is not known, the two are not joined, and that is counted.
+//! A server knows its client only when it answers: the datagram goes to the client's address and port, and the client's
+//! socket has that port and sent the same question with the same id. Datagrams can be resent, lost, or read after the
+//! client stopped waiting, so the times must fit as well: the server read the question after the client thread's
+//! previous operation and before the client had its answer. If more than one call fits, or an address that would decide
+//! is unknown, the two ends are not joined, and that is counted.
 
 use std::net::IpAddr;
 
@@ -12,43 +12,42 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::begin::During;
-use super::connection::{Connection, Place};
-use super::engine::{Engine, Output};
-use super::live::Slot;
-use super::lookups_afar::Written;
-use crate::guard::room::Room;
+use super::connection::Place;
+use super::engine::Engine;
+use super::open_span::Slot;
+use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Stamp;
 
-/// Most calls, and most answers, that wait for the other end.
+/// Limit of unmatched calls, and of unmatched answers.
 pub(super) const LIMIT: usize = 16_384;
-/// How long the record of one end can be later than that of the other: a thread can be held up between what it does and
-/// the hook that tells. Nanoseconds.
+/// How much later the record of one end can be than that of the other, nanoseconds: a thread can be delayed between its
+/// operation and the hook that reports it.
 const LATE: Nanos = 1_000_000_000;
-/// How long a question of which a datagram may not have been read yet can be taken for a later one. Nanoseconds.
+/// How long a resent question can be mistaken for a later one because one of its datagrams may be unread, nanoseconds.
 const LEFT: Nanos = 60_000_000_000;
 
-/// What both ends know, whatever their addresses: the question, and the client's port.
+/// What both ends know, whatever their addresses: the question and the client's port.
 type Key = (u64, u16);
 
-/// A question somebody asked.
+/// A question that was sent.
 #[derive(Debug)]
 struct Call {
     slot: Slot,
-    /// What its thread did before.
+    /// The previous operation of its thread.
     from: Nanos,
-    /// When its answer was read, 0 not yet.
+    /// When its answer was read; 0: not yet.
     end: Nanos,
-    /// When it was asked last.
+    /// When it was last sent.
     last: Nanos,
-    /// Datagrams sent, and those that were joined.
+    /// Datagrams sent, and how many of them were joined.
     sent: u32,
     served: u32,
     own: Place,
     to: (IpAddr, u16),
 }
 
-/// A question somebody answered.
+/// A question that was answered.
 #[derive(Debug)]
 struct Answer {
     slot: Slot,
@@ -59,7 +58,7 @@ struct Answer {
     to: IpAddr,
 }
 
-/// Whether an answer is to a call.
+/// Whether an answer fits a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     No,
@@ -67,11 +66,11 @@ enum Fit {
     Yes,
 }
 
-/// What is said of an answer.
+/// The result of matching an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Of(Slot),
-    /// Nobody here asked, as far as was told.
+    /// No known call on this host fits.
     Nobody,
     Unclear,
 }
@@ -95,13 +94,13 @@ impl Call {
         if told && !over && self.served < self.sent { Fit::Yes } else { Fit::Perhaps }
     }
 
-    /// Until when it is remembered.
+    /// How long the call is remembered.
     fn until(&self) -> Nanos {
         if self.end != 0 && self.sent == 1 { self.end + LATE } else { self.last.max(self.end) + LEFT }
     }
 }
 
-/// Whose question an answer is to.
+/// Finds the call an answer belongs to.
 fn judge(calls: &[Call], answer: &Answer) -> Verdict {
     let mut fitting = calls.iter().map(|call| (call, call.fits(answer))).filter(|(_, fit)| *fit != Fit::No);
     match (fitting.next(), fitting.next()) {
@@ -111,26 +110,26 @@ fn judge(calls: &[Call], answer: &Answer) -> Verdict {
     }
 }
 
-/// Questions by UDP whose other end may be on this host.
+/// UDP questions whose other end may be on this host.
 #[derive(Debug, Default)]
 pub struct Lookups {
     calls: FxHashMap<Key, SmallVec<[Call; 1]>>,
     answers: FxHashMap<Key, SmallVec<[Answer; 1]>>,
-    /// How many of either there are.
+    /// Number of calls and of answers.
     count: [usize; 2],
-    /// Ends not remembered because there were too many.
+    /// Ends not remembered because the table was full.
     pub(super) refused: u64,
-    /// Questions that were not joined because more than one call could be theirs, or none for certain.
+    /// Questions not joined because several calls fit, or none for certain.
     pub(super) unclear: u64,
 }
 
 impl Lookups {
-    /// Ends that wait.
+    /// Number of unmatched ends.
     pub(super) fn waiting(&self) -> usize {
         self.count.iter().sum()
     }
 
-    /// A question was sent; gives the calls and requests that turn out to be two ends.
+    /// A question was sent; returns newly joined pairs of call and request.
     fn asked(&mut self, key: Key, call: Call) -> SmallVec<[(Slot, Slot); 1]> {
         let mut joined = SmallVec::new();
         if let Some(known) =
@@ -157,7 +156,7 @@ impl Lookups {
         joined
     }
 
-    /// A question was answered; gives the call that it turns out to be.
+    /// A question was answered; returns the matching call.
     fn answered(&mut self, key: Key, answer: Answer) -> Option<Slot> {
         match self.judge(key, &answer) {
             Verdict::Of(call) => return Some(call),
@@ -199,7 +198,7 @@ impl Lookups {
         }
     }
 
-    /// Forgets what can have no other end any more.
+    /// Forgets ends that can no longer be matched.
     pub(super) fn sweep(&mut self, now: Nanos) {
         self.calls.retain(|_, calls| {
             calls.retain(|call| call.until() > now);
@@ -212,35 +211,31 @@ impl Lookups {
         let count = |lens: &mut dyn Iterator<Item = usize>| lens.sum();
         self.count =
             [count(&mut self.calls.values().map(SmallVec::len)), count(&mut self.answers.values().map(SmallVec::len))];
-        self.calls.give_back();
-        self.answers.give_back();
+        self.calls.shrink_excess();
+        self.answers.shrink_excess();
     }
 }
 
 impl Engine {
-    /// A datagram of a lookup moved.
+    /// A datagram of a look-up was sent or received.
     pub(super) fn looked_up(
         &mut self,
         cookie: u64,
         (exchange, question): (u64, u64),
         (dir, at, sure): (Direction, Stamp, bool),
         op: Option<During<'_>>,
-        out: &mut Vec<Output>,
     ) {
         let Some(connection) = self.connections.get(&cookie) else { return };
-        let found = connection.unit(exchange).and_then(|slot| Some((slot, self.units.get_mut(slot)?)));
+        let found = connection.span(exchange).and_then(|slot| Some((slot, self.spans.get_mut(slot)?)));
         let (Some((slot, live)), Some(During { op, .. })) = (found, op) else {
-            // Somebody has been asked or answered, and whom is not known.
-            return self.lookups_lost(Some(at.pid), at.nanos);
+            return;
         };
         if live.side == Side::Client && dir == Direction::Rx {
-            let asked = (question, connection.local_port);
-            self.lookups.over(asked, slot, at.nanos);
-            return self.read_from_afar(asked, slot, at.nanos, out);
+            return self.lookups.over((question, connection.local_port), slot, at.nanos);
         }
-        let Some((to, port)) = connection.sent_to(op) else { return self.lookups_lost(Some(at.pid), at.nanos) };
+        let Some((to, port)) = connection.sent_to(op) else { return };
         if connection.peer_port == 0 {
-            // A socket without a peer has one for each datagram.
+            // An unconnected socket has a peer per datagram.
             (live.peer, live.peer_port) = (to.to_string().into(), port);
         }
         let Some(own) = connection.place() else { return };
@@ -254,7 +249,6 @@ impl Engine {
                 for (call, request) in self.lookups.asked(asked, call) {
                     self.link(call, request);
                 }
-                self.asked_afar(asked, (slot, at), to, own);
             }
             Side::Server if sure => {
                 let (read, port, key) = (live.start, connection.local_port, (question, port));
@@ -262,27 +256,12 @@ impl Engine {
                 if let Some(call) = self.lookups.answered(key, answer) {
                     self.link(call, slot);
                 }
-                self.answered_for_afar(&Written { slot: Some(slot), question, to: (to, key.1), at });
             }
-            // Which question of its socket it answers is not known.
-            Side::Server => {
-                self.lookups.unclear += 1;
-                self.answered_for_afar(&Written { slot: None, question, to: (to, port), at });
-            }
-        }
-    }
-
-    /// An answer that is to no question that was seen: who has it asked for something.
-    pub(super) fn unpaired_answer(&mut self, cookie: u64) {
-        let answers =
-            |connection: &&Connection| connection.place().is_some() && connection.side() == Some(Side::Server);
-        if let Some(tgid) = self.connections.get(&cookie).map(|known| &**known).filter(answers).map(|known| known.tgid)
-        {
-            self.lookups_lost(Some(tgid), self.now);
+            // It is unknown which question of its socket this answers.
+            Side::Server => self.lookups.unclear += 1,
         }
     }
 }
 
 #[cfg(test)]
-#[path = "lookups_tests.rs"]
 mod tests;

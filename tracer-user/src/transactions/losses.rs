@@ -1,30 +1,37 @@
-//! When records were lost: what was not seen then, and for long after, is not known not to have been.
+//! Lost records: absence of evidence inside a loss window, and for long after it, proves nothing.
 
 use smallvec::SmallVec;
 use tracer_common::event::{Header, OP_TX, Op};
 
 use super::engine::Engine;
-use super::live::Slot;
+use super::open_span::Slot;
 use super::thread::Thread;
 use crate::model::{Nanos, Side};
 
-/// So long after a loss a process that was not seen to serve requests may be at work for one whose record was lost,
-/// nanoseconds. One that serves is seen to when it reads the next.
+/// How long after a loss a process not seen to serve requests may still work for one whose record was lost,
+/// nanoseconds. A process that serves requests shows it when it reads the next one.
 pub const SUSPECT: Nanos = 60_000_000_000;
-/// The same for requests that were read before tracing began: shorter, because it concerns every host every time.
+/// The same for requests read before tracing began: shorter, because it affects every host at every start.
 pub const BEGINNING: Nanos = 10_000_000_000;
 
-/// What is said of a call of a process that is not seen to serve any request.
+/// Evidence for a call of a process that was not seen to serve requests.
 pub const BEGINS: &str = "its process serves no requests: the transaction begins here";
-/// The same where that may have been lost.
-pub const SUSPECTED: &str = "its process was not seen to serve requests, but events were lost";
+/// The same, if a record of a request it serves may have been lost.
+pub const EVENTS_LOST: &str = "its process was not seen to serve requests, but events were lost";
+/// The same, if it may serve a request it read before tracing began.
+pub const JUST_BEGUN: &str = "its process was not seen to serve requests, but tracing had just begun";
+/// The same, if it was seen to serve requests a little later.
+pub const SERVES_LATER: &str = "its process was seen to serve requests only afterwards";
 
-/// The latest stretch of time in which records were lost, and after which that is not over.
+/// The latest loss window, extended to the end of its aftermath; and the start of tracing, before which nothing was
+/// recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Losses {
     from: Nanos,
-    /// 0: nothing was lost.
+    /// 0: no losses.
     until: Nanos,
+    /// Until then there may be work for requests read before tracing began.
+    begun_until: Nanos,
 }
 
 impl Losses {
@@ -35,35 +42,41 @@ impl Losses {
         self.until = self.until.max(until);
     }
 
-    /// Whether what happened before `at` may not have been seen.
-    pub(super) fn cover(&self, at: Nanos) -> bool {
-        self.until != 0 && (self.from..=self.until).contains(&at)
+    /// Why events at or before `at` may have been missed, if so.
+    pub(super) fn cover(&self, at: Nanos) -> Option<&'static str> {
+        if self.until != 0 && (self.from..=self.until).contains(&at) {
+            Some(EVENTS_LOST)
+        } else {
+            (at <= self.begun_until).then_some(JUST_BEGUN)
+        }
     }
 }
 
 impl Engine {
-    /// Records of operations were lost on their way, after `since`; up to `until` there may be work for what they told of.
+    /// Records of operations were lost after `since`; until `until` there may be work for the requests they reported.
+    /// `since` 0: tracing begins, nothing was lost.
     pub fn lost(&mut self, since: Nanos, until: Nanos) {
-        self.losses.note(since, until);
-        // Answers to other hosts' lookups may be among them.
-        self.lookups_lost(None, self.now.max(since));
+        if since == 0 {
+            self.losses.begun_until = self.losses.begun_until.max(until);
+        } else {
+            self.losses.note(since, until);
+        }
     }
 
-    /// Notices that records of a thread are missing; of one there is no room for, any may be.
+    /// Detects missing records of a thread; for a thread that is not tracked, any may be missing.
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
         let followed = self.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
         if matches!(followed, Some(None)) {
             return;
         }
-        self.entities.lose(header.tgid, header.nanos);
-        self.lookups_lost(Some(header.tgid), header.nanos);
+        self.task_table.lose(header.tgid, header.nanos);
         self.wakers.lose(header.tgid);
         if let Some(doubted) = followed.flatten() {
             self.doubt(header.tid, doubted);
         }
     }
 
-    /// Thread `tid` lost something: these are no longer sure to be its only requests.
+    /// Records of thread `tid` are missing: `doubted` may not be its only requests.
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
         self.release(tid);
         self.counters.threads_doubted += 1;
@@ -72,26 +85,26 @@ impl Engine {
             thread.lost_at = now;
         }
         for slot in doubted {
-            if let Some(live) = self.units.get_mut(slot) {
+            if let Some(live) = self.spans.get_mut(slot) {
                 live.alone = false;
             }
         }
     }
 
-    /// An operation that later ones of its connection have overtaken: what these were taken to answer, or to ask, may be
-    /// another's, and whoever read it may have read others.
+    /// An operation that later ones of its connection overtook: replies may have been paired with the wrong requests,
+    /// and the threads that read them may have read others.
     pub(super) fn overtaken(&mut self, op: &Op) {
         let Some(connection) = self.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos) else {
             return;
         };
         let readers: SmallVec<[u32; 4]> = connection
-            .units()
-            .filter_map(|slot| self.units.get(slot))
+            .spans()
+            .filter_map(|slot| self.spans.get(slot))
             .map(|live| live.tid)
             .chain([op.header.tid])
             .collect();
         if op.header.flags & OP_TX == 0 && connection.side() == Some(Side::Server) {
-            // What it read may not be looked at any more: it can have been a request.
+            // Its bytes may go unparsed: they can have been a request.
             self.serves(op.header.tgid, op.header.nanos);
         }
         for tid in readers {
@@ -101,32 +114,34 @@ impl Engine {
         }
     }
 
-    /// A thread read bytes of `unit`. Where that is a request that another thread began to read, it may be at work for that
-    /// now, not only for those it holds; and where the end of that one is not known, for one whose beginning was not seen.
-    pub(super) fn reads_for(&mut self, header: &Header, unit: Option<Slot>) {
+    /// A thread read bytes of `span`. If another thread began to read that request, this thread may now work for it as
+    /// well as for those it holds; and if the end of that request is unknown, for one whose start was not seen.
+    pub(super) fn reads_for(&mut self, header: &Header, span: Option<Slot>) {
         let Header { tid, tgid, nanos, .. } = *header;
-        let Some(live) = unit.and_then(|slot| self.units.get(slot)) else { return };
+        let Some(live) = span.and_then(|slot| self.spans.get(slot)) else { return };
         if live.side != Side::Server || live.tid == tid {
             return;
         }
         let endless = live.request.cut;
         self.serves(tgid, nanos);
         let thread = self.threads.get_mut(&tid).filter(|thread| endless || !thread.open.is_empty());
-        let thread = thread.filter(|thread| !unit.is_some_and(|slot| thread.open.contains(&slot)));
+        let thread = thread.filter(|thread| !span.is_some_and(|slot| thread.open.contains(&slot)));
         if let Some(doubted) = thread.map(Thread::lose) {
             self.doubt(tid, doubted);
         }
     }
 
-    /// A call was said to be of nobody because its process serves nobody, as far as was seen: not where that may have been
-    /// lost. What was lost is counted some time after it was, but before the call is reported.
+    /// Marks a call as doubtful that was taken for the start of a transaction because its process serves no requests,
+    /// if the evidence may have been lost. Losses are counted with a delay, but before the call is reported.
     pub(super) fn suspect(&mut self, slot: Slot) {
         let (losses, serving) = (self.losses, &self.serving);
-        let Some(live) = self.units.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
-        let served = || serving.get(&live.pid).is_some_and(|since| *since <= live.start);
-        if live.cause.evidence == BEGINS && (losses.cover(live.start) || served()) {
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
+        let served = || serving.get(&live.pid).is_some_and(|since| *since <= live.start).then_some(SERVES_LATER);
+        if live.cause.evidence == BEGINS
+            && let Some(why) = losses.cover(live.start).or_else(served)
+        {
             live.cause.alone = false;
-            live.cause.evidence = SUSPECTED;
+            live.cause.evidence = why;
         }
     }
 }
@@ -138,13 +153,22 @@ mod tests {
     #[test]
     fn a_loss_makes_doubtful_what_follows_for_a_while() {
         let mut losses = Losses::default();
-        assert!(!losses.cover(0) && !losses.cover(5));
+        let lost = |losses: &Losses, at| losses.cover(at) == Some(EVENTS_LOST);
+        assert!(losses.cover(1).is_none() && losses.cover(5).is_none());
         losses.note(100, 200);
-        assert!(!losses.cover(99) && losses.cover(100) && losses.cover(200) && !losses.cover(201));
-        // Another one meanwhile: from the first on, until long after the second.
+        assert!(!lost(&losses, 99) && lost(&losses, 100) && lost(&losses, 200) && !lost(&losses, 201));
+        // A second loss in between extends the window: from the first until long after the second.
         losses.note(150, 300);
-        assert!(losses.cover(100) && losses.cover(300) && !losses.cover(301));
+        assert!(lost(&losses, 100) && lost(&losses, 300) && !lost(&losses, 301));
         losses.note(400, 500);
-        assert!(!losses.cover(350) && losses.cover(400));
+        assert!(!lost(&losses, 350) && lost(&losses, 400));
+    }
+
+    #[test]
+    fn the_beginning_is_no_loss() {
+        let mut losses = Losses { begun_until: 100, ..Losses::default() };
+        assert_eq!((losses.cover(100), losses.cover(101)), (Some(JUST_BEGUN), None));
+        losses.note(50, 70);
+        assert_eq!(losses.cover(60), Some(EVENTS_LOST), "what was really lost goes before");
     }
 }

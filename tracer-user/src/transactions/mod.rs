@@ -1,43 +1,46 @@
-//! Messages to units of work: which request each belongs to, who caused it and what it cost.
+//! Turns messages into spans: which request each belongs to, what caused it and what it cost.
 //!
-//! [`engine::Engine`] takes records in the order of the ring and gives finished units, charges and samples. Pure:
-//! time comes with the records, ids from a seed, so a recorded file gives the same result as the live run.
+//! [`engine::Engine`] takes records in ring order and returns finished spans, charges and samples. It is pure: time
+//! comes with the records and ids from a seed, so a recording replays to the result of the original run.
 //!
-//! A thread that reads a request while another it read is unanswered is a *multiplexer*,
-//! and its identity says nothing from then on; on such a thread a *callback group* runs from one read to the next
-//! read or poll, and a call is linked only where both sides of it agree. Where the kernel side also
-//! tells when a loop's callbacks end, units are tied together by them (`loops.rs`).
+//! A thread that reads a request while another one it read is unanswered is a *multiplexer*: its identity proves
+//! nothing from then on. On such a thread a *callback group* runs from one read to the next read or poll, and a call is
+//! linked only if both its sides agree. Where the kernel side also reports the ends of a loop's callbacks, these tie
+//! spans together (`event_loop.rs`).
 
+mod after_reply;
 mod begin;
+pub mod callback_groups;
 mod charge;
 mod closing;
 pub mod connection;
 pub mod engine;
-pub mod entities;
-pub mod handover;
+pub mod event_loop;
+mod forwarding;
 pub mod ids;
+pub mod inband_context;
 pub mod join;
-pub mod knots;
+mod last_hit_map;
 pub mod limits;
-pub mod live;
 mod locks;
 pub mod lookups;
-mod lookups_afar;
-pub mod loops;
 pub mod losses;
-mod near;
-mod passed;
+pub mod open_span;
 pub mod pools;
+mod propagation;
 pub mod relayed;
 mod report;
-pub mod rivals;
+mod round_trips;
+mod settlement;
 mod streams;
-pub mod tags;
+pub mod task_table;
 mod tasks;
 pub mod thread;
-mod turns;
+pub mod thread_pool;
+pub mod trace_ids;
 mod upkeep;
 pub mod wakers;
+pub mod wakeup_candidates;
 
 #[cfg(test)]
 mod simulation;

@@ -1,4 +1,4 @@
-//! What the jobs of a process are like, as far as it was seen: what decides how much a wake-up says there.
+//! Statistics of a process's jobs: they decide how much a wake-up proves there.
 
 use std::ops::ControlFlow;
 
@@ -8,28 +8,29 @@ use super::locks::Locks;
 use super::thread::Thread;
 use crate::model::Nanos;
 
-/// A process whose threads share requests reads more than one in so many by such a thread.
+/// Threads of a process share requests if more than one in this many is read by a thread that runs several.
 const SHARED: u32 = 8;
-/// How long a process counts as one that has jobs nobody waits for, after the last of them.
+/// How long after the last fire-and-forget job a process counts as having such jobs.
 const REMEMBERED: Nanos = 60_000_000_000;
-/// Jobs counted of a process before the counts are halved.
+/// Jobs counted per process before the counts are halved.
 const JOBS: u32 = 8192;
-/// At most one hand-back in so many may be another's: the share of jobs nobody waits for, times that of jobs without
-/// calls.
+/// At most one hand-back in this many may belong to another job: the share of fire-and-forget jobs times the share of
+/// jobs without calls.
 const MIXED: u64 = 2500;
-/// Jobs that made as many calls as most do, before that says anything.
+/// Jobs with the most frequent number of calls needed before that number proves anything.
 const USUAL: u32 = 50;
-/// Jobs of another number of calls, and jobs nobody waits for, are at most one in so many where the number is usual.
+/// A number of calls is usual while jobs with other numbers, and fire-and-forget jobs, are each at most one in this
+/// many.
 const UNUSUAL: u32 = 20;
 
-/// Jobs that end in one way.
+/// Statistics of jobs with the same kind of end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Jobs {
-    /// Lately: those nobody waited for, those that were waited for and made no call, and all.
+    /// Recent jobs: those without a waiter, those with a waiter but no call, and all.
     alone: u32,
     bare: u32,
     all: u32,
-    /// How many calls most of them make, how many did, and how many others made more or fewer.
+    /// The most frequent number of calls, how many jobs made as many, and how many made more or fewer.
     usual: usize,
     same: u32,
     other: u32,
@@ -71,30 +72,30 @@ impl Jobs {
     }
 }
 
-/// How a job ends that somebody waits for.
+/// How a job ends that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its thread wakes who waits for its result.
+    /// Its thread wakes the thread that waits for the result.
     HandedBack,
-    /// Its thread writes the answer itself.
+    /// Its thread sends the answer itself.
     Answered,
 }
 
-/// What the jobs of a process are like.
+/// Statistics of a process's jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
-    /// When a call was seen for whose thread nobody had waited when it was given other work; 0 never.
+    /// When a thread got new work without handing back the result of its call; 0: never.
     unreturned: Nanos,
     handed: Jobs,
     answered: Jobs,
-    /// Requests read by threads that run one at a time, and by others, since it was looked at.
+    /// Requests read by threads that run one at a time, and by others, since tracking began.
     single: u32,
     shared: u32,
     locks: Locks,
 }
 
 impl Pools {
-    /// A process of which nothing is known but whether its requests move between threads.
+    /// A process of which nothing is known except whether its requests move between threads.
     pub(super) fn new(shared: bool) -> Self {
         Self { shared: u32::from(shared), ..Self::default() }
     }
@@ -113,8 +114,8 @@ impl Pools {
         }
     }
 
-    /// Nobody waited for a job with calls; `given`: its thread was woken by one that held a request, perhaps for a lock.
-    /// Otherwise it did something else, and answered nothing either.
+    /// A job with calls had no waiter. `given`: a thread that held a request woke its thread, perhaps for a lock;
+    /// otherwise its thread turned to other work without answering a request.
     pub(super) fn unreturned(&mut self, given: bool, now: Nanos) {
         if given {
             self.unreturned = now;
@@ -124,74 +125,74 @@ impl Pools {
         self.handed.job(true, false);
     }
 
-    /// So many jobs that ended so made no call.
+    /// Counts jobs with this end that made no call.
     pub(super) fn bare(&mut self, end: End, jobs: u32) {
         (0..jobs.min(JOBS)).for_each(|_| self.of(end).job(false, true));
     }
 
-    /// A job that ended so made `calls`.
+    /// Counts a job with this end that made `calls` calls.
     pub(super) fn returned(&mut self, end: End, calls: usize) {
         self.of(end).returned(calls);
     }
 
-    /// Whether `calls` are what one of its jobs makes, and not the last of a job nobody waited for together with those of
-    /// the next: nearly all jobs make as many. Were some of them two jobs, others would have shown fewer.
+    /// Whether `calls` is what one job makes, rather than the sum of a fire-and-forget job and the next one: nearly all
+    /// jobs make as many. If some of them were two jobs, others would have shown fewer calls.
     pub(super) fn is_usual(&self, end: End, calls: usize) -> bool {
         self.jobs(end).is_usual(calls)
     }
 
-    /// Whether a job nobody waited for was seen lately.
+    /// Whether a fire-and-forget job was seen recently.
     pub(super) fn is_unreturned(&self, now: Nanos) -> bool {
         self.unreturned != 0 && now.saturating_sub(self.unreturned) < REMEMBERED
     }
 
-    /// Whether it has both, jobs with calls that nobody waits for and jobs without that somebody does: the one before the
-    /// other on the same thread looks like a job with a call.
+    /// Whether it has both fire-and-forget jobs with calls and awaited jobs without: one of each in a row on a thread
+    /// looks like an awaited job with a call.
     pub(super) fn mixed(&self, end: End) -> bool {
         self.jobs(end).mixed()
     }
 
-    /// A thread that holds a request was woken; whether it waited for a lock there, as far as is known by now.
+    /// A thread that holds a request was woken: returns whether it waited for a lock, as far as known by now.
     pub(super) fn woken(&mut self, wake: &Wake) -> bool {
         self.locks.woken(wake)
     }
 
-    /// Whether who is woken at this futex is known to wait for a lock.
+    /// Whether a wake-up at this futex is known to release a lock.
     pub(super) fn is_lock(&self, address: u64) -> bool {
         self.locks.holds(address)
     }
 
-    /// A request was read, by a thread that runs several at once or not.
+    /// A request was read; `shared`: by a thread that runs several at once.
     pub(super) fn read(&mut self, shared: bool) {
         let count = if shared { &mut self.shared } else { &mut self.single };
         *count = count.saturating_add(1);
     }
 
-    /// Whether requests of the process move between its threads (goroutines, tasks): then a thread that is woken, or
-    /// answers, does not stand for one.
+    /// Whether requests move between threads of the process (goroutines, tasks): a thread that is woken or answers then
+    /// does not stand for one request.
     pub(super) fn shares_threads(&self) -> bool {
         self.shared.saturating_mul(SHARED) > self.single
     }
 }
 
-/// What a thread has done in its life, as far as it tells what kind it is.
+/// The thread's past behaviour, as far as it shows what kind of thread it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kind {
     /// It made a call while it held no request.
     called: bool,
-    /// Jobs without a call that somebody waited for, before that. A virtual machine's own threads make no calls, and wake
-    /// others for reasons of their own; a pool's thread makes some sooner or later.
+    /// Awaited jobs without a call before its first call. A virtual machine's internal threads make no calls and wake
+    /// others for their own reasons; a pool thread makes a call sooner or later.
     bare: u32,
-    /// It made a call while it waited for the reply of another, or another thread read a reply for it: what it does next
-    /// need not be for whom it did the last.
+    /// It made a call while it waited for the reply of another, or another thread read a reply for it: its next work
+    /// may not be for the same request as its last.
     pub(super) juggles: bool,
-    /// It read requests while others it had read were unanswered, and made calls or answered some: it runs several at once.
-    /// One that only reads them leaves them to others, each of which may run one at a time.
+    /// It read requests while others it had read were unanswered, and sent calls or answers: it runs several at once. A
+    /// thread that only reads them leaves them to others, each of which may run one at a time.
     pub(super) acts: bool,
 }
 
 impl Kind {
-    /// It made a call while it held no request: what it did before for others counts, too.
+    /// It made a call while it held no request: returns its earlier jobs without a call, which count from now on.
     pub(super) fn calls(&mut self) -> ControlFlow<u32> {
         if std::mem::replace(&mut self.called, true) {
             return ControlFlow::Continue(());
@@ -199,7 +200,7 @@ impl Kind {
         ControlFlow::Break(std::mem::take(&mut self.bare))
     }
 
-    /// It did a job without a call; whether that counts by now.
+    /// It did a job without a call: returns whether that counts by now.
     pub(super) fn bare(&mut self) -> bool {
         self.bare = if self.called { 0 } else { self.bare.saturating_add(1) };
         self.called
@@ -207,7 +208,7 @@ impl Kind {
 }
 
 impl Thread {
-    /// Whether it stands for no request by what it was seen to do: it reads several, and works for them.
+    /// Whether it represents no single request: it reads several and works for them.
     pub(super) fn shares(&self) -> bool {
         self.multiplexer && self.kind.acts
     }
@@ -230,7 +231,7 @@ mod tests {
         assert!(jobs(&[2], 60).is_usual(BACK, 2));
         assert!(!jobs(&[2], 60).is_usual(BACK, 3), "that is more than one makes");
         assert!(!jobs(&[2], 49).is_usual(BACK, 2), "too few were seen");
-        // One in two is two jobs, of which nobody waited for the first.
+        // Every other count covers two jobs, the first of them without a waiter.
         assert!(![1, 2].iter().any(|calls| jobs(&[1, 2], 500).is_usual(BACK, *calls)));
         let mut left = jobs(&[2], 600);
         assert!(left.is_usual(BACK, 2));

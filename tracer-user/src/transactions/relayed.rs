@@ -1,9 +1,9 @@
-//! Parents on other hosts: what other agents say of the requests read here, and what they should know of the calls made
-//! here.
+//! Parents on other hosts: what other agents report about the requests read here, and what they should know about the
+//! calls made here.
 //!
-//! A request waits for word of its call where an agent may know it, a bounded time; who hears of it later than that is
-//! given the transaction's name by the store. A call's transaction may not be known yet when it is sent, because that of
-//! the request above it is not: it is told again as soon as it is.
+//! If an agent may know its call, a request waits for that context, for a bounded time; a context that comes later
+//! updates the trace id in the store. A call's transaction may still be unknown when it is sent, because that of the
+//! request above it is: the context is sent again as soon as it is known.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,89 +11,81 @@ use std::net::IpAddr;
 use rustc_hash::FxHashMap;
 
 use super::engine::{Engine, Output};
-use super::live::{Live, Slot, grade};
-use super::lookups_afar::Asked;
+use super::open_span::{OpenSpan, Slot};
 use super::report::DEPTH;
-use crate::guard::fill::{Fill, scaled};
-use crate::guard::room::Room;
-use crate::model::{Nanos, Side, TraceId, UnitId};
+use crate::guard::shrink::ShrinkExcess;
+use crate::guard::tables::{TableUse, scaled};
+use crate::model::{Nanos, Side, SpanId, TraceId};
 use crate::relay::bounds::Bounds;
 use crate::relay::calls::{self, Calls};
 use crate::relay::clocks::{Clock, Clocks, Pair};
 use crate::relay::event::{Event, Mode};
 use crate::relay::key::Key;
-use crate::relay::lookups::{self, Contacts, Lookup, Lookups};
 use crate::relay::matches::{self, Effect, Given, KEEP, Matches};
 use crate::relay::message::{Context, Message, Summary};
 use crate::relay::{Agent, Outcomes};
 
-/// How long a request waits for word of its caller, from its beginning; nanoseconds.
+/// How long a request waits for its caller's context, from its start; nanoseconds.
 pub(super) const WAIT: Nanos = 1_000_000_000;
-/// The same on a connection another agent has spoken of: word is certain to come, unless that agent is lost.
+/// The same on a connection another agent has reported on: a context is certain to come unless that agent is lost.
 const KNOWN_WAIT: Nanos = 5_000_000_000;
-/// How long it waits for the transaction's name where the caller does not know it yet, nanoseconds.
+/// How long a request waits for the final trace id if the caller does not know it yet, nanoseconds.
 const SETTLES: Nanos = 10_000_000_000;
-/// Times the report of a call is put off for word of its other end; and on a connection another agent has spoken of.
+/// Times the report of a call is deferred for the summary of its other end; and the same on a connection another agent
+/// has reported on.
 const PATIENCE: u8 = 4;
 const KNOWN_PATIENCE: u8 = 20;
 
-/// Whether another agent speaks of a connection.
+/// Whether another agent reports on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contact {
-    /// Not known yet.
+    /// Unknown yet.
     #[default]
     Unknown,
-    /// It has.
+    /// It has reported.
     Yes,
-    /// It was waited for in vain.
+    /// A wait for it was in vain.
     No,
 }
 
-/// What a unit has to do with another host.
+/// A span's relation to another host.
 #[derive(Debug)]
 pub struct Relayed {
-    /// Its name between hosts.
+    /// The request's key between hosts.
     pub key: Key,
     /// The connection's remote address.
     pub far: IpAddr,
-    /// Server side: word is waited for until then, 0 not at all.
+    /// Server side: how long to wait for the caller's context; 0: no wait.
     pub until: Nanos,
-    /// Server side: what was said of its call.
+    /// Server side: the context of its call.
     pub given: Option<Given>,
-    /// From its beginning until that was said, nanoseconds.
+    /// Time from its start until that context arrived, nanoseconds.
     pub delay: Nanos,
-    /// Server side: the caller's agent was told how it ended.
+    /// Server side: the caller's agent has its summary.
     pub answered: bool,
-    /// Client side: the transaction its other end was told, and whether for good.
+    /// Client side: the trace id sent to its other end, and whether that was final.
     pub sent: Option<(TraceId, bool)>,
-    /// Client side: what its other end said, and where that is.
+    /// Client side: the summary from its other end, and which agent sent it.
     pub summary: Option<(Summary, Agent)>,
-    /// What is told of a lookup by UDP; of the server side whom it answered, and when.
-    pub lookup: Option<Lookup>,
 }
 
 impl Relayed {
-    fn new(key: Key, far: IpAddr, until: Nanos, lookup: Option<Lookup>) -> Self {
+    fn new(key: Key, far: IpAddr, until: Nanos) -> Self {
         let nothing = (None, None, None);
         let (given, sent, summary) = nothing;
-        Self { key, far, until, given, delay: 0, answered: false, sent, summary, lookup }
-    }
-
-    /// Of a lookup by UDP.
-    pub(super) fn of_lookup(key: Key, far: IpAddr, until: Nanos, lookup: Lookup) -> Self {
-        Self::new(key, far, until, Some(lookup))
+        Self { key, far, until, given, delay: 0, answered: false, sent, summary }
     }
 }
 
-/// What a request is remembered by after its report.
+/// What remains of a request after its report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Served {
     pub(super) slot: Slot,
     pub(super) cookie: u64,
-    pub(super) id: UnitId,
-    /// The name its transaction had before anybody said another.
+    pub(super) id: SpanId,
+    /// The trace id before any other agent's context.
     pub(super) trace: TraceId,
-    /// The connection's remote address; of a lookup the client's.
+    /// The connection's remote address.
     pub(super) far: IpAddr,
 }
 
@@ -103,20 +95,15 @@ pub(super) struct Relays {
     pub(super) mode: Mode,
     bounds: Bounds,
     matches: Matches<Served>,
-    /// Lookups by UDP: those asked here, and those answered here.
-    pub(super) asked: Asked,
-    pub(super) lookups: Lookups<Served>,
-    /// Whether agents at an address speak of them.
-    pub(super) contacts: Contacts,
     calls: Calls<Slot>,
-    /// Sockets of calls by their connection (`Key::connection`): word that comes after a call's report is still the
-    /// connection's.
+    /// Sockets of calls by connection (`Key::connection`): a summary that arrives after a call's report still shows
+    /// that an agent reports on the connection.
     callers: FxHashMap<u64, u64>,
-    /// Calls that were sent before their transaction was known.
+    /// Calls sent before their transaction was known.
     unsettled: VecDeque<Slot>,
-    /// Requests that ended, whose callers are to be told.
+    /// Ended requests whose summary is due.
     answers: VecDeque<Slot>,
-    /// Transactions that have another name now, for a while.
+    /// Old trace ids of renamed transactions, for a while.
     renamed: FxHashMap<TraceId, TraceId>,
     renames: VecDeque<(Nanos, TraceId)>,
     late_answers: u64,
@@ -129,9 +116,6 @@ impl Relays {
             mode: Mode::Off,
             bounds: Bounds::default(),
             matches: Matches::new(scaled(matches::LIMIT, memory)),
-            asked: Asked::new(scaled(lookups::LIMIT, memory)),
-            lookups: Lookups::new(scaled(lookups::LIMIT, memory)),
-            contacts: Contacts::default(),
             calls: Calls::new(scaled(calls::LIMIT, memory)),
             callers: FxHashMap::default(),
             unsettled: VecDeque::new(),
@@ -143,9 +127,9 @@ impl Relays {
         }
     }
 
-    /// The name a transaction has now.
-    fn name(&self, mut trace: TraceId) -> TraceId {
-        // Names come from several hosts; in a circle they would for ever.
+    /// The current trace id of a transaction.
+    pub(super) fn name(&self, mut trace: TraceId) -> TraceId {
+        // Renames come from several hosts: bound the walk, they may form a cycle.
         for _ in 0..4 {
             match self.renamed.get(&trace) {
                 Some(now) => trace = *now,
@@ -155,7 +139,7 @@ impl Relays {
         trace
     }
 
-    fn rename(&mut self, now: Nanos, was: TraceId, is: TraceId) {
+    pub(super) fn rename(&mut self, now: Nanos, was: TraceId, is: TraceId) {
         if was == is {
             return;
         }
@@ -170,8 +154,6 @@ impl Relays {
 
     fn expire(&mut self, now: Nanos, open: impl Fn(Slot) -> bool) {
         self.matches.expire(now, |served| open(served.slot));
-        self.asked.sweep(now);
-        self.lookups.expire(now);
         while let Some((due, was)) = self.renames.front().copied()
             && due <= now
         {
@@ -180,37 +162,35 @@ impl Relays {
         }
     }
 
-    pub(super) fn give_back(&mut self) {
-        self.matches.give_back();
-        self.lookups.give_back();
-        self.calls.give_back();
-        self.callers.give_back();
-        self.unsettled.give_back();
-        self.answers.give_back();
-        self.renamed.give_back();
-        self.renames.give_back();
+    pub(super) fn shrink_excess(&mut self) {
+        self.matches.shrink_excess();
+        self.calls.shrink_excess();
+        self.callers.shrink_excess();
+        self.unsettled.shrink_excess();
+        self.answers.shrink_excess();
+        self.renamed.shrink_excess();
+        self.renames.shrink_excess();
     }
 
-    /// Requests and contexts that wait for each other; calls that wait for word of their other end; lookups by UDP.
-    pub(super) fn fills(&self) -> [Fill; 3] {
+    /// Requests and contexts that wait for each other; calls that wait for a summary of their other end.
+    pub(super) fn table_use(&self) -> [TableUse; 2] {
         [
-            Fill::new(self.matches.len(), self.matches.limit(), self.matches.evicted + self.matches.outcomes.dropped),
-            Fill::new(self.calls.len(), self.calls.limit(), self.calls.refused),
-            Fill::new(
-                self.asked.len() + self.lookups.len(),
-                self.asked.limit() + self.lookups.limit(),
-                self.asked.refused + self.lookups.refused,
+            TableUse::new(
+                self.matches.len(),
+                self.matches.limit(),
+                self.matches.evicted + self.matches.outcomes.dropped,
             ),
+            TableUse::new(self.calls.len(), self.calls.limit(), self.calls.refused),
         ]
     }
 }
 
-/// Times the report of a call is put off.
+/// Times the report of a call is deferred.
 fn patience(contact: Contact) -> u8 {
     if contact == Contact::Yes { KNOWN_PATIENCE } else { PATIENCE }
 }
 
-/// A call's context, but for the names of its class.
+/// A call's context, without its class name.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     /// The request.
@@ -219,45 +199,27 @@ pub struct Told {
     pub far: IpAddr,
     /// Its transaction.
     pub trace: TraceId,
-    /// Whether that is known for good.
+    /// Whether the trace id is final.
     pub settled: bool,
-    /// Where it is a lookup by UDP.
-    pub lookup: Option<Lookup>,
 }
 
 impl Engine {
-    /// Where the wall clock of an agent's host is, measured from this host's `CLOCK_MONOTONIC`.
+    /// Offset of the wall clock of an agent's host from this host's `CLOCK_MONOTONIC`.
     pub fn clock_of(&self, agent: u64) -> Option<Clock> {
         self.relays.clocks.of(agent)
     }
 
-    /// What became of other agents' contexts.
+    /// Outcomes of other agents' contexts.
     pub fn relay_outcomes(&self) -> Outcomes {
-        let of_lookups = Outcomes { answer_late: self.relays.late_answers, ..self.relays.lookups.outcomes };
-        self.relays.matches.outcomes.with(of_lookups)
+        Outcomes { answer_late: self.relays.late_answers, ..self.relays.matches.outcomes }
     }
 
-    /// Another agent said something, or time passed.
+    /// Handles a message of another agent, or the passage of time.
     pub fn relayed(&mut self, now: Nanos, event: Event, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
         match event {
-            Event::Mode(mode) => {
-                let was = std::mem::replace(&mut self.relays.mode, mode);
-                if was == Mode::Off {
-                    self.lookups_lost(None, self.now);
-                }
-            }
-            Event::Said(from, Message::Context(context)) if context.lookup.is_some() => {
-                let client = context.lookup.and_then(|lookup| lookup.client());
-                if client.is_some_and(|client| !self.relays.bounds.may(now, from.number, client)) {
-                    self.relays.matches.outcomes.refused += 1;
-                    return;
-                }
-                for found in self.relays.lookups.word(self.now, Given { context, from }) {
-                    self.found_lookup(&found, out);
-                }
-            }
-            Event::Said(from, Message::Context(context)) => {
+            Event::Mode(mode) => self.relays.mode = mode,
+            Event::ExchangeEvent(from, Message::Context(context)) => {
                 let Relays { bounds, matches, .. } = &mut self.relays;
                 let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
                 match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
@@ -265,35 +227,34 @@ impl Engine {
                     Effect::Late(served) => {
                         self.late(&served, &context, out);
                         if let Some(connection) = self.connections.get_mut(&served.cookie) {
-                            // Later requests of it wait again.
+                            // Later requests on it wait again.
                             connection.contact = Contact::Yes;
                         }
                     }
                     Effect::Waits | Effect::Nothing => {}
                 }
             }
-            Event::Said(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
+            Event::ExchangeEvent(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
             Event::Policy(policy) => self.relays.bounds = Bounds::new(policy),
             Event::Stand(stand) => self.relays.bounds.hear(now, &stand),
-            Event::Time | Event::Said(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
+            Event::Time | Event::ExchangeEvent(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
         }
-        self.decide_lookups(out);
     }
 
-    /// Whose a request is that was reported.
+    /// A reported request turns out to have a parent on another host.
     pub(super) fn late(&mut self, served: &Served, context: &Context, out: &mut Vec<Output>) {
         let trace = context.trace;
         let was = self.relays.name(served.trace);
         self.relays.rename(self.now, served.trace, trace);
         self.relays.rename(self.now, was, trace);
-        out.push(Output::Late { unit: served.id, was, parent: context.parent, trace });
+        out.push(Output::Late { span: served.id, was, parent: context.parent, trace });
     }
 
-    /// A request or call of a connection to another host begins.
+    /// A request or call begins on a connection to another host.
     pub(super) fn relay(&mut self, slot: Slot, key: Option<(Key, IpAddr)>) {
         let Some((key, far)) = key.filter(|_| self.relays.mode != Mode::Off) else { return };
         let now = self.now;
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         let contact = self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact);
         let waits = live.side == Side::Server
             && self.relays.mode == Mode::Waits
@@ -301,34 +262,34 @@ impl Engine {
             && live.remote_parent.is_none();
         let wait = if contact == Contact::Yes { KNOWN_WAIT } else { WAIT };
         let until = if waits { now + wait } else { 0 };
-        live.relay = Some(Box::new(Relayed::new(key, far, until, None)));
+        live.relay = Some(Box::new(Relayed::new(key, far, until)));
         if live.side == Side::Server {
             let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, far };
             let Relays { bounds, matches, .. } = &mut self.relays;
             let may = |given: &Given| bounds.may(now, given.from.number, far);
-            if let Some(given) = matches.unit(now, key, served, may).cloned() {
+            if let Some(given) = matches.span(now, key, served, may).cloned() {
                 self.adopt(slot, given);
             }
         }
     }
 
-    /// A request's call is known.
+    /// The context of a request's call arrived.
     pub(super) fn adopt(&mut self, slot: Slot, given: Given) {
         let now = self.now;
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         let Some(relay) = &mut live.relay else { return };
         if relay.given.is_none() {
             relay.delay = now.saturating_sub(live.start);
         }
         relay.until = now + SETTLES;
-        let (trace, is_lookup) = (given.context.trace, relay.lookup.is_some());
+        let trace = given.context.trace;
         relay.given = Some(given);
         let (cookie, ended, answered) = (live.cookie, live.end != 0, relay.answered);
         if live.remote_parent.is_none() && live.caller.is_none() {
             let was = std::mem::replace(&mut live.trace, trace);
             self.relays.rename(now, was, trace);
         }
-        if !is_lookup && let Some(connection) = self.connections.get_mut(&cookie) {
+        if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.contact = Contact::Yes;
         }
         self.inherit(slot);
@@ -337,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// The other end of a call told how it went there.
+    /// The other end of a call sent its summary.
     fn answered_afar(&mut self, summary: Summary, from: &Agent) {
         let Some(slot) = self.relays.calls.of(summary.key) else {
             self.relays.late_answers += 1;
@@ -345,12 +306,12 @@ impl Engine {
             let far = cookie.and_then(|cookie| self.connections.get(cookie)).and_then(|connection| connection.far());
             let cookie = cookie.filter(|_| far.is_some_and(|far| self.relays.bounds.may(self.now, from.number, far)));
             if let Some(connection) = cookie.and_then(|cookie| self.connections.get_mut(cookie)) {
-                // Later calls of it wait again.
+                // Later calls on it wait again.
                 connection.contact = Contact::Yes;
             }
             return;
         };
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.now, from.number, relay.far)) {
             self.relays.matches.outcomes.refused += 1;
             return;
@@ -358,31 +319,27 @@ impl Engine {
         self.relays.calls.answered(summary.key);
         if let Some(relay) = &mut live.relay {
             relay.summary = Some((summary, from.clone()));
-            if relay.lookup.is_some() {
-                return self.relays.contacts.learn(self.now, relay.far, true);
-            }
         }
         if let Some(connection) = self.connections.get_mut(&live.cookie) {
             connection.contact = Contact::Yes;
         }
     }
 
-    /// A request ended whose caller may be told.
+    /// A request ended: queues its summary if its caller is known.
     pub(super) fn answer_later(&mut self, slot: Slot) {
         let known =
-            self.units.get(slot).and_then(|live| live.relay.as_ref()).is_some_and(|relay| relay.given.is_some());
-        if known && self.relays.answers.len() < self.limits.units {
+            self.spans.get(slot).and_then(|live| live.relay.as_ref()).is_some_and(|relay| relay.given.is_some());
+        if known && self.relays.answers.len() < self.limits.spans {
             self.relays.answers.push_back(slot);
         }
     }
 
-    /// What became known since last asked: transactions of calls, ends of requests.
+    /// Outputs what became known since the last call: transactions of calls, ends of requests.
     pub fn relay_sweep(&mut self, out: &mut Vec<Output>) {
-        self.decide_lookups(out);
         out.extend(self.relays.answers.drain(..).map(Output::Answered));
         for _ in 0..self.relays.unsettled.len() {
             let Some(slot) = self.relays.unsettled.pop_front() else { break };
-            let Some(live) = self.units.get(slot) else { continue };
+            let Some(live) = self.spans.get(slot) else { continue };
             if self.settled(live, DEPTH) {
                 out.push(Output::Settled(slot));
             } else {
@@ -391,12 +348,12 @@ impl Engine {
         }
     }
 
-    /// Whether the transaction of a unit is known for good.
-    fn settled(&self, live: &Live, depth: u32) -> bool {
+    /// Whether the trace id of a span is final.
+    fn settled(&self, live: &OpenSpan, depth: u32) -> bool {
         if depth == 0 {
             return true;
         }
-        let above = |slot| self.units.get(slot).is_none_or(|above| self.settled(above, depth - 1));
+        let above = |slot| self.spans.get(slot).is_none_or(|above| self.settled(above, depth - 1));
         match live.side {
             Side::Server if live.remote_parent.is_some() => true,
             Side::Server => match (live.caller, &live.relay) {
@@ -404,23 +361,14 @@ impl Engine {
                 (None, Some(relay)) => {
                     relay.given.as_ref().is_some_and(|given| given.context.settled) || self.now >= relay.until
                 }
-                (None, None) => !self.may_be_told_of(live),
+                (None, None) => true,
             },
-            Side::Client => !live.cause.open && grade(&live.cause).0.is_none_or(above),
+            Side::Client => !self.may_change(live) && self.grade(live).0.is_none_or(above),
         }
     }
 
-    /// Whether a question by UDP that is not answered yet may turn out to be another host's: whose it is is only said after
-    /// its answer.
-    fn may_be_told_of(&self, live: &Live) -> bool {
-        self.relays.mode == Mode::Waits
-            && (live.first_reply, live.end) == (0, 0)
-            && self.now < live.start.saturating_add(WAIT)
-            && self.connections.get(&live.cookie).is_some_and(|connection| connection.place().is_some())
-    }
-
-    /// Whether word of another host can still come that a unit's report should have.
-    pub(super) fn awaits_word(&self, live: &Live) -> bool {
+    /// Whether another host can still send something the span's report needs.
+    pub(super) fn awaits_word(&self, live: &OpenSpan) -> bool {
         if self.relays.mode == Mode::Off {
             return false;
         }
@@ -438,28 +386,20 @@ impl Engine {
             && live.deferred < patience(contact)
     }
 
-    /// Whether another agent speaks of a unit's connection; of lookups, of any with the same host.
-    fn contact(&self, live: &Live) -> Contact {
-        match live.relay.as_ref().filter(|relay| relay.lookup.is_some()) {
-            // Not of each of them, so that none waits for longer.
-            Some(relay) if self.relays.contacts.of(self.now, relay.far) == Some(false) => Contact::No,
-            Some(_) => Contact::Unknown,
-            None => self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact),
-        }
+    /// Whether another agent reports on the span's connection.
+    fn contact(&self, live: &OpenSpan) -> Contact {
+        self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact)
     }
 
-    /// A unit is reported; gives the name its transaction has now.
+    /// A span is reported: returns the current trace id of its transaction.
     pub(super) fn relay_over(&mut self, slot: Slot, trace: TraceId) -> TraceId {
-        let Some(live) = self.units.get(slot) else { return trace };
+        let Some(live) = self.spans.get(slot) else { return trace };
         if let Some(relay) = &live.relay {
             let (cookie, key, side) = (live.cookie, relay.key, live.side);
-            let lookup = relay.lookup.map(|_| relay.far);
             let contact = self.contact(live);
             let in_vain = match side {
                 Side::Server => {
-                    if lookup.is_none() {
-                        self.relays.matches.reported(key);
-                    }
+                    self.relays.matches.reported(key);
                     relay.given.is_none() && relay.until != 0 && self.now >= relay.until
                 }
                 Side::Client => {
@@ -469,8 +409,7 @@ impl Engine {
                         let (sent, replied) = (live.start as i64, live.end as i64);
                         let arrived = summary.start.saturating_sub(queue);
                         let pair = Pair { sent, replied, arrived, answered: far(summary.duration) };
-                        // Of a lookup that was asked again the two may be of different questions.
-                        if live.end != 0 && lookup.is_none() {
+                        if live.end != 0 {
                             self.relays.clocks.hear(self.now, agent.number, pair);
                         }
                     }
@@ -479,9 +418,7 @@ impl Engine {
                     in_vain
                 }
             };
-            if let Some(far) = lookup {
-                self.lookup_over(slot, side, (key, far), in_vain);
-            } else if in_vain && let Some(connection) = self.connections.get_mut(&cookie) {
+            if in_vain && let Some(connection) = self.connections.get_mut(&cookie) {
                 connection.contact = Contact::No;
             }
         }
@@ -490,17 +427,17 @@ impl Engine {
 
     /// About once a second.
     pub(super) fn relay_expire(&mut self) {
-        let units = &self.units;
-        self.relays.expire(self.now, |slot| units.get(slot).is_some());
-        self.relays.give_back();
+        let spans = &self.spans;
+        self.relays.expire(self.now, |slot| spans.get(slot).is_some());
+        self.relays.shrink_excess();
     }
 
-    /// What the other end of a call should know now, unless it was told.
+    /// The context to send to a call's other end, unless it was sent already.
     pub fn context(&mut self, slot: Slot) -> Option<Told> {
-        let live = self.units.get(slot)?;
+        let live = self.spans.get(slot)?;
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
-        let (key, far, sent, lookup) = (relay.key, relay.far, relay.sent, relay.lookup);
-        let trace = self.relays.name(self.trace(live, DEPTH));
+        let (key, far, sent) = (relay.key, relay.far, relay.sent);
+        let trace = self.relays.name(self.trace_so_far(live));
         let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);
         if sent == Some((trace, settled)) {
             return None;
@@ -508,25 +445,23 @@ impl Engine {
         if sent.is_none() {
             self.relays.calls.sent(key, slot);
             if self.relays.callers.len() >= self.relays.calls.limit() {
-                // Those in use come again with their next call.
+                // Connections in use are inserted again by their next call.
                 self.relays.callers.clear();
             }
-            if lookup.is_none() {
-                self.relays.callers.insert(key.connection(), cookie);
-            }
+            self.relays.callers.insert(key.connection(), cookie);
         }
-        if !settled && self.relays.unsettled.len() < self.limits.units {
+        if !settled && self.relays.unsettled.len() < self.limits.spans {
             self.relays.unsettled.push_back(slot);
         }
-        if let Some(relay) = self.units.get_mut(slot).and_then(|live| live.relay.as_mut()) {
+        if let Some(relay) = self.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
-        Some(Told { key, far, trace, settled, lookup })
+        Some(Told { key, far, trace, settled })
     }
 
-    /// The request whose caller is to be told how it ended, once.
-    pub fn answer(&mut self, slot: Slot) -> Option<&Live> {
-        let live = self.units.get_mut(slot)?;
+    /// Returns an ended request whose summary is due, once.
+    pub fn answer(&mut self, slot: Slot) -> Option<&OpenSpan> {
+        let live = self.spans.get_mut(slot)?;
         let relay = live.relay.as_mut().filter(|relay| !relay.answered)?;
         relay.answered = true;
         Some(live)

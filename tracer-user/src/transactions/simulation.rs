@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, ENTITY_BITS, FAMILY_INET, Header, KIN_CREATED, Kin, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State,
-    TICK_DEAD, Tick, WAKE_RESULT, Wake, tcp_state,
+    ENTITY_BITS, FAMILY_INET, Header, Kind, OP_TX, OPEN_MIDSTREAM, Op, Open, STATE_OWN, State, TASK_EDGE_CREATED,
+    THREAD_STATS_DEAD, TaskEdge, ThreadCounters, ThreadStats, WAKE_RESULT, Wake, tcp_state,
 };
 use tracer_common::runtime::KIND_PYTHON;
 
@@ -42,9 +42,9 @@ pub(super) enum Sent {
     Op(Op, Vec<u8>),
     Open(Open),
     State(State),
-    Tick(Tick),
+    ThreadStats(ThreadStats),
     Wake(Wake),
-    Kin(Kin),
+    TaskEdge(TaskEdge),
     /// Records before this time are missing.
     Lost(Nanos),
 }
@@ -53,12 +53,12 @@ impl Sent {
     /// As the engine takes it; `None`: it is not told of.
     pub(super) fn record(&self) -> Option<Record<'_>> {
         Some(match self {
-            Self::Op(op, head) => Record::Op { op: *op, head, tail: &[], pieces: &[] },
+            Self::Op(op, head) => Record::Op { op: *op, head, tail: &[], fragments: &[] },
             Self::Open(open) => Record::Open(*open),
             Self::State(state) => Record::State(*state),
-            Self::Tick(tick) => Record::Tick(*tick),
+            Self::ThreadStats(stats) => Record::ThreadStats(*stats),
             Self::Wake(wake) => Record::Wake(*wake),
-            Self::Kin(kin) => Record::Kin(*kin),
+            Self::TaskEdge(task_edge) => Record::TaskEdge(*task_edge),
             Self::Lost(_) => return None,
         })
     }
@@ -69,9 +69,9 @@ impl Sent {
             Self::Op(op, _) => op.header.nanos,
             Self::Open(open) => open.header.nanos,
             Self::State(state) => state.header.nanos,
-            Self::Tick(tick) => tick.header.nanos,
+            Self::ThreadStats(stats) => stats.header.nanos,
             Self::Wake(wake) => wake.header.nanos,
-            Self::Kin(kin) => kin.header.nanos,
+            Self::TaskEdge(task_edge) => task_edge.header.nanos,
             Self::Lost(at) => *at,
         }
     }
@@ -82,20 +82,22 @@ impl Sent {
             Self::Op(op, head) => {
                 let way = if op.header.flags & OP_TX != 0 { "sends" } else { "reads" };
                 let text = String::from_utf8_lossy(head);
-                let Books { reads, polls, .. } = op.books;
+                let ThreadCounters { reads, polls, .. } = op.counters;
                 let (tid, nth, cookie) = (op.header.tid, op.nth, op.cookie);
                 let first = text.lines().next().unwrap_or_default();
-                let (task, kins) = (op.entity & 0xffff, op.kins);
+                let (task, edge_seq) = (op.entity & 0xffff, op.edge_seq);
                 format!(
-                    "{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}, task {task} after {kins}: {first}\n",
+                    "{tid} {way} #{nth} on {cookie} at {}, reads {reads}, polls {polls}, task {task} after {edge_seq}: {first}\n",
                     op.pos
                 )
             }
             Self::Open(open) => format!("{} opens {}, flags {}\n", open.header.tid, open.cookie, open.header.flags),
             Self::State(state) => format!("{} state {} of {}\n", state.header.tid, state.new, state.cookie),
-            Self::Kin(kin) => format!("{} made by {} #{}\n", kin.child & 0xffff, kin.parent & 0xffff, kin.nth),
+            Self::TaskEdge(task_edge) => {
+                format!("{} made by {} #{}\n", task_edge.child & 0xffff, task_edge.parent & 0xffff, task_edge.nth)
+            }
             Self::Lost(at) => format!("something is lost before {at}\n"),
-            Self::Tick(tick) => format!("{} tick {}\n", tick.header.tid, tick.header.flags),
+            Self::ThreadStats(stats) => format!("{} tick {}\n", stats.header.tid, stats.header.flags),
             Self::Wake(wake) => {
                 let Wake { header, wakee, nth, slept_at, given_at, given_by, .. } = wake;
                 let (tid, at) = (header.tid, header.nanos);
@@ -107,15 +109,15 @@ impl Sent {
     }
 }
 
-/// Which unit: its side and its path, which no other request has.
+/// Which span: its side and its path, which no other request has.
 pub(super) type Name = (Side, String);
 
 /// What happened.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
-    /// Every unit there was, and which one caused it.
-    pub(super) units: HashMap<Name, Option<Name>>,
-    /// Units of threads that run one request at a time.
+    /// Every span there was, and which one caused it.
+    pub(super) spans: HashMap<Name, Option<Name>>,
+    /// Spans of threads that run one request at a time.
     pub(super) serial: Vec<Name>,
     /// Calls of tasks.
     pub(super) tasked: Vec<Name>,
@@ -167,6 +169,8 @@ struct Job {
     link: Option<usize>,
     step: Step,
     aborted: bool,
+    /// It was answered, and its thread makes one more call for it.
+    late: bool,
     /// The thread of the pool that makes its call.
     worker: Option<u32>,
     /// The task that answers it, and the one that makes its call, where there are tasks.
@@ -186,7 +190,7 @@ enum Step {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
-    books: Books,
+    counters: ThreadCounters,
     nth: u32,
     tgid: u32,
     /// When it fell asleep to wait for another; when another gave it work, and who.
@@ -212,7 +216,7 @@ pub(super) struct Host<'a> {
     aborts: bool,
     /// The loop runs tasks, which go on in any order; how many were made, names that are free, and who acts.
     tasks: bool,
-    kins: u32,
+    edge_seq: u32,
     names: Vec<u64>,
     acting: u64,
     pub(super) sent: Vec<Sent>,
@@ -227,7 +231,7 @@ impl<'a> Host<'a> {
             choices,
             aborts,
             tasks,
-            kins: 0,
+            edge_seq: 0,
             names: (1..4096).rev().collect(),
             acting: 0,
             nanos: 1_000_000,
@@ -267,6 +271,9 @@ impl<'a> Host<'a> {
             let tid = lives[lane];
             let all: Vec<usize> = (0..queues[lane].len()).filter(|i| queues[lane][*i].step != Step::Done).collect();
             if all.is_empty() {
+                if wide && !self.aborts && self.choices.once_in(4) && self.threads.contains_key(&tid) {
+                    self.asks_for_itself(tid);
+                }
                 if left == 0 && queues.iter().flatten().all(|job| job.step == Step::Done) {
                     break;
                 }
@@ -298,13 +305,13 @@ impl<'a> Host<'a> {
         let end = if self.choices.once_in(3) { None } else { self.free_ends.pop() };
         let end = end.unwrap_or_else(|| self.end(None));
         let name = (Side::Server, format!("/r{n}"));
-        self.truth.units.insert(name.clone(), None);
+        self.truth.spans.insert(name.clone(), None);
         if !wide {
             self.truth.serial.push(name.clone());
         }
         let calls = self.choices.below(3);
         let (path, step) = (name.1, Step::Read);
-        Job { path, end, calls, link: None, step, aborted: false, worker: None, task: 0, child: 0 }
+        Job { path, end, calls, link: None, step, aborted: false, late: false, worker: None, task: 0, child: 0 }
     }
 
     /// The next steps of a request, up to where its thread waits.
@@ -333,7 +340,7 @@ impl<'a> Host<'a> {
             }
             Step::Serve => {
                 let Some(link) = job.link.and_then(|link| self.links.get(link).copied()) else { return };
-                let path = format!("/c{}-{}", &job.path[1..], job.calls);
+                let path = call_path(job);
                 self.waits(link.served_by, false);
                 self.moves(BACK, link.served_by, link.server, false, &request(&path));
                 self.works(link.served_by);
@@ -349,12 +356,19 @@ impl<'a> Host<'a> {
                     job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
                     return;
                 }
-                self.waits(tid, wide);
+                // A worker may wait for a reply in a poller as well.
+                let polls = wide || (job.late && self.choices.once_in(2));
+                self.waits(tid, polls);
                 let end = self.links[link].client;
                 self.reads(wide, end);
                 self.moves(front(tid), tid, end, false, &reply());
                 self.ends_task(std::mem::take(&mut job.child));
                 self.free_links.push(link);
+                if job.late {
+                    self.works(tid);
+                    job.step = Step::Done;
+                    return;
+                }
                 job.calls -= 1;
                 job.step = if job.calls > 0 { Step::Send } else { Step::Answer };
                 if wide && self.tasks && self.choices.once_in(2) {
@@ -369,7 +383,7 @@ impl<'a> Host<'a> {
     /// Sends the next call or the answer.
     fn acts(&mut self, tid: u32, wide: bool, job: &mut Job) {
         self.works(tid);
-        if self.aborts && !job.aborted && self.choices.once_in(10) {
+        if self.aborts && !job.aborted && !job.late && self.choices.once_in(10) {
             job.aborted = true;
             self.closes(0, job.end);
         }
@@ -387,18 +401,23 @@ impl<'a> Host<'a> {
             } else {
                 self.free_ends.push(job.end);
             }
-            job.step = Step::Done;
+            // A worker goes on for it after the reply.
+            job.late = !wide && !job.aborted && self.choices.once_in(3);
+            job.step = if job.late { Step::Send } else { Step::Done };
             return;
         }
-        let path = format!("/c{}-{}", &job.path[1..], job.calls);
+        let path = call_path(job);
         let above = (Side::Server, job.path.clone());
-        self.truth.units.insert((Side::Client, path.clone()), Some(above));
-        self.truth.units.insert((Side::Server, path.clone()), Some((Side::Client, path.clone())));
+        self.truth.spans.insert((Side::Client, path.clone()), Some(above));
+        self.truth.spans.insert((Side::Server, path.clone()), Some((Side::Client, path.clone())));
         if wide && self.tasks {
             self.truth.tasked.push((Side::Client, path.clone()));
         }
         let worker = POOL[self.choices.below(POOL.len())];
-        let pooled = !wide && self.choices.once_in(3) && self.threads.get(&worker).is_none_or(|runs| runs.busy == 0);
+        let pooled = !wide
+            && !job.late
+            && self.choices.once_in(3)
+            && self.threads.get(&worker).is_none_or(|runs| runs.busy == 0);
         if !wide && !pooled {
             self.truth.serial.push((Side::Client, path.clone()));
         }
@@ -481,11 +500,11 @@ impl<'a> Host<'a> {
     fn wakes(&mut self, worker: u32, wakee: u32, slept_at: Nanos) {
         let runs = self.threads.entry(worker).or_default();
         runs.nth += 1;
-        let (nth, (given_at, given_by), books) = (runs.nth, runs.given, runs.books);
+        let (nth, (given_at, given_by), counters) = (runs.nth, runs.given, runs.counters);
         let header = Header { flags: WAKE_RESULT, ..self.header(Kind::Wake, FRONT, worker) };
         // Each waits for results at a futex of its own.
         let address = u64::from(wakee);
-        let wake = Wake { header, wakee, nth, address, slept_at, given_at, given_by, books, ..Wake::default() };
+        let wake = Wake { header, wakee, nth, address, slept_at, given_at, given_by, counters, ..Wake::default() };
         self.sent.push(Sent::Wake(wake));
     }
 
@@ -494,7 +513,7 @@ impl<'a> Host<'a> {
         let server = self.end(Some(client));
         let served_by = 200 + self.links.len() as u32;
         self.links.push(Link { client, server, served_by });
-        let books = self.threads.entry(tid).or_default().books;
+        let counters = self.threads.entry(tid).or_default().counters;
         let header = Header {
             kind: Kind::State as u8,
             flags: STATE_OWN,
@@ -504,7 +523,7 @@ impl<'a> Host<'a> {
             ..Header::default()
         };
         let cookie = self.ends[client].cookie;
-        self.sent.push(Sent::State(State { header, cookie, new: tcp_state::SYN_SENT, books, ..State::default() }));
+        self.sent.push(Sent::State(State { header, cookie, new: tcp_state::SYN_SENT, counters, ..State::default() }));
         self.links.len() - 1
     }
 
@@ -522,16 +541,16 @@ impl<'a> Host<'a> {
     /// A task is made by another; it may get the name of one that is no more.
     fn makes(&mut self, by: u64) -> u64 {
         let Some(name) = self.names.pop() else { return 0 };
-        self.kins += 1;
-        let header = self.header(Kind::Kin, LOOPS, LOOP);
+        self.edge_seq += 1;
+        let header = self.header(Kind::TaskEdge, LOOPS, LOOP);
         let (child, parent) = (entity(name), entity(by));
-        self.sent.push(Sent::Kin(Kin {
+        self.sent.push(Sent::TaskEdge(TaskEdge {
             header,
             child,
             parent,
-            nth: self.kins,
-            relation: KIN_CREATED,
-            ..Kin::default()
+            nth: self.edge_seq,
+            relation: TASK_EDGE_CREATED,
+            ..TaskEdge::default()
         }));
         name
     }
@@ -555,7 +574,7 @@ impl<'a> Host<'a> {
 
     fn works(&mut self, tid: u32) {
         let cpu = 1_000 * (1 + self.choices.below(50) as u64);
-        self.threads.entry(tid).or_default().books.cpu += cpu;
+        self.threads.entry(tid).or_default().counters.cpu += cpu;
         self.truth.cpu += cpu;
         self.nanos += cpu;
     }
@@ -563,12 +582,12 @@ impl<'a> Host<'a> {
     fn waits(&mut self, tid: u32, poll: bool) {
         self.nanos += 1_000 * (1 + self.choices.below(200) as u64);
         let nanos = self.nanos;
-        let books = &mut self.threads.entry(tid).or_default().books;
-        books.idle_cpu = books.cpu;
-        books.idle_end = nanos;
-        books.idles += 1;
-        books.switches += 1;
-        books.polls += u32::from(poll);
+        let counters = &mut self.threads.entry(tid).or_default().counters;
+        counters.idle_cpu = counters.cpu;
+        counters.idle_end = nanos;
+        counters.idles += 1;
+        counters.switches += 1;
+        counters.polls += u32::from(poll);
     }
 
     fn header(&self, kind: Kind, tgid: u32, tid: u32) -> Header {
@@ -579,9 +598,9 @@ impl<'a> Host<'a> {
         self.nanos += 10;
         let runs = self.threads.entry(tid).or_default();
         runs.tgid = tgid;
-        runs.books.reads += u32::from(!sends);
+        runs.counters.reads += u32::from(!sends);
         runs.nth += 1;
-        let Runs { books, nth, .. } = *runs;
+        let Runs { counters, nth, .. } = *runs;
         let header = self.header(Kind::Op, tgid, tid);
         let end = &mut self.ends[end];
         if !end.opened {
@@ -599,8 +618,9 @@ impl<'a> Host<'a> {
         let header = Header { flags: if sends { OP_TX } else { 0 }, ..header };
         let bytes = text.len() as u32;
         let (cookie, head, pos_now) = (end.cookie, bytes as u16, *pos);
-        let (entity, kins) = if self.tasks && tid == LOOP { (entity(self.acting), self.kins) } else { (0, 0) };
-        let op = Op { header, cookie, pos: pos_now, bytes, seq, head, nth, entity, kins, books, ..Op::default() };
+        let (entity, edge_seq) = if self.tasks && tid == LOOP { (entity(self.acting), self.edge_seq) } else { (0, 0) };
+        let op =
+            Op { header, cookie, pos: pos_now, bytes, seq, head, nth, entity, edge_seq, counters, ..Op::default() };
         *pos += u64::from(bytes);
         self.sent.push(Sent::Op(op, text.as_bytes().to_vec()));
     }
@@ -612,7 +632,7 @@ impl<'a> Host<'a> {
             let header =
                 Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, front(tid), tid) };
             let End { cookie, rx, tx, .. } = self.ends[end];
-            let books = self.threads.get(&tid).map(|runs| runs.books).unwrap_or_default();
+            let counters = self.threads.get(&tid).map(|runs| runs.counters).unwrap_or_default();
             let (last_rx, last_tx) = (self.nanos, self.nanos);
             self.sent.push(Sent::State(State {
                 header,
@@ -622,7 +642,7 @@ impl<'a> Host<'a> {
                 last_rx,
                 last_tx,
                 new,
-                books,
+                counters,
                 ..State::default()
             }));
             self.nanos += 100;
@@ -630,9 +650,9 @@ impl<'a> Host<'a> {
     }
 
     fn tick(&mut self, tid: u32, flags: u8) {
-        let Runs { books, tgid, .. } = self.threads.get(&tid).copied().unwrap_or_default();
-        let header = Header { flags, ..self.header(Kind::Tick, tgid, tid) };
-        self.sent.push(Sent::Tick(Tick { header, books, ..Tick::default() }));
+        let Runs { counters, tgid, .. } = self.threads.get(&tid).copied().unwrap_or_default();
+        let header = Header { flags, ..self.header(Kind::ThreadStats, tgid, tid) };
+        self.sent.push(Sent::ThreadStats(ThreadStats { header, counters, ..ThreadStats::default() }));
     }
 
     fn ticks(&mut self, tid: u32) {
@@ -641,9 +661,17 @@ impl<'a> Host<'a> {
 
     fn dies(&mut self, tid: u32) {
         self.works(tid);
-        self.tick(tid, TICK_DEAD);
+        self.tick(tid, THREAD_STATS_DEAD);
         self.threads.remove(&tid);
     }
+}
+
+mod timers;
+
+/// The path of the next call of a request.
+fn call_path(job: &Job) -> String {
+    let kind = if job.late { "l" } else { "c" };
+    format!("/{kind}{}-{}", &job.path[1..], job.calls)
 }
 
 /// A task as records name it.

@@ -7,16 +7,18 @@ use proptest::test_runner::RngSeed;
 
 use super::engine::{Engine, Limits, Output};
 use super::simulation::{Choices, Host, Name, Sent, Truth};
-use crate::model::{Grade, Nanos, Outcome, ServiceId, Side, UnitId};
+use crate::model::{Grade, Nanos, Outcome, ServiceId, Side, SpanId, TraceId};
 use crate::protocols::Settings;
 
 /// What the engine made of a history.
 #[derive(Debug, Default)]
 struct Told {
     /// Outcome, parent and grade by name.
-    units: HashMap<Name, (Option<Outcome>, Option<UnitId>, Grade)>,
-    ids: HashMap<UnitId, Name>,
-    /// Units reported more than once, and ids given twice.
+    spans: HashMap<Name, (Option<Outcome>, Option<SpanId>, Grade)>,
+    ids: HashMap<SpanId, Name>,
+    /// Trace id and parent by id; corrections included.
+    traces: HashMap<SpanId, (TraceId, Option<SpanId>)>,
+    /// Spans reported more than once, and ids given twice.
     twice: Vec<Name>,
     cpu: u64,
     /// Losses the engine counted.
@@ -32,13 +34,17 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
     let (mut out, mut told) = (Vec::new(), Told::default());
     let take = |out: &mut Vec<Output>, told: &mut Told| {
         for output in out.drain(..) {
+            if let Output::Renamed { was, trace } = output {
+                told.traces.values_mut().filter(|(known, _)| *known == was).for_each(|(known, _)| *known = trace);
+            }
             let Output::Finished(live, verdicts) = output else { continue };
+            told.traces.insert(live.id, (verdicts.trace, verdicts.parent));
             let name = (live.side, live.request.path.to_string());
             told.cpu += live.cost.cpu;
             if told.ids.insert(live.id, name.clone()).is_some() {
                 told.twice.push(name.clone());
             }
-            if told.units.insert(name.clone(), (live.outcome, verdicts.parent, verdicts.grade)).is_some() {
+            if told.spans.insert(name.clone(), (live.outcome, verdicts.parent, verdicts.grade)).is_some() {
                 told.twice.push(name);
             }
         }
@@ -52,39 +58,50 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
         let now = engine.now;
         engine.report(now, &mut out);
         take(&mut out, &mut told);
-        let fills = engine.fills();
-        let [units, connections, threads] =
-            [fills.units, fills.connections, fills.threads].map(|fill| fill.entries as usize);
-        prop_assert!(units <= bound.units, "{units} units");
+        let table_use = engine.table_use();
+        let [spans, connections, threads] =
+            [table_use.spans, table_use.connections, table_use.threads].map(|fill| fill.entries as usize);
+        prop_assert!(spans <= bound.spans, "{spans} spans");
         prop_assert!(connections <= bound.connections, "{connections} connections");
         prop_assert!(threads <= bound.threads, "{threads} threads");
         let queued = engine.queued();
         // One more of each than there may be, until the next record.
-        let most = bound.units + bound.connections + bound.threads + 2;
+        let most = bound.spans + bound.connections + bound.threads + 2;
         prop_assert!(queued <= most, "{queued} entries in queues, at most {most}");
     }
     engine.expire(true, &mut out);
     take(&mut out, &mut told);
-    prop_assert_eq!(engine.fills().units.entries, 0);
+    prop_assert_eq!(engine.table_use().spans.entries, 0);
     let (classes, overhead) = engine.take_costs();
     told.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
     told.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
     let c = engine.counters;
-    told.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.units_evicted;
+    told.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.spans_evicted;
     Ok(told)
 }
 
-/// No edge that is said to be sure is wrong, nothing is reported twice, no CPU is made up.
+/// No edge that is events to be sure is wrong, a span is of its parent's transaction, nothing is reported twice, no CPU is made up.
 fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError> {
     prop_assert!(told.twice.is_empty(), "reported twice: {:?}", told.twice);
     prop_assert!(told.cpu <= truth.cpu, "{} ns charged of {}", told.cpu, truth.cpu);
-    for (name, (_, parent, grade)) in &told.units {
-        let Some(real) = truth.units.get(name) else {
+    for (id, (trace, parent)) in &told.traces {
+        let above = parent.and_then(|parent| told.traces.get(&parent));
+        prop_assert!(
+            above.is_none_or(|(above, _)| above == trace),
+            "{:?} has another trace id than its parent {:?}:\n{}",
+            told.ids.get(id),
+            parent.and_then(|parent| told.ids.get(&parent)),
+            sent.iter().map(Sent::line).collect::<String>()
+        );
+    }
+    for (name, (_, parent, grade)) in &told.spans {
+        let Some(real) = truth.spans.get(name) else {
             return Err(TestCaseError::fail(format!("there was no {name:?}")));
         };
         let sure = matches!(grade, Grade::Certain | Grade::Confirmed);
         // The other end of a call is not graded: it is the same bytes, or no parent is named.
         let claims = sure || name.0 == Side::Server;
+        prop_assert!(claims || parent.is_none(), "{name:?} shows a guess, {parent:?}");
         // That nobody caused it is a claim as well.
         prop_assert!(
             parent.is_some() || *grade != Grade::Certain || name.0 == Side::Server || real.is_none(),
@@ -92,10 +109,10 @@ fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError>
             sent.iter().map(Sent::line).collect::<String>()
         );
         if let Some(parent) = parent.filter(|_| claims) {
-            let said = told.ids.get(&parent);
+            let events = told.ids.get(&parent);
             prop_assert!(
-                said.is_none() || said == real.as_ref(),
-                "{name:?} is {grade:?} of {said:?}, and was of {real:?}:\n{}",
+                events.is_none() || events == real.as_ref(),
+                "{name:?} is {grade:?} of {events:?}, and was of {real:?}:\n{}",
                 sent.iter().map(Sent::line).collect::<String>()
             );
         }
@@ -155,7 +172,7 @@ fn spoil(sent: Vec<Sent>, ways: &[u8], cut: usize, heads: bool) -> (Vec<Sent>, u
 }
 
 fn small() -> Limits {
-    Limits { units: 6, connections: 5, threads: 4, ..Limits::default() }
+    Limits { spans: 6, connections: 5, threads: 4, ..Limits::default() }
 }
 
 /// The same histories in every run; others, and more of them, with `PROPTEST_CASES=100000`.
@@ -169,7 +186,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Nothing lost: every unit is reported, those of threads with one request at a time with the right cause, and
+    /// Nothing lost: every span is reported, those of threads with one request at a time with the right cause, and
     /// every nanosecond is charged.
     #[test]
     fn whole_histories_are_told_as_they_were(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
@@ -179,19 +196,19 @@ proptest! {
         prop_assert_eq!(told.cpu, truth.cpu);
         prop_assert_eq!(told.counted, 0);
 
-        let missing: Vec<&Name> = truth.units.keys().filter(|name| !told.units.contains_key(*name)).collect();
+        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
         for name in &truth.tasked {
-            let (_, parent, grade) = told.units[name];
+            let (_, parent, grade) = told.spans[name];
             prop_assert!(matches!(grade, Grade::Certain | Grade::Confirmed), "{:?} is {:?}", name, grade);
-            prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.units[name].as_ref(), "{:?}", name);
+            prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
         }
         let serial: HashSet<&Name> = truth.serial.iter().collect();
-        for (name, (outcome, parent, grade)) in &told.units {
+        for (name, (outcome, parent, grade)) in &told.spans {
             prop_assert_eq!(*outcome, Some(Outcome::Complete), "{:?}", name);
             if serial.contains(name) {
                 prop_assert_eq!(*grade, Grade::Certain, "{:?}", name);
-                prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.units[name].as_ref(), "{:?}", name);
+                prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
             }
         }
     }
@@ -203,7 +220,7 @@ proptest! {
         let told = tell(&sent, Limits::default())?;
         sound(&told, &truth, &sent)?;
         prop_assert_eq!(told.cpu, truth.cpu);
-        let missing: Vec<&Name> = truth.units.keys().filter(|name| !told.units.contains_key(*name)).collect();
+        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
     }
 
@@ -219,8 +236,8 @@ proptest! {
         let told = tell(&sent, Limits::default())?;
         sound(&told, &truth, &sent)?;
         // What is not reported is explained: no more is missing than records were spoilt.
-        let missing = truth.units.keys().filter(|name| !told.units.contains_key(*name)).count();
-        prop_assert!(missing <= spoilt, "{missing} units missing, {spoilt} records spoilt");
+        let missing = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).count();
+        prop_assert!(missing <= spoilt, "{missing} spans missing, {spoilt} records spoilt");
     }
 
     /// The same in tables far too small, with heads cut short.
@@ -234,7 +251,7 @@ proptest! {
         let (sent, spoilt) = spoil(sent, &ways, cut, true);
         let told = tell(&sent, small())?;
         sound(&told, &truth, &sent)?;
-        let missing = truth.units.keys().filter(|name| !told.units.contains_key(*name)).count() as u64;
+        let missing = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).count() as u64;
         prop_assert!(missing <= spoilt as u64 + told.counted, "{missing} missing, {spoilt} spoilt, {} counted", told.counted);
     }
 }

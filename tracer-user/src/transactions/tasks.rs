@@ -1,42 +1,42 @@
-//! What tasks of runtimes say of calls: [`super::entities`] decides, this carries it out.
+//! Applies the evidence of runtime tasks to calls: [`super::task_table`] decides, this module carries it out.
 
-use tracer_common::event::{KIN_WATCHED, Kin, Op};
+use tracer_common::event::{Op, TASK_EDGE_WATCHED, TaskEdge};
 use tracer_common::runtime::KIND_TOKIO;
 
+use super::after_reply::AFTER_REPLY;
 use super::begin::During;
-use super::charge::UNIT_SAMPLES;
 use super::engine::Engine;
-use super::entities::{Answer, Id, LENT, Works, is_named, is_python, is_unique, kind};
-use super::live::{Cause, Handed, Live, Slot, Vote};
-use super::thread::{Target, Thread};
+use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
+use super::task_table::{Answer, Id, LENT, Works, is_named, is_python, is_unique, kind};
+use super::thread::Thread;
 use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
 
-/// Times the report of a call is put off for what its task turns out to work for.
+/// Times the report of a call is deferred until its task's request is known.
 const PATIENCE: u8 = 40;
-/// The same where only this is not seen yet, that its task serves no connection.
+/// The same, if the only open question is whether its task serves a connection.
 const LENT_PATIENCE: u8 = 8;
-/// How long after its first request what runs in a process may not be known yet, nanoseconds: its file is looked at for
-/// that.
+/// How long after a process's first request its runtime may be unknown, nanoseconds: detection inspects the program's
+/// file.
 const LOOKED_AT: Nanos = 250_000_000;
-/// What is said of calls before that.
+/// Evidence for calls made before the runtime was known.
 const EARLY: &str = "made before it was known that its process runs several requests on one thread";
-/// What such a call is said to be when that is never seen.
+/// Evidence for a call whose task never answers a request.
 const NOBODY: &str = "its task answered no request";
-/// What is said where the task is not known.
+/// Evidence if the task is unknown.
 const UNKNOWN: &str = "several requests on one thread, and which task it was is not known";
 
 impl Engine {
-    /// The process runs loops that go on with requests in any order: its callbacks are not one request's.
+    /// The process runs loops or tasks that interleave requests: one callback may serve several.
     pub fn has_loops(&mut self, tgid: u32) {
         if self.loops.len() < self.limits.processes {
             self.loops.insert(tgid);
         }
     }
 
-    /// Relations between tasks that were missing.
+    /// Number of missing task edges.
     pub fn kins_lost(&self) -> u64 {
-        self.entities.lost
+        self.task_table.lost
     }
 
     /// Processes that began to serve requests since last taken.
@@ -44,17 +44,17 @@ impl Engine {
         self.served.drain(..)
     }
 
-    pub(super) fn kin(&mut self, kin: &Kin) {
-        self.now = self.now.max(kin.header.nanos);
-        let units = &self.units;
-        let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        self.entities.kin(kin, kin.header.nanos, over);
-        if kin.header.flags & KIN_WATCHED != 0 {
-            self.wakers.watch(kin.header.tgid);
+    pub(super) fn task_edge(&mut self, task_edge: &TaskEdge) {
+        self.now = self.now.max(task_edge.header.nanos);
+        let spans = &self.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        self.task_table.task_edge(task_edge, task_edge.header.nanos, over);
+        if task_edge.header.flags & TASK_EDGE_WATCHED != 0 {
+            self.wakers.watch(task_edge.header.tgid);
         }
     }
 
-    /// Of a program that runs requests in tasks of its own that is known by the first operation of one.
+    /// Marks the process as task-based on its first I/O with a task id.
     pub(super) fn note_task(&mut self, op: &Op) {
         if !is_unique(op.entity) {
             return;
@@ -65,51 +65,55 @@ impl Engine {
         if kind(op.entity) == KIND_TOKIO
             && let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos)
         {
-            // What it polls next may be anybody's.
+            // The next task it polls may belong to any request.
             thread.multiplexer = true;
         }
     }
 
-    /// Whether it may yet be seen that a call's process runs requests in tasks: what its thread says is believed only
-    /// then.
-    pub(super) fn may_be_tasked(&self, live: &Live, now: Nanos) -> bool {
+    /// Whether the call's process may still turn out to be task-based; evidence of its threads is trusted only after
+    /// that is settled.
+    pub(super) fn may_be_tasked(&self, live: &OpenSpan, now: Nanos) -> bool {
         let told = match live.side {
             Side::Client => !live.cause.tasked && live.cause.candidate.is_some(),
-            // A request waits for the calls it may have caused: with them goes what its transaction is.
+            // A request waits for the calls it may have caused: they carry its trace id.
             Side::Server => !live.calls.is_empty(),
         };
         let since = self.serving.get(&live.pid).filter(|_| told);
         since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.loops.contains(&live.pid))
     }
 
-    /// What makes a call doubtful that was made before it was known that its process runs requests in tasks.
-    pub(super) fn doubt_of_task(&self, live: &Live) -> Option<&'static str> {
+    /// Why a call is doubtful that was made before the process was known to be task-based.
+    pub(super) fn doubt_of_task(&self, live: &OpenSpan) -> Option<&'static str> {
         let early = live.side == Side::Client && !live.cause.tasked && live.cause.candidate.is_some();
         (early && self.loops.contains(&live.pid)).then_some(EARLY)
     }
 
-    /// Whether only its task says for whom an operation is.
-    fn is_tasked(&self, op: &Op) -> bool {
+    /// Whether only the task shows which request an operation belongs to.
+    pub(super) fn is_tasked(&self, op: &Op) -> bool {
         is_unique(op.entity) || is_python(op.entity) || (op.entity == 0 && self.loops.contains(&op.header.tgid))
     }
 
-    /// Who caused a call that is being sent.
+    /// Cause of a call that is being sent.
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+        if let Some(cause) = op.and_then(|during| self.cause_after(during.op, during.after?)) {
+            return cause;
+        }
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };
         if kind(during.op.entity) == KIND_TOKIO {
             let cause = self.cause(opener, op);
             let evidence = if cause.candidate.is_none() && !cause.alone { UNKNOWN } else { cause.evidence };
             return Cause { tasked: true, grouped: true, evidence, ..cause };
         }
-        // A goroutine goes on on any thread; and a loop may be at a task whose request was not seen, or not understood, while
-        // the only one that was waits for its turn: its word is good for the task that read that one.
-        let of_reader = |slot: Slot| self.units.get(slot).is_some_and(|live| live.read_as == during.op.entity);
+        // A goroutine can continue on any thread; and a loop may run a task whose request was missed or not understood
+        // while the only known request waits for its turn. The thread's evidence counts only for the task that read the
+        // known request.
+        let of_reader = |slot: Slot| self.spans.get(slot).is_some_and(|live| live.read_as == during.op.entity);
         let told_of = during.holder.or(opener.map(|(slot, _)| slot));
         let several = is_unique(during.op.entity)
             || (is_named(during.op.entity) && !told_of.is_none_or(of_reader))
             || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
-            // What its thread did before says nothing.
+            // The thread's earlier work proves nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))
         } else {
             self.cause(opener, op)
@@ -118,16 +122,20 @@ impl Engine {
         Cause { tasked: true, evidence, ..cause }
     }
 
-    /// A call was sent: for whom its task works. Gives whether it is a task that another made.
+    /// A call was sent: finds the request its task works for. Returns whether another task spawned that task.
     pub(super) fn sent_by_task(&mut self, slot: Slot, op: &Op) -> bool {
-        let Some(live) = self.units.get(slot).filter(|live| live.cause.tasked) else { return false };
+        let Some(live) = self.spans.get(slot).filter(|live| live.cause.tasked) else { return false };
         if live.cause.alone && live.cause.candidate.is_none() {
-            // Its process serves nobody.
+            // Its process serves no requests.
             return false;
         }
-        let units = &self.units;
-        let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        let works = self.entities.works(op, over);
+        if live.cause.evidence == AFTER_REPLY {
+            // The task has answered that request and will answer others: answers divide its time.
+            return false;
+        }
+        let spans = &self.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        let works = self.task_table.works(op, over);
         let waits: Id = if let Works::Undecided(id) = works { id } else { 0 };
         self.asked_by_task(slot, op, waits);
         match works {
@@ -136,18 +144,18 @@ impl Engine {
                 return true;
             }
             Works::Undecided(id) => {
-                if self.entities.waits(id, slot)
-                    && let Some(live) = self.units.get_mut(slot)
+                if self.task_table.waits(id, slot)
+                    && let Some(live) = self.spans.get_mut(slot)
                     && !live.cause.alone
                 {
                     live.cause.waits = true;
                     live.cause.open = true;
                     live.cause.evidence = NOBODY;
                 }
-                return self.entities.is_made(id);
+                return self.task_table.is_made(id);
             }
             Works::Unknown(why) => {
-                if let Some(live) = self.units.get_mut(slot)
+                if let Some(live) = self.spans.get_mut(slot)
                     && live.cause.candidate.is_none()
                 {
                     live.cause.evidence = why;
@@ -157,10 +165,10 @@ impl Engine {
         false
     }
 
-    /// A request was read by the task of an operation.
+    /// The task of an operation read a request.
     pub(super) fn read_by_task(&mut self, cookie: u64, op: &Op) {
-        for (call, doubt) in self.entities.reads(op, cookie) {
-            let Some(live) = self.units.get_mut(call) else { continue };
+        for (call, doubt) in self.task_table.reads(op, cookie) {
+            let Some(live) = self.spans.get_mut(call) else { continue };
             if live.cause.told {
                 live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
             } else if live.cause.waits {
@@ -171,46 +179,46 @@ impl Engine {
         }
     }
 
-    /// A request is being answered by the task of an operation.
+    /// The task of an operation begins the answer of a request.
     pub(super) fn answered_by_task(&mut self, slot: Slot, op: &Op) {
-        let Some(live) = self.units.get_mut(slot) else { return };
+        let Some(live) = self.spans.get_mut(slot) else { return };
         if is_unique(op.entity) {
             live.alone = false;
             if live.multiplexed {
-                // Streams of a connection are answered by one goroutine for all that work on them.
+                // One goroutine sends the answers of all streams of a connection, whatever goroutines work on them.
                 return;
             }
         }
         let answer = Answer { request: slot, kept: live.kept(), start: live.start };
         let of = (live.cookie, !live.multiplexed);
-        let units = &self.units;
-        let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        for (call, doubt) in self.entities.answers(op, answer, of, over) {
+        let spans = &self.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        for (call, doubt) in self.task_table.answers(op, answer, of, over) {
             self.tell(call, &answer, doubt);
         }
     }
 
-    /// The call was made for the request of `answer`, its task says.
+    /// The task's evidence: the call was made for the request of `answer`.
     pub(super) fn tell(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
-        let Some(live) = self.units.get_mut(call).filter(|live| live.side == Side::Client) else { return };
+        let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
         let mut doubt = live.cause.doubt.or(doubt);
         if doubt == Some(LENT) && !live.cause.told && !live.cause.alone {
             if !live.passed_on {
-                live.lent = Some(Box::new(*answer));
+                live.provisional_parent = Some(Box::new(*answer));
                 (live.cause.waits, live.cause.open) = (true, true);
                 return;
             }
             doubt = None;
         }
         if live.cause.told {
-            // A doubt can come later; nothing else does.
+            // Only a doubt can still change the decision.
             if let Some(doubt) = doubt {
                 live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
             }
             return;
         }
         if live.cause.alone {
-            // Its thread has told already, and is believed, unless they differ.
+            // The thread's evidence stands unless the task's contradicts it.
             if live.cause.candidate != Some(answer.request) {
                 live.cause.alone = false;
                 live.cause.vote = Vote::Split;
@@ -231,41 +239,36 @@ impl Engine {
         live.cause.vote = Vote::For(answer.request);
         live.cause.evidence =
             if live.cause.passed { PASSED } else { "its task, or the one that made it, answered the request" };
-        let (cost, times) = (std::mem::take(&mut live.cost), (live.start, live.end));
-        let (samples, tgid) = (std::mem::take(&mut live.samples), live.pid);
-        self.post(Target::of(&self.units, answer.request), cost, tgid);
-        if let Some(request) = self.units.get_mut(answer.request) {
-            if times.1 != 0 && request.calls.len() < 1024 {
-                request.calls.push(times);
-            }
-            let room = UNIT_SAMPLES.saturating_sub(request.samples.len());
-            self.counters.samples_dropped += samples.len().saturating_sub(room) as u64;
-            request.samples.extend(samples.into_iter().take(room));
+        let time = CallTime { call: Some(call), start: live.start, end: live.end };
+        if time.end != 0
+            && let Some(request) = self.spans.get_mut(answer.request)
+        {
+            request.add_call(time);
         }
     }
 
-    /// A call is sent by a task on a connection: the task that sent by it before serves no connection, if it was another,
-    /// since then nobody else would have sent.
+    /// A task sends a call on a connection. If another task sent on it before, that one does not serve the connection:
+    /// otherwise it alone would have gone on sending.
     pub(super) fn passed_on(&mut self, cookie: u64, call: Slot, entity: u64) {
         if kind(entity) != KIND_TOKIO || !is_named(entity) {
             return;
         }
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
         for before in connection.sends(entity, call) {
-            let Some(live) = self.units.get_mut(before) else { continue };
+            let Some(live) = self.spans.get_mut(before) else { continue };
             live.passed_on = true;
-            if let Some(answer) = live.lent.take() {
+            if let Some(answer) = live.provisional_parent.take() {
                 self.tell(before, &answer, Some(LENT));
             }
         }
     }
 
-    /// Whether it may yet be seen what the task of a call works for; if not, it does not wait any more.
+    /// Whether a call still waits for its task's request; if not, ends the wait.
     pub(super) fn still_waits(&mut self, slot: Slot, now: Nanos) -> bool {
-        // Where there are very many, those that no request is answered for must not crowd out others.
-        let crowded = self.units.len() > self.limits.units / 2;
-        let Some(live) = self.units.get_mut(slot).filter(|live| live.cause.waits) else { return false };
-        let patience = if live.lent.is_some() { LENT_PATIENCE } else { PATIENCE };
+        // Under pressure, calls of tasks that answer no request must not crowd out other spans.
+        let crowded = self.spans.len() > self.limits.spans / 2;
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.waits) else { return false };
+        let patience = if live.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };
         let seen =
             live.cause.grouped && matches!(live.cause.vote, Vote::For(slot) if live.cause.candidate == Some(slot));
         if now != Nanos::MAX && !crowded && live.deferred < patience && !seen {
@@ -273,11 +276,11 @@ impl Engine {
         }
         live.cause.waits = false;
         let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed);
-        // Of those that send for others it would have been seen for whom, by now.
+        // A task that sends for others would have shown for which request by now.
         if task != 0
             && live.first_reply != 0
             && self.wakers.is_own(tgid, task, passed)
-            && let Some(answer) = live.lent.take()
+            && let Some(answer) = live.provisional_parent.take()
         {
             live.passed_on = true;
             self.tell(slot, &answer, Some(LENT));

@@ -1,16 +1,17 @@
-//! The engine by script: operations of threads on sockets, with the books of the thread, and what must come of them.
+//! The engine, scripted: operations of threads on sockets with the threads' counters, and the expected results.
 
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    Books, FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, State, TICK_DEAD, Tick, tcp_state,
+    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, State, THREAD_STATS_DEAD, ThreadCounters,
+    ThreadStats, tcp_state,
 };
 
 use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
-use super::live::Live;
+use super::open_span::OpenSpan;
 use crate::decode::Record;
-use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, ServiceId};
+use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, ServiceId, Side};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -21,17 +22,17 @@ struct Host {
     engine: Engine,
     out: Vec<Output>,
     positions: HashMap<(u64, bool), u64>,
-    books: HashMap<u32, Books>,
-    /// Operations of each thread so far, the lost ones included.
+    counters: HashMap<u32, ThreadCounters>,
+    /// Operations of each thread so far, lost ones included.
     numbers: HashMap<u32, u32>,
     /// How often a record of an operation arrives.
     times: u32,
-    /// When the first byte of what is read next arrived; 0: not known.
+    /// When the first byte of the next read arrived; 0: unknown.
     arrived: Nanos,
     nanos: Nanos,
-    /// Of the runtime: which of its tasks does what follows, and how many relations were told.
+    /// The runtime task of the following operations, and the number of task edges reported so far.
     entity: u64,
-    kins: u32,
+    edge_seq: u32,
 }
 
 impl Host {
@@ -44,31 +45,31 @@ impl Host {
             engine,
             out: Vec::new(),
             positions: HashMap::new(),
-            books: HashMap::new(),
+            counters: HashMap::new(),
             numbers: HashMap::new(),
             times: 1,
             arrived: 0,
             nanos: 1_000,
             entity: 0,
-            kins: 0,
+            edge_seq: 0,
         }
     }
 
-    /// The thread has used this much more CPU.
+    /// The thread uses `cpu` more CPU time.
     fn works(&mut self, tid: u32, cpu: u64) -> &mut Self {
-        self.books.entry(tid).or_default().cpu += cpu;
+        self.counters.entry(tid).or_default().cpu += cpu;
         self.nanos += cpu;
         self
     }
 
-    /// The thread waited for work, in `poll` or in a read that blocks.
+    /// The thread waits for work, in `poll` or in a blocking read.
     fn waits(&mut self, tid: u32, poll: bool) -> &mut Self {
         self.nanos += 1_000;
-        let (nanos, books) = (self.nanos, self.books.entry(tid).or_default());
-        books.idle_cpu = books.cpu;
-        books.idle_end = nanos;
-        books.idles += 1;
-        books.polls += u32::from(poll);
+        let (nanos, counters) = (self.nanos, self.counters.entry(tid).or_default());
+        counters.idle_cpu = counters.cpu;
+        counters.idle_end = nanos;
+        counters.idles += 1;
+        counters.polls += u32::from(poll);
         self
     }
 
@@ -83,9 +84,9 @@ impl Host {
     /// A thread of process `tgid` sends or receives `text` on a socket; `seq` numbers its first byte (0: not TCP).
     fn moves(&mut self, tgid: u32, tid: u32, cookie: u64, sends: bool, seq: u32, text: impl AsRef<[u8]>) -> &mut Self {
         let text = text.as_ref();
-        let books = self.books.entry(tid).or_default();
-        books.reads += u32::from(!sends);
-        let books = *books;
+        let counters = self.counters.entry(tid).or_default();
+        counters.reads += u32::from(!sends);
+        let counters = *counters;
         let nth = self.numbers.entry(tid).or_default();
         *nth += 1;
         let nth = *nth;
@@ -94,17 +95,18 @@ impl Host {
         let pos = self.positions.entry((cookie, sends)).or_default();
         let arrived = if sends { 0 } else { std::mem::take(&mut self.arrived) };
         let bytes = text.len() as u32;
-        let (entity, kins) = (self.entity, self.kins);
-        let op = Op { header, cookie, pos: *pos, bytes, seq, nth, books, arrived, entity, kins, ..Op::default() };
+        let (entity, edge_seq) = (self.entity, self.edge_seq);
+        let op =
+            Op { header, cookie, pos: *pos, bytes, seq, nth, counters, arrived, entity, edge_seq, ..Op::default() };
         *pos += text.len() as u64;
         for _ in 0..self.times {
-            self.engine.record(&Record::Op { op, head: text, tail: &[], pieces: &[] }, &mut self.out);
+            self.engine.record(&Record::Op { op, head: text, tail: &[], fragments: &[] }, &mut self.out);
         }
         self.nanos += 10;
         self
     }
 
-    /// What happens in `what` is recorded so many times: 0 lost, 2 doubled.
+    /// Records everything in `what` `times` times: 0 loses it, 2 duplicates it.
     fn recorded(&mut self, times: u32, what: impl FnOnce(&mut Self)) -> &mut Self {
         self.times = times;
         what(self);
@@ -128,25 +130,32 @@ impl Host {
     }
 
     fn ends(&mut self, tid: u32) -> &mut Self {
-        let books = *self.books.entry(tid).or_default();
-        let header =
-            Header { kind: Kind::Tick as u8, flags: TICK_DEAD, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
-        self.engine.record(&Record::Tick(Tick { header, books, ..Tick::default() }), &mut self.out);
+        let counters = *self.counters.entry(tid).or_default();
+        let header = Header {
+            kind: Kind::ThreadStats as u8,
+            flags: THREAD_STATS_DEAD,
+            nanos: self.nanos,
+            tgid: 1,
+            tid,
+            ..Header::default()
+        };
+        self.engine
+            .record(&Record::ThreadStats(ThreadStats { header, counters, ..ThreadStats::default() }), &mut self.out);
         self
     }
 
-    /// Everything that is finished in the end, in the order of the units' beginnings.
-    fn finish(&mut self) -> Vec<(Box<Live>, Verdicts)> {
+    /// All finished spans, in order of their start.
+    fn finish(&mut self) -> Vec<(Box<OpenSpan>, Verdicts)> {
         self.engine.expire(true, &mut self.out);
-        let mut units: Vec<(Box<Live>, Verdicts)> = std::mem::take(&mut self.out)
+        let mut spans: Vec<(Box<OpenSpan>, Verdicts)> = std::mem::take(&mut self.out)
             .into_iter()
             .filter_map(|output| match output {
                 Output::Finished(live, verdicts) => Some((live, verdicts)),
                 _ => None,
             })
             .collect();
-        units.sort_by_key(|(live, _)| (live.start, live.cookie));
-        units
+        spans.sort_by_key(|(live, _)| (live.start, live.cookie));
+        spans
     }
 
     fn overhead(&mut self) -> u64 {
@@ -158,11 +167,12 @@ impl Host {
 fn work_between_waits_belongs_to_the_request() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
-    // After the reply, until it waits: still the request's. After that: nobody's, until the next is read.
+    // Work between the reply and the wait is still the first request's; work after the wait belongs to the request whose
+    // read ends the interval.
     host.works(5, 30).waits(5, false).works(5, 7).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
-    let units = host.finish();
-    assert_eq!(units.iter().map(|(live, _)| live.cost.cpu).collect::<Vec<_>>(), [130, 207]);
-    assert!(units.iter().all(|(live, v)| v.grade == Grade::Certain && live.outcome == Some(Outcome::Complete)));
+    let spans = host.finish();
+    assert_eq!(spans.iter().map(|(live, _)| live.cost.cpu).collect::<Vec<_>>(), [130, 207]);
+    assert!(spans.iter().all(|(live, v)| v.grade == Grade::Certain && live.outcome == Some(Outcome::Complete)));
     assert_eq!(host.overhead(), 0);
 }
 
@@ -171,7 +181,7 @@ fn books_that_run_ahead_are_not_charged_twice() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
     // A running slice was estimated 20 too high; the scheduler's figure follows when it ends.
-    host.books.entry(5).or_default().cpu -= 20;
+    host.counters.entry(5).or_default().cpu -= 20;
     host.waits(5, false).reads(5, 1, GET).works(5, 50).sends(5, 1, OK);
     let total: u64 = host.finish().iter().map(|(live, _)| live.cost.cpu).sum();
     assert_eq!(total + host.overhead(), 130);
@@ -181,12 +191,12 @@ fn books_that_run_ahead_are_not_charged_twice() {
 fn nobody_waits_for_a_cpu_before_it_arrived() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK).waits(5, false);
-    // The thread was put off for 5000, and the request came in the last 200 of it.
-    host.books.entry(5).or_default().runq += 5_000;
+    // The thread waited 5000 for a CPU, and the request arrived in the last 200 of that.
+    host.counters.entry(5).or_default().runq += 5_000;
     host.nanos += 5_000;
     host.arrived = host.nanos - 200;
     host.reads(5, 1, GET);
-    host.books.entry(5).or_default().runq += 70;
+    host.counters.entry(5).or_default().runq += 70;
     host.works(5, 10).sends(5, 1, OK);
     let runq: Vec<u64> = host.finish().iter().map(|(live, _)| live.cost.runq).collect();
     assert_eq!(runq, [0, 270]);
@@ -200,7 +210,7 @@ fn what_arrived_before_it_was_accepted_waited_for_that_first() {
         let header = Header { kind: Kind::Open as u8, flags: OPEN_QUEUED, nanos: 2_000, tgid: 1, ..Header::default() };
         let open = Open { header, cookie: 1, accepted: seen, family: FAMILY_INET, ..Open::default() };
         host.engine.record(&Record::Open(open), &mut host.out);
-        // The second was left unread by the first read; the third came later.
+        // The first read left the second request in the socket; the third came later.
         for arrived in [1_200, 1_200, 3_000] {
             host.nanos = host.nanos.max(arrived);
             host.arrived = arrived;
@@ -217,14 +227,28 @@ fn a_call_of_a_thread_with_one_request_is_certain() {
     host.opens(1, (0, 0)).opens(2, (0, 0)).reads(5, 1, GET).works(5, 10);
     host.sends(5, 2, "GET /down HTTP/1.1\r\n\r\n").works(5, 5).waits(5, false).reads(5, 2, OK).works(5, 20);
     host.sends(5, 1, OK);
-    let units = host.finish();
-    let [(request, _), (call, verdicts)] = &units[..] else { panic!("{} units", units.len()) };
+    let spans = host.finish();
+    let [(request, _), (call, verdicts)] = &spans[..] else { panic!("{} spans", spans.len()) };
     assert_eq!((verdicts.parent, verdicts.grade), (Some(request.id), Grade::Certain));
     assert_eq!((verdicts.trace, request.cost.cpu), (request.trace, 35));
     assert_eq!(request.downstream(), call.end - call.start);
 }
 
-/// An event loop with two requests, each of which makes a call; the calls' replies come back in the other order.
+#[test]
+fn a_call_made_before_its_process_is_known_shows_no_guess() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).opens(2, (0, 0)).reads(5, 1, GET).sends(5, 2, "GET /down HTTP/1.1\r\n\r\n");
+    // Only now is the process known to run goroutines: another one may have continued on the thread.
+    host.engine.has_loops(1);
+    host.works(5, 5).waits(5, false).reads(5, 2, OK).works(5, 20).sends(5, 1, OK);
+    let spans = host.finish();
+    let [(request, above), (_, verdicts)] = &spans[..] else { panic!("{} spans", spans.len()) };
+    assert_eq!((verdicts.parent, verdicts.grade), (None, Grade::Ambiguous));
+    assert_ne!(verdicts.trace, above.trace);
+    assert_eq!(request.downstream(), 0);
+}
+
+/// An event loop with two requests that make one call each; the replies come back in the other order.
 fn event_loop(host: &mut Host, swapped: bool) {
     host.opens(1, (0, 0)).opens(2, (0, 0)).opens(11, (0, 0)).opens(12, (0, 0));
     host.reads(9, 1, "GET /1 HTTP/1.1\r\n\r\n").works(9, 10).sends(9, 11, "GET /d1 HTTP/1.1\r\n\r\n").waits(9, true);
@@ -238,14 +262,14 @@ fn event_loop(host: &mut Host, swapped: bool) {
 fn calls_of_an_event_loop_are_confirmed_by_both_sides() {
     let mut host = Host::new(Limits::default());
     event_loop(&mut host, false);
-    // The first pair of requests only shows that this thread runs several at once; from the second on it is known.
+    // The first pair of requests shows that this thread runs several at once; the second pair is handled accordingly.
     event_loop(&mut host, false);
-    let units = host.finish();
+    let spans = host.finish();
     for (path, parent) in [("/d1", "/1"), ("/d2", "/2")] {
-        let calls: Vec<_> = units.iter().filter(|(live, _)| &*live.request.path == path).collect();
+        let calls: Vec<_> = spans.iter().filter(|(live, _)| &*live.request.path == path).collect();
         assert_eq!(calls.len(), 2);
         let (_, verdicts) = calls[1];
-        let above = units.iter().find(|(live, _)| Some(live.id) == verdicts.parent).expect("a parent");
+        let above = spans.iter().find(|(live, _)| Some(live.id) == verdicts.parent).expect("a parent");
         assert_eq!((&*above.0.request.path, verdicts.grade), (parent, Grade::Confirmed));
     }
 }
@@ -255,13 +279,13 @@ fn sides_that_disagree_are_not_confirmed() {
     let mut host = Host::new(Limits::default());
     event_loop(&mut host, false);
     event_loop(&mut host, true);
-    let units = host.finish();
-    let sure: Vec<_> = units
+    let spans = host.finish();
+    let sure: Vec<_> = spans
         .iter()
         .filter(|(live, v)| live.request.path.starts_with("/d") && v.grade == Grade::Confirmed)
         .map(|(live, _)| live.start)
         .collect();
-    let second_half = units[units.len() / 2].0.start;
+    let second_half = spans[spans.len() / 2].0.start;
     assert!(sure.iter().all(|start| *start < second_half), "{sure:?}");
 }
 
@@ -269,7 +293,7 @@ fn sides_that_disagree_are_not_confirmed() {
 fn both_ends_on_one_host_are_one_transaction() {
     for caller_first in [true, false] {
         let mut host = Host::new(Limits::default());
-        // The accepting end's initial sequence number is 700 to both.
+        // Both ends know the accepting end's initial sequence number: 700.
         host.opens(1, (600, 700)).opens(2, (700, 600));
         let call = |host: &mut Host| {
             host.moves(1, 5, 1, true, 601, GET);
@@ -285,9 +309,9 @@ fn both_ends_on_one_host_are_one_transaction() {
             call(&mut host);
         }
         host.moves(2, 6, 2, true, 701, OK).moves(1, 5, 1, false, 701, OK);
-        let mut units = host.finish();
-        units.sort_by_key(|(live, _)| live.cookie);
-        let [(call, above), (request, below)] = &units[..] else { panic!("{} units", units.len()) };
+        let mut spans = host.finish();
+        spans.sort_by_key(|(live, _)| live.cookie);
+        let [(call, above), (request, below)] = &spans[..] else { panic!("{} spans", spans.len()) };
         assert_eq!((below.parent, below.trace), (Some(call.id), above.trace), "{caller_first}");
         assert_eq!((call.service, request.service), (ServiceId(1), ServiceId(2)));
     }
@@ -299,9 +323,9 @@ fn an_incoming_traceparent_names_the_transaction() {
     let id = "4bf92f3577b34da6a3ce929d0e0e4736";
     let text = format!("GET /a HTTP/1.1\r\ntraceparent: 00-{id}-00f067aa0ba902b7-01\r\n\r\n");
     host.opens(1, (0, 0)).reads(5, 1, &text).sends(5, 1, OK);
-    let units = host.finish();
-    assert_eq!(units[0].1.trace.to_string(), id);
-    assert_eq!(units[0].1.parent.map(|parent| parent.to_string()).as_deref(), Some("00f067aa0ba902b7"));
+    let spans = host.finish();
+    assert_eq!(spans[0].1.trace.to_string(), id);
+    assert_eq!(spans[0].1.parent.map(|parent| parent.to_string()).as_deref(), Some("00f067aa0ba902b7"));
 }
 
 #[test]
@@ -309,9 +333,9 @@ fn a_reset_that_overtakes_an_operation_ends_nothing_early() {
     let mut host = Host::new(Limits::default());
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1234";
     host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, head).state(1, tcp_state::CLOSE).sends(5, 1, "56789");
-    let units = host.finish();
-    assert_eq!(units.len(), 1);
-    assert_eq!((units[0].0.outcome, units[0].0.reply_body_bytes), (Some(Outcome::Complete), Some(9)));
+    let spans = host.finish();
+    assert_eq!(spans.len(), 1);
+    assert_eq!((spans[0].0.outcome, spans[0].0.reply_body_bytes), (Some(Outcome::Complete), Some(9)));
     assert_eq!(host.engine.counters.unpaired, 0);
 }
 
@@ -324,20 +348,20 @@ fn a_thread_that_ends_leaves_its_last_work_to_its_request() {
 
 #[test]
 fn what_is_too_much_is_reported_early_and_once() {
-    let limits = Limits { units: 4, connections: 6, threads: 3, ..Limits::default() };
+    let limits = Limits { spans: 4, connections: 6, threads: 3, ..Limits::default() };
     let mut host = Host::new(limits);
     for cookie in 1..=40 {
         let tid = 50 + cookie as u32 % 5;
         host.opens(cookie, (0, 0)).reads(tid, cookie, GET);
-        let fills = host.engine.fills();
-        for fill in [fills.units, fills.connections, fills.threads] {
-            assert!(fill.entries <= fill.limit && fill.limit <= 6, "{fills:?}");
+        let table_use = host.engine.table_use();
+        for fill in [table_use.spans, table_use.connections, table_use.threads] {
+            assert!(fill.entries <= fill.limit && fill.limit <= 6, "{table_use:?}");
         }
     }
     let begun = host.out.iter().filter(|output| matches!(output, Output::Begun(_))).count();
     assert_eq!((begun, host.finish().len()), (40, 40));
     let counters = host.engine.counters;
-    assert!(counters.units_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
+    assert!(counters.spans_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
 }
 
 #[test]
@@ -351,15 +375,15 @@ fn connections_idle_longest_go_first_and_are_counted() {
         ask(&mut host, cookie);
     }
     assert_eq!(host.engine.counters.connections_evicted, 0);
-    // Every third one goes on speaking while others come, twice as many as there is room for.
+    // Every third connection stays active while twice as many new ones arrive as there is room for.
     for (round, cookie) in (1001..=3000).enumerate() {
         if round % 100 == 0 {
             (1..=1000).step_by(3).for_each(|busy| ask(&mut host, busy));
         }
         host.opens(cookie, (0, 0));
         ask(&mut host, cookie);
-        assert!(host.engine.fills().connections.entries <= 1000);
-        assert_eq!(host.engine.fills().connections.reached, host.engine.counters.connections_evicted);
+        assert!(host.engine.table_use().connections.entries <= 1000);
+        assert_eq!(host.engine.table_use().connections.reached, host.engine.counters.connections_evicted);
     }
     let known = |cookie| host.engine.connections.contains_key(&cookie);
     assert_eq!((1..=1000).step_by(3).filter(|busy| known(*busy)).count(), 334, "those that speak stay");
@@ -377,12 +401,12 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
         host.opens(cookie, (0, 0)).reads(50, cookie, format!("{begin}{}", "x".repeat(4000)));
     }
     host.engine.expire(false, &mut host.out);
-    let fill = host.engine.fills().head_bytes;
+    let fill = host.engine.table_use().head_bytes;
     assert!(fill.entries <= fill.limit && fill.entries > 30 * 1024 && fill.reached > 15, "{fill:?}");
     assert!(host.engine.counters.gap_bytes >= fill.reached * 4000, "counted");
-    // The youngest is whole when its head is.
+    // The youngest head is complete once its rest arrives.
     host.reads(50, 30, "\r\n\r\n").sends(50, 30, OK);
-    // The oldest is not, and its reply is nobody's.
+    // The oldest is not, and its reply is unpaired.
     host.reads(50, 1, "\r\n\r\n").sends(50, 1, OK);
     assert_eq!(host.engine.counters.unpaired, 1);
     let complete: Vec<u64> = host
@@ -402,7 +426,7 @@ fn connections_that_only_were_announced_are_forgotten_soon() {
     for (seconds, kept) in [(5, 3), (12, 2), (200, 2), (400, 0)] {
         host.engine.now = begun + seconds * 1_000_000_000;
         host.engine.expire(false, &mut host.out);
-        assert_eq!(host.engine.fills().connections.entries, kept, "after {seconds} s");
+        assert_eq!(host.engine.table_use().connections.entries, kept, "after {seconds} s");
     }
 }
 
@@ -413,9 +437,9 @@ fn closed_connections_and_processes_are_bounded_too() {
     for cookie in 1..=40 {
         host.engine.process(100 + cookie as u32, ServiceId(1));
         host.opens(cookie, (0, 0)).reads(50, cookie, GET).sends(50, cookie, OK).state(cookie, tcp_state::CLOSE);
-        let fills = host.engine.fills();
-        for fill in [fills.closing, fills.processes] {
-            assert!(fill.entries <= fill.limit, "{fills:?}");
+        let table_use = host.engine.table_use();
+        for fill in [table_use.closing, table_use.processes] {
+            assert!(fill.entries <= fill.limit, "{table_use:?}");
         }
     }
     let counters = host.engine.counters;
@@ -432,18 +456,18 @@ fn costs_go_to_the_class_once() {
     host.sends(5, 1, OK);
     let (classes, _) = host.engine.take_costs();
     assert_eq!(classes.iter().map(|(class, cost)| (*class, cost.cpu)).collect::<Vec<_>>(), [(3, 100)]);
-    // Reported in the meantime: what follows is the class's all the same.
-    let units = host.finish();
-    host.engine.settle(&units[0].0, ClassId(3));
+    // Reported in the meantime: further costs still go to the class.
+    let spans = host.finish();
+    host.engine.settle(&spans[0].0, ClassId(3));
     assert!(host.engine.take_costs().0.is_empty());
 }
 
-/// Cases that properties over simulated hosts found (`simulation_tests.rs`), each the way it went wrong.
+/// Counterexamples found by the properties over simulated hosts (`simulation_tests.rs`).
 mod found {
     use super::*;
 
-    fn calls(units: &[(Box<Live>, Verdicts)]) -> Vec<(Option<crate::model::UnitId>, Grade)> {
-        let calls = units.iter().filter(|(live, _)| live.request.path.starts_with("/down"));
+    fn calls(spans: &[(Box<OpenSpan>, Verdicts)]) -> Vec<(Option<crate::model::SpanId>, Grade)> {
+        let calls = spans.iter().filter(|(live, _)| live.request.path.starts_with("/down"));
         calls.map(|(_, verdicts)| (verdicts.parent, verdicts.grade)).collect()
     }
 
@@ -456,7 +480,7 @@ mod found {
         host.recorded(0, |host| {
             host.sends(5, 1, OK).waits(5, false).reads(5, 2, GET);
         });
-        // For the request on 2, of which nobody knows.
+        // For the request on 2, whose record was lost.
         host.sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 2, OK);
         assert_ne!(calls(&host.finish())[0].1, Grade::Certain);
         assert!(host.engine.counters.threads_doubted > 0);
@@ -470,9 +494,9 @@ mod found {
             host.sends(5, 1, OK).waits(5, false);
         });
         host.reads(5, 1, "GET /b HTTP/1.1\r\n\r\n").sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 1, OK);
-        let units = host.finish();
-        let first = units.iter().find(|(live, _)| &*live.request.path == "/a").expect("the first").0.id;
-        let (parent, grade) = calls(&units)[0];
+        let spans = host.finish();
+        let first = spans.iter().find(|(live, _)| &*live.request.path == "/a").expect("the first").0.id;
+        let (parent, grade) = calls(&spans)[0];
         assert!(parent != Some(first) || grade == Grade::Ambiguous, "{grade:?}");
     }
 
@@ -483,7 +507,7 @@ mod found {
         host.recorded(0, |host| {
             host.sends(5, 1, OK).waits(5, false).reads(5, 1, GET);
         });
-        // Opened for the second request, which was not seen; its answer seems to be the first one's.
+        // Made for the second request, whose record was lost; its answer looks like the first one's.
         host.opens(3, (0, 0)).sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 1, OK);
         assert!(!matches!(calls(&host.finish())[0].1, Grade::Certain | Grade::Confirmed));
     }
@@ -494,9 +518,9 @@ mod found {
         host.opens(1, (0, 0)).recorded(2, |host| {
             host.reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
         });
-        let units = host.finish();
-        assert_eq!(units.len(), 1);
-        assert_eq!((units[0].0.outcome, units[0].0.cost.cpu), (Some(Outcome::Complete), 100));
+        let spans = host.finish();
+        assert_eq!(spans.len(), 1);
+        assert_eq!((spans[0].0.outcome, spans[0].0.cost.cpu), (Some(Outcome::Complete), 100));
     }
 
     #[test]
@@ -507,7 +531,7 @@ mod found {
         host.state(1, tcp_state::CLOSE);
         host.nanos += 100_000_000;
         host.reads(9, 2, "GET /b HTTP/1.1\r\n\r\n").waits(9, true);
-        // For the first one, whose client has gone.
+        // For the first request, whose client has gone.
         host.sends(9, 3, DOWN).waits(9, true).reads(9, 3, OK).waits(9, true).sends(9, 2, OK);
         assert_ne!(calls(&host.finish())[0].1, Grade::Certain);
     }
@@ -516,11 +540,11 @@ mod found {
     fn a_connection_met_again_has_other_ids() {
         let mut host = Host::new(Limits { connections: 1, ..Limits::default() });
         host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK);
-        // Pushed out, and met again.
+        // Evicted, then seen again.
         host.opens(2, (0, 0)).reads(5, 2, GET).sends(5, 2, OK).reads(5, 1, GET).sends(5, 1, OK);
-        let units = host.finish();
-        let ids: std::collections::HashSet<_> = units.iter().map(|(live, _)| live.id).collect();
-        assert_eq!((units.len(), ids.len()), (3, 3));
+        let spans = host.finish();
+        let ids: std::collections::HashSet<_> = spans.iter().map(|(live, _)| live.id).collect();
+        assert_eq!((spans.len(), ids.len()), (3, 3));
     }
 
     #[test]
@@ -549,29 +573,25 @@ mod found {
         }
         assert!(host.engine.counters.processes_forgotten > 0);
         assert!((10..100).filter(|tgid| host.engine.knows(*tgid)).count() <= 8);
-        // Whether this one serves is not known any more: nothing begins here for sure.
+        // It is no longer known whether this process serves requests: the call does not certainly begin a transaction.
         host.moves(99, 99, 1, true, 0, DOWN);
         assert_ne!(calls(&host.finish())[0], (None, Grade::Certain));
     }
 }
 
-#[path = "goroutines_tests.rs"]
+mod event_loop;
+mod forwarding;
 mod goroutines;
-#[path = "handover_tests.rs"]
-mod handover;
-#[path = "loops_tests.rs"]
-mod loops_tests;
-#[path = "spawned_tests.rs"]
+mod inband_context;
 mod spawned;
-#[path = "streams_tests.rs"]
 mod streams;
-#[path = "tags_tests.rs"]
-mod tags;
+mod thread_pool;
+mod trace_ids;
 
-#[path = "messages_tests.rs"]
 mod messages;
+mod workers;
 
-/// There are a hundred thousand of them: what is added to one is added to each.
+/// An agent holds a hundred thousand of them: every added byte counts for each.
 #[test]
 fn a_connection_is_small() {
     assert!(size_of::<Connection>() <= 144, "{}", size_of::<Connection>());

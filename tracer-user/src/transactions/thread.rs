@@ -1,138 +1,145 @@
-//! What is known of a thread: its books, the requests it holds, its callback group, and whom its last work was for.
+//! State of a thread: its counters, the requests it holds, its callback group, and the target of its latest work.
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
-use tracer_common::event::Books;
+use tracer_common::event::ThreadCounters;
 
-use super::handover::Errands;
-use super::live::Slot;
-use super::loops::Loop;
+use super::after_reply::{Answered, Serving};
+use super::event_loop::EventLoop;
+use super::open_span::Slot;
 use super::pools::Kind;
+use super::thread_pool::DetachedCalls;
 use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
-/// Samples kept per thread until it is known whom its work was for.
+/// Samples kept per thread until the target of its work is known.
 pub const PENDING_SAMPLES: usize = 128;
-/// Requests a thread must answer one at a time, after something of it was not seen, before its identity counts again.
+/// Requests a thread must answer one at a time after records were missing, before its identity counts again.
 const PROBATION: u8 = 16;
-/// Charges remembered per thread for samples that come late: one that interrupts a CPU which then stands still (a virtual one
-/// that is not run) holds up those of the other CPUs behind it.
+/// Charges remembered per thread for late samples: a sample that interrupts a CPU which then stalls (a virtual CPU that
+/// is not scheduled) delays the samples of other CPUs behind it.
 const HISTORY: usize = 32;
 
-/// Whom work is for. A unit that was reported in the meantime is known by its class.
+/// What work is charged to. A span that was reported in the meantime is known by its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Nobody: overhead of the service.
+    /// No request: overhead of the service.
     Nobody,
-    /// A unit of work.
-    Unit {
+    /// A span.
+    Span {
         /// Which.
         slot: Slot,
-        /// Its class when last looked at.
+        /// Its class, as of the last look-up.
         class: Option<ClassId>,
         /// Its service.
         service: ServiceId,
     },
 }
 
-/// What a read began on a multiplexing thread.
+/// The exchange whose bytes a read delivered on a multiplexer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entity {
+pub enum IntervalOwner {
     /// A request was read.
     Request(Slot),
     /// The reply of a call was read.
     Call(Slot),
 }
 
-/// A callback group: from one read to the next read or poll.
+/// A callback group: the work from one read to the next read or poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Group {
     /// What was read.
-    pub entity: Option<Entity>,
-    /// The thread's count of reads at that read.
+    pub entity: Option<IntervalOwner>,
+    /// The thread's read count at that read.
     reads: u32,
-    /// Its count of polls.
+    /// The thread's poll count at that read.
     polls: u32,
 }
 
 impl Group {
-    /// The group a read begins.
-    pub fn begin(entity: Option<Entity>, books: &Books) -> Self {
-        Self { entity, reads: books.reads, polls: books.polls }
+    /// The group that a read begins.
+    pub fn begin(entity: Option<IntervalOwner>, counters: &ThreadCounters) -> Self {
+        Self { entity, reads: counters.reads, polls: counters.polls }
     }
 
-    /// What was read, if nothing else was since and the thread has not polled.
-    pub fn current(&self, books: &Books) -> Option<Entity> {
-        if self.reads == books.reads && self.polls == books.polls { self.entity } else { None }
+    /// What was read, unless the thread has read or polled since.
+    pub fn current(&self, counters: &ThreadCounters) -> Option<IntervalOwner> {
+        if self.reads == counters.reads && self.polls == counters.polls { self.entity } else { None }
     }
 }
 
-/// A stretch of a thread's work and whom it was for.
+/// An interval of a thread's work and its target.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub struct ChargeInterval {
     /// Its end.
     pub until: Nanos,
-    /// For whom.
+    /// The target.
     pub target: Target,
 }
 
-/// A stack that waits for its owner.
+/// A sample without a target yet.
 #[derive(Clone, Debug)]
 pub struct Pending {
     /// When.
     pub nanos: Nanos,
-    /// What it stands for, nanoseconds.
+    /// The sampling period, nanoseconds.
     pub weight: u64,
     /// User frames.
     pub user: Vec<u64>,
     /// Kernel frames.
     pub kernel: Vec<u64>,
+    /// How the walk over the user frames ended.
+    pub outcome: tracer_common::unwind::Outcome,
 }
 
 /// One thread.
 #[derive(Debug)]
 pub struct Thread {
-    /// Its process.
+    /// Process id.
     pub tgid: u32,
-    /// Books up to which work was charged.
-    pub books: Books,
-    /// Whether `books` is from a record of this thread (not the zero it starts with).
+    /// Counters up to which work has been charged.
+    pub counters: ThreadCounters,
+    /// Whether `counters` come from a record (rather than the initial zeros).
     pub known: bool,
-    /// When it was last charged, and when it last did I/O (0 never).
+    /// When it was last charged; 0: never.
     pub charged_at: Nanos,
-    /// Last socket operation.
+    /// Time of the last socket operation; 0: never.
     pub last_op: Nanos,
-    /// Requests it read that are not answered, oldest first.
+    /// Unanswered requests it read, oldest first.
     pub open: SmallVec<[Slot; 2]>,
     /// It runs several requests at once.
     pub multiplexer: bool,
-    /// Number of its last operation.
+    /// Sequence number of its last operation.
     nth: u32,
-    /// Nothing is missing between that and the one before.
+    /// No operation is missing before the last one.
     pub whole: bool,
-    /// When it was last noticed that something of it was not seen, 0 never.
+    /// When a loss of its records was last noticed; 0: never.
     pub lost_at: Nanos,
-    /// Requests it has yet to answer one at a time before its identity counts: something of it was not seen.
+    /// Requests it has yet to answer one at a time before its identity counts again.
     doubt: u8,
-    /// When it ended, 0 while it lives.
+    /// When it exited; 0 while it runs.
     pub died: Nanos,
-    /// Its callback group.
+    /// Its current callback group.
     pub group: Group,
-    /// What it is at, where it runs a loop whose callbacks are told apart.
-    pub lap: Option<Box<Loop>>,
+    /// Its callback state, if it runs an event loop with distinguishable callbacks.
+    pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
-    pub errands: Errands,
-    /// One of those was for somebody who waited for its result: it works for others.
+    pub detached_calls: DetachedCalls,
+    /// A thread waited for the result of such a call: this one works for others.
     pub works: bool,
-    /// What kind of thread it is, by what it did so far.
+    /// What kind of thread it is, by its past behaviour.
     pub kind: Kind,
-    /// Whom its work since the last operation is for, until something says otherwise.
+    /// The request it answered last, while it still works for it.
+    pub after_reply: Option<Answered>,
+    /// How it finds its next request.
+    pub serving: Serving,
+    /// Target of its work since the last operation, unless evidence says otherwise.
     pub last: Target,
-    /// Recent stretches, newest last.
-    history: VecDeque<Stretch>,
-    /// What was done up to here is no longer remembered.
+    /// Recent charge intervals, newest last.
+    history: VecDeque<ChargeInterval>,
+    /// Charges up to here are forgotten.
     forgotten: Nanos,
-    /// Stacks without an owner yet.
+    /// Samples without a target yet.
     pending: Vec<Pending>,
     /// When the first of them was taken.
     pending_from: Nanos,
@@ -143,7 +150,7 @@ impl Thread {
     pub fn new(tgid: u32) -> Self {
         Self {
             tgid,
-            books: Books::default(),
+            counters: ThreadCounters::default(),
             known: false,
             charged_at: 0,
             last_op: 0,
@@ -156,9 +163,11 @@ impl Thread {
             died: 0,
             group: Group::default(),
             lap: None,
-            errands: Errands::default(),
+            detached_calls: DetachedCalls::default(),
             works: false,
             kind: Kind::default(),
+            after_reply: None,
+            serving: Serving::default(),
             last: Target::Nobody,
             history: VecDeque::new(),
             forgotten: 0,
@@ -167,33 +176,34 @@ impl Thread {
         }
     }
 
-    /// Takes over `books`; what passed since the last ones. The books of a running slice can be ahead of what the
-    /// scheduler says when it ends: what was charged once is not charged again.
-    pub fn advance(&mut self, books: &Books) -> Delta {
-        if books.switches.wrapping_sub(self.books.switches) > u32::MAX / 2 {
-            // Older than what is known: a record that was overtaken.
+    /// Takes over `counters` and returns the difference to the previous ones. The counters of a running slice can
+    /// exceed what the scheduler reports at its end: nothing is charged twice.
+    pub fn advance(&mut self, counters: &ThreadCounters) -> Delta {
+        if counters.switches.wrapping_sub(self.counters.switches) > u32::MAX / 2 {
+            // Older than the known counters: the record was overtaken.
             return Delta::default();
         }
-        let delta = Delta::between(&self.books, books);
-        let old = &self.books;
-        let (cpu, runq, blocked) = (books.cpu.max(old.cpu), books.runq.max(old.runq), books.blocked.max(old.blocked));
-        self.books = Books { cpu, runq, blocked, ..*books };
+        let delta = Delta::between(&self.counters, counters);
+        let old = &self.counters;
+        let (cpu, runq, blocked) =
+            (counters.cpu.max(old.cpu), counters.runq.max(old.runq), counters.blocked.max(old.blocked));
+        self.counters = ThreadCounters { cpu, runq, blocked, ..*counters };
         delta
     }
 
-    /// Stacks without an owner yet.
+    /// Number of samples without a target.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// This one has no owner yet.
+    /// Keeps a sample until its target is known.
     pub fn put_off(&mut self, sample: Pending) {
         self.pending_from = self.pending_from.min(sample.nanos);
         self.pending.push(sample);
     }
 
-    /// Those that were taken up to `until` have one now. Most operations find none, or none of that time: samples arrive by
-    /// a ring of their own, at times before the operations they belong to.
+    /// Takes the samples up to `until`, whose target is now known. Most operations find none, or none that old: samples
+    /// arrive through a ring of their own, sometimes before the operations they belong to.
     pub fn due(&mut self, until: Nanos) -> Vec<Pending> {
         if self.pending_from > until {
             return Vec::new();
@@ -204,8 +214,8 @@ impl Thread {
         due
     }
 
-    /// Takes the number of an operation; gives the requests that can no longer be said to be its only ones, because
-    /// records between this operation and the last are missing: one of them may have answered these, or read another.
+    /// Takes an operation's sequence number. If records are missing since the last one, returns the requests that may
+    /// no longer be its only ones: a missing record may have answered them or read another.
     pub fn follow(&mut self, nth: u32) -> Option<SmallVec<[Slot; 2]>> {
         let ahead = nth.wrapping_sub(self.nth);
         if ahead <= u32::MAX / 2 {
@@ -215,16 +225,17 @@ impl Thread {
         (!self.whole).then(|| self.lose())
     }
 
-    /// Something of it was not seen; gives the requests that can no longer be said to be its only ones.
+    /// Records are missing: returns the requests that may no longer be its only ones.
     pub fn lose(&mut self) -> SmallVec<[Slot; 2]> {
         self.doubt = PROBATION;
         self.group = Group::default();
+        self.after_reply = None;
         self.lose_loop();
         std::mem::take(&mut self.open)
     }
 
-    /// A request it read is over; `answered`: by its answer. Otherwise (the client has gone, the end was not seen) it
-    /// may go on with it, unseen, while it reads others.
+    /// A request it read has ended; `answered`: by its answer. Otherwise (client gone, end not seen) the thread may
+    /// silently go on with it while it reads others.
     pub fn over(&mut self, slot: Slot, answered: bool) {
         let held = self.open.len();
         self.open.retain(|other| *other != slot);
@@ -235,24 +246,24 @@ impl Thread {
         }
     }
 
-    /// It was decided whose calls it made; whether that is in doubt because something of it was not seen.
+    /// The parents of its calls were decided: returns whether missing records make that doubtful.
     pub fn settled(&mut self) -> bool {
         let doubted = self.doubt > 0;
         self.doubt = self.doubt.saturating_sub(1);
         doubted
     }
 
-    /// Whether its identity says nothing: it runs several requests at once, or may do so unseen.
+    /// Whether its identity proves nothing: it runs several requests at once, or may do so unseen.
     pub fn several(&self) -> bool {
         self.multiplexer || self.doubt > 0
     }
 
-    /// The one request this thread holds, when it runs one at a time.
+    /// The request this thread holds, if it runs one at a time.
     pub fn holder(&self) -> Option<Slot> {
         if self.several() { None } else { self.open.first().copied() }
     }
 
-    /// Remembers that its work up to `until` was for `target`.
+    /// Remembers that its work up to `until` was charged to `target`.
     pub fn remember(&mut self, until: Nanos, target: Target) {
         if let Some(last) = self.history.back_mut()
             && last.target == target
@@ -265,10 +276,10 @@ impl Thread {
         {
             self.forgotten = oldest.until;
         }
-        self.history.push_back(Stretch { until, target });
+        self.history.push_back(ChargeInterval { until, target });
     }
 
-    /// Whom the work at `nanos`, already charged, was for; `None` when that is no longer remembered.
+    /// The target of already charged work at `nanos`; `None` if that is forgotten.
     pub fn at(&self, nanos: Nanos) -> Option<Target> {
         if nanos <= self.forgotten {
             return None;
@@ -277,22 +288,22 @@ impl Thread {
     }
 }
 
-/// What happened between two books of one thread, split at the wait for work in between, if there was one.
+/// Work between two counter readings of a thread, split at the wait for work in between, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Before the wait; everything when there was none.
+    /// Before the wait; everything if there was none.
     pub before: Cost,
-    /// After it.
+    /// After the wait.
     pub after: Cost,
     /// Whether there was a wait.
     pub waited: bool,
-    /// When it ended.
+    /// When the wait ended.
     pub wait_end: Nanos,
 }
 
 impl Delta {
-    /// From `old` to `new` books.
-    pub fn between(old: &Books, new: &Books) -> Self {
+    /// The difference from `old` to `new`.
+    pub fn between(old: &ThreadCounters, new: &ThreadCounters) -> Self {
         let cpu = new.cpu.saturating_sub(old.cpu);
         let runq = new.runq.saturating_sub(old.runq);
         let blocked = new.blocked.saturating_sub(old.blocked);
@@ -302,7 +313,7 @@ impl Delta {
             return Self { before: Cost { cpu, runq, blocked, switches }, ..Self::default() };
         }
         let before = new.idle_cpu.saturating_sub(old.cpu).min(cpu);
-        // Waiting for a CPU mostly follows the wake-up; switches other than the wait's are not told apart.
+        // Run-queue time mostly follows the wake-up; the wait's own switch is not separated from others.
         Self {
             before: Cost { cpu: before, ..Cost::default() },
             after: Cost { cpu: cpu - before, runq, blocked, switches },
@@ -325,13 +336,13 @@ mod tests {
 
     #[test]
     fn a_wait_splits_cpu() {
-        let old = Books { cpu: 100, ..Books::default() };
+        let old = ThreadCounters { cpu: 100, ..ThreadCounters::default() };
         for (new, before, after, waited) in [
-            (Books { cpu: 150, ..old }, 50, 0, false),
-            (Books { cpu: 150, idles: 1, idle_cpu: 120, ..old }, 20, 30, true),
-            (Books { cpu: 150, idles: 1, idle_cpu: 90, ..old }, 0, 50, true),
-            (Books { cpu: 150, idles: 1, idle_cpu: 900, ..old }, 50, 0, true),
-            (Books { cpu: 50, ..old }, 0, 0, false),
+            (ThreadCounters { cpu: 150, ..old }, 50, 0, false),
+            (ThreadCounters { cpu: 150, idles: 1, idle_cpu: 120, ..old }, 20, 30, true),
+            (ThreadCounters { cpu: 150, idles: 1, idle_cpu: 90, ..old }, 0, 50, true),
+            (ThreadCounters { cpu: 150, idles: 1, idle_cpu: 900, ..old }, 50, 0, true),
+            (ThreadCounters { cpu: 50, ..old }, 0, 0, false),
         ] {
             let delta = Delta::between(&old, &new);
             assert_eq!((delta.before.cpu, delta.after.cpu, delta.waited), (before, after, waited), "{new:?}");
@@ -341,7 +352,7 @@ mod tests {
     #[test]
     fn whom_work_was_for_is_not_guessed_once_it_is_forgotten() {
         let mut thread = Thread::new(1);
-        let target = |n: u64| Target::Unit { slot: Slot::numbered(n as u32), class: None, service: ServiceId(0) };
+        let target = |n: u64| Target::Span { slot: Slot::numbered(n as u32), class: None, service: ServiceId(0) };
         for n in 1..=100 {
             thread.remember(10 * n, target(n));
         }
@@ -355,11 +366,11 @@ mod tests {
 
     #[test]
     fn a_group_ends_at_the_next_read_or_poll() {
-        let at = Books { reads: 4, polls: 2, ..Books::default() };
-        let slot = super::super::live::Slab::default().slots().next();
+        let at = ThreadCounters { reads: 4, polls: 2, ..ThreadCounters::default() };
+        let slot = super::super::open_span::Slab::default().slots().next();
         assert!(slot.is_none());
         let group = Group::begin(None, &at);
         assert_eq!(group.current(&at), None);
-        assert_eq!(group.current(&Books { reads: 5, ..at }), None);
+        assert_eq!(group.current(&ThreadCounters { reads: 5, ..at }), None);
     }
 }

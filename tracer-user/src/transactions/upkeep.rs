@@ -1,20 +1,22 @@
-//! What the engine does about once a second: finishes what cannot end otherwise, forgets what is old, gives room back.
+//! Periodic work, about once a second: ends spans that cannot end otherwise, evicts old entries, releases memory.
 
 use super::engine::{Engine, Output};
-use crate::guard::room::Room;
+use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Outcome};
 use crate::protocols::Closed;
 
-/// How long a connection is kept of which nothing is told but that it is being opened: it may fail, be none that is
-/// traced, or never carry anything, and its end is not reported then. A socket that asked for a name and was answered is
-/// kept as long: nobody tells its end either. Nanoseconds.
+/// How long a connection is kept of which only the opening was reported, nanoseconds: it may fail, be of an untraced
+/// kind or never carry data, and its end is not reported then. A socket whose look-up was answered is kept as long: its
+/// end is not reported either.
 const ANNOUNCED: Nanos = 10_000_000_000;
 
 impl Engine {
-    /// About once a second, and at the end with `finish`: finishes what cannot end otherwise, forgets what is old.
+    /// Runs about once a second, and at the end with `finish`: ends spans that cannot end otherwise, evicts old
+    /// entries.
     pub fn expire(&mut self, finish: bool, out: &mut Vec<Output>) {
         let now = self.now;
-        self.bury(if finish { Nanos::MAX } else { now }, out);
+        self.finishing = finish;
+        self.expire_closed(if finish { Nanos::MAX } else { now }, out);
         let idle = if finish { 0 } else { self.limits.idle };
         let mut head_bytes = 0;
         if !finish {
@@ -33,32 +35,32 @@ impl Engine {
             .collect();
         self.head_bytes = head_bytes;
         self.trim_heads();
-        self.entities.tick(now);
+        self.task_table.tick(now);
         self.wakers.tick(now);
         self.report_long(out);
         self.let_rest();
         self.trim_loops();
         for cookie in old {
-            let mut said = std::mem::take(&mut self.said);
+            let mut events = std::mem::take(&mut self.events);
             if let Some(connection) = self.connections.get_mut(&cookie) {
-                connection.talk.awake().expire(now, idle, &mut said);
+                connection.talk.awake().expire(now, idle, &mut events);
             }
-            for word in said.drain(..) {
-                self.heard(cookie, word, None, out);
+            for word in events.drain(..) {
+                self.on_exchange_event(cookie, word, None, out);
             }
-            self.said = said;
+            self.events = events;
             self.drop_connection(cookie, now);
         }
-        let units = &self.units;
-        self.joins.sweep(|slot| units.get(slot).is_some());
+        let spans = &self.spans;
+        self.joins.sweep(|slot| spans.get(slot).is_some());
         self.lookups.sweep(now);
         self.relay_expire();
         self.tags_expire();
         self.report(if finish { Nanos::MAX } else { now }, out);
-        self.give_back();
+        self.shrink_excess();
     }
 
-    /// Forgets a connection when there are too many for a new one: the one that was idle longest.
+    /// Evicts the connection idle longest if there is no room for a new one.
     pub(super) fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
         if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
             return;
@@ -70,8 +72,8 @@ impl Engine {
         }
     }
 
-    /// The connection that was idle longest. All are looked at once for as many that go as a sixteenth of them is: a list in
-    /// order would cost something with every operation of every connection, also where there are never too many.
+    /// The connection idle longest. Scans all connections once per sixteenth of them evicted: an ordered list would add
+    /// a cost to every operation of every connection, even if there are never too many.
     fn idlest(&mut self) -> Option<u64> {
         loop {
             while let Some((last, cookie)) = self.idlest.pop() {
@@ -92,61 +94,62 @@ impl Engine {
         }
     }
 
-    /// Gives back the room of tables that are mostly empty.
-    fn give_back(&mut self) {
-        self.connections.give_back();
-        self.threads.give_back();
-        self.services.give_back();
-        self.serving.give_back();
-        self.pools.give_back();
-        self.meetings.give_back();
-        self.knots.give_back();
-        self.wanted.give_back();
-        self.served.give_back();
-        self.loops.give_back();
-        self.joins.give_back();
-        self.waiting.give_back();
-        self.deferred.give_back();
+    /// Releases the memory of tables that are mostly empty.
+    fn shrink_excess(&mut self) {
+        self.connections.shrink_excess();
+        self.threads.shrink_excess();
+        self.services.shrink_excess();
+        self.serving.shrink_excess();
+        self.pools.shrink_excess();
+        self.meetings.shrink_excess();
+        self.forwarding.shrink();
+        self.callback_groups.shrink_excess();
+        self.wanted.shrink_excess();
+        self.served.shrink_excess();
+        self.loops.shrink_excess();
+        self.joins.shrink_excess();
+        self.waiting.shrink_excess();
+        self.deferred.shrink_excess();
         if self.connections.len() < self.limits.connections {
             self.idlest = Vec::new();
         }
-        self.closing.give_back();
-        self.graves.give_back();
-        self.asks.give_back();
-        self.said.give_back();
+        self.closing.shrink_excess();
+        self.exited_threads.shrink_excess();
+        self.policies.shrink_excess();
+        self.events.shrink_excess();
     }
 
-    /// Requests of connections that live which are open too long.
+    /// Ends requests that are open too long on multiplexed connections in use.
     fn overdue(&mut self, out: &mut Vec<Output>) {
         let (now, idle) = (self.now, self.limits.idle);
-        let mut said = std::mem::take(&mut self.said);
+        let mut events = std::mem::take(&mut self.events);
         let mut words = Vec::new();
         let settings = &self.settings;
         for (cookie, connection) in self.connections.iter_mut() {
             let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
                 continue;
             };
-            conversation.overdue(now, idle, settings, &mut said);
-            words.extend(said.drain(..).map(|word| (*cookie, word)));
+            conversation.overdue(now, idle, settings, &mut events);
+            words.extend(events.drain(..).map(|word| (*cookie, word)));
         }
-        self.said = said;
+        self.events = events;
         for (cookie, word) in words {
-            self.heard(cookie, word, None, out);
+            self.on_exchange_event(cookie, word, None, out);
         }
     }
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
-        self.counters.units_evicted += 1;
+        self.counters.spans_evicted += 1;
         while let Some((_, slot)) = self.waiting.pop_front().or_else(|| self.deferred.pop_front()) {
-            if self.units.get(slot).is_some() {
+            if self.spans.get(slot).is_some() {
                 self.give_out(slot, out);
                 return;
             }
         }
-        // None that is finished is left.
-        let oldest = self.units.slots().next();
+        // No ended span is left: evict an open one.
+        let oldest = self.spans.slots().next();
         if let Some(slot) = oldest {
-            if let Some(live) = self.units.get_mut(slot) {
+            if let Some(live) = self.spans.get_mut(slot) {
                 live.end = self.now;
                 live.outcome = Some(Outcome::Unfinished);
                 let (cookie, exchange, tid) = (live.cookie, live.exchange, live.tid);

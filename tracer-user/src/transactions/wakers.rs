@@ -1,107 +1,110 @@
-//! Work that one task does for another's request: who wakes whom with its result. Only of processes in which that is asked for.
+//! Work that one task does for another task's request: follows the wake-ups that hand over results, in processes where
+//! wake-ups between tasks are traced.
 //!
-//! A wake-up says nothing by itself, as among threads ([`super::handover`]): mostly it means that there is something in a queue, for
-//! whoever comes first. What proves for whom a call was made is both ways together: a task woke another, that one then
-//! made a call and had its reply, and woke the first: whose wake-up came first gave the work, and takes the result. Nobody
-//! else may have given it work before the call, since it handed something over last; a task that was made by the other needs not have been woken by it.
+//! A wake-up alone proves nothing, as among threads ([`super::thread_pool`]): mostly it means that a queue has an item
+//! for whichever task comes first. Both directions together prove a call's cause: task A wakes B, B makes a call and
+//! gets its reply, then B wakes A. A gave the work and takes the result. No other task may have given B work before the
+//! call since B's last hand-over. A task that A spawned needs no first wake-up.
 //!
-//! Whose wake-up was not needed, because the other one was at work still when it left something for it, is only believed where
-//! the first wake-up after a reply goes to whom such a pair names, in that process, so far (`Trust`).
+//! Where the first wake-up was unnecessary because B was still running when A queued its work, the second alone counts
+//! only if, in that process so far, the first wake-up after a reply has gone to the task that such a pair names
+//! (`Trust`).
 //!
-//! What is handed over goes on: a task that took a result and is no request's own, hands it to the next by the same rule.
+//! Results travel on: a task that took a result and does not answer the request itself hands it to the next by the same
+//! rule.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tracer_common::event::{Kin, Op};
+use tracer_common::event::{Op, TaskEdge};
 use tracer_common::runtime::KIND_GO;
 
 use super::engine::Engine;
-use super::entities::{Id, Works, is_named, kind};
-use super::live::{Handed, Slot};
-use crate::guard::room::Room;
+use super::open_span::{Handed, Slot};
+use super::task_table::{Id, Works, is_named, kind};
+use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Side};
 
-/// Calls of one task that wait for who takes their result; with more the oldest is not waited for.
+/// Undecided calls per task; beyond it the oldest no longer waits.
 const CALLS: usize = 16;
-/// Tasks that woke one that are remembered; with more the one that did longest ago is not.
+/// Waking tasks remembered per task; beyond it the one that woke it longest ago is forgotten.
 const GIVERS: usize = 8;
-/// How long a task that did nothing is remembered, nanoseconds.
+/// How long an inactive task is remembered, nanoseconds.
 const REMEMBERED: Nanos = 15_000_000_000;
 
-/// What a call that was handed over says.
+/// Evidence for a call whose result was handed over.
 pub const PASSED: &str =
     "the task that gave the work and took its result answered the request, or one that waited for it did";
-/// What is said where two took it.
+/// Why a call is doubtful whose result went to two tasks.
 const SEVERAL: &str = "its task woke several that had given it work";
 
 /// A call whose result is to be handed over.
 #[derive(Clone, Copy, Debug)]
-struct Errand {
+struct DetachedCall {
     call: Slot,
     /// When it was sent.
     start: Nanos,
-    /// The interval it waits in, 0 none.
+    /// The interval it waits in; 0: none.
     waits: Id,
-    /// The task it came from; 0: its own.
+    /// The task that handed it over; 0: sent by this task.
     from: u64,
 }
 
-/// How often the first wake-up after a reply went to whoever had given the work, and how often to another.
+/// How often the first wake-up after a reply went to the task that had given the work, and how often to another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trust {
     agree: u32,
     against: u32,
 }
 
-/// Times that must have been seen, and more than that for each that was otherwise.
+/// Cases needed for trust, and cases needed for each exception.
 const SEEN: u32 = 32;
 const RARE: u32 = 2500;
-/// Times counted before the counts are halved.
+/// Cases counted before the counts are halved.
 const TIMES: u32 = 8192;
 
 impl Trust {
     fn count(&mut self, agrees: bool) {
         if self.agree + self.against >= TIMES {
-            // One against it counts for as long as there are any.
+            // Round up: one exception counts until the rest is forgotten.
             (self.agree, self.against) = (self.agree / 2, self.against.div_ceil(2));
         }
         *(if agrees { &mut self.agree } else { &mut self.against }) += 1;
     }
 
-    /// Whether the first wake-up after a reply is believed by itself.
+    /// Whether the first wake-up after a reply is trusted by itself.
     fn is_earned(self) -> bool {
         self.agree >= SEEN && self.against.saturating_mul(RARE) <= self.agree
     }
 }
 
-/// What was handed over last, until the task asks again.
+/// The last hand-over, until the task makes another call.
 #[derive(Clone, Debug, Default)]
 struct Done {
-    calls: SmallVec<[Errand; 1]>,
-    /// To which interval, and whether that one had given the work.
+    calls: SmallVec<[DetachedCall; 1]>,
+    /// The receiving interval, and whether that one had given the work.
     to: Id,
     paired: bool,
-    /// When what was done before that had been.
+    /// Time of the hand-over before this one.
     since: Nanos,
 }
 
-/// A task that does something for others, or may.
+/// A task that works for others, or may.
 #[derive(Clone, Debug, Default)]
 struct Relay {
-    /// Who woke it, when last.
+    /// The tasks that woke it, and when last.
     givers: SmallVec<[(u64, Nanos); 2]>,
-    calls: SmallVec<[Errand; 2]>,
-    /// It had several calls under way at once: whose reply it has when it wakes somebody is not known.
+    calls: SmallVec<[DetachedCall; 2]>,
+    /// It had several calls open at once: which reply it has when it wakes a task is unknown.
     several: bool,
-    /// When it handed over last, and to whom.
+    /// Time and receiver of its last hand-over.
     settled: Nanos,
     served: u64,
-    /// It worked for another request than that of its maker.
+    /// It worked for another request than that of the task that spawned it.
     strange: bool,
-    /// It woke, or was woken by, a task that does not work for that one.
+    /// It woke, or was woken by, a task that works for another request.
     mixes: bool,
     done: Done,
-    /// When it was heard of last.
+    /// Time of its last event.
     seen: Nanos,
 }
 
@@ -119,7 +122,7 @@ impl Relay {
 #[derive(Debug, Default)]
 pub struct Wakers {
     relays: FxHashMap<(u32, u64), Relay>,
-    /// Processes in which it is seen who wakes whom.
+    /// Processes whose wake-ups between tasks are traced.
     processes: FxHashMap<u32, Trust>,
     limit: usize,
     /// Times all tasks were forgotten because there were too many.
@@ -127,39 +130,39 @@ pub struct Wakers {
 }
 
 impl Wakers {
-    /// At most this many tasks, and as many processes.
+    /// A table for at most `limit` tasks and as many processes.
     pub fn within(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    /// It is seen who wakes whom in a process.
+    /// Wake-ups between tasks are traced in a process.
     pub fn watch(&mut self, tgid: u32) {
         if self.processes.len() < self.limit {
             self.processes.entry(tgid).or_default();
         }
     }
 
-    /// Tasks.
+    /// Number of tasks.
     pub fn tasks(&self) -> usize {
         self.relays.len()
     }
 
-    /// The process is gone, or runs another program.
+    /// The process has exited or runs another program.
     pub fn forget(&mut self, tgid: u32) {
         if self.processes.remove(&tgid).is_some() {
             self.relays.retain(|(process, _), _| *process != tgid);
         }
     }
 
-    /// Something of the process was not seen: what is missing may have been a wake-up.
+    /// Records of the process are missing: among them may have been a wake-up.
     pub fn lose(&mut self, tgid: u32) {
         if self.processes.contains_key(&tgid) {
             self.relays.retain(|(process, _), _| *process != tgid);
         }
     }
 
-    /// Whether who wakes whom is seen in a process, and its task worked for nobody but its maker, as far as that says; `passed`: for a
-    /// call that was left to another one, who sends for others, not for one it sent itself.
+    /// Whether wake-ups are traced in the process and show that the task worked only for the task that spawned it.
+    /// `passed`: for a call handed to this task, which may send for others, rather than one it sent itself.
     pub(super) fn is_own(&self, tgid: u32, entity: u64, passed: bool) -> bool {
         let own = |relay: &Relay| !relay.strange && (passed || !relay.mixes);
         self.processes.contains_key(&tgid) && self.relays.get(&(tgid, entity)).is_some_and(own)
@@ -175,53 +178,55 @@ impl Wakers {
         relay
     }
 
-    /// About once a second: forgets what is old.
+    /// About once a second: evicts old entries.
     pub fn tick(&mut self, now: Nanos) {
         self.relays.retain(|_, relay| now.saturating_sub(relay.seen) < REMEMBERED);
         if self.processes.len() > self.limit {
             self.processes.clear();
         }
-        self.relays.give_back();
-        self.processes.give_back();
+        self.relays.shrink_excess();
+        self.processes.shrink_excess();
     }
 }
 
 impl Engine {
-    /// A call was sent by the task of an operation; `waits`: in which interval it waits, 0 none.
+    /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
     pub(super) fn asked_by_task(&mut self, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
-        if !self.wakers.processes.contains_key(&tgid) || !is_named(entity) || self.entities.serves(tgid, entity) {
+        if !self.wakers.processes.contains_key(&tgid) || !is_named(entity) || self.task_table.serves(tgid, entity) {
             return;
         }
-        if let Some(live) = self.units.get_mut(call) {
+        if let Some(live) = self.spans.get_mut(call) {
             live.cause.task = entity;
         }
-        let units = &self.units;
+        let spans = &self.spans;
         let relay = self.wakers.relay(tgid, entity, start);
         relay.done = Done::default();
-        let open = |errand: &Errand| units.get(errand.call).is_some_and(|live| live.first_reply == 0);
+        let open =
+            |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply == 0);
         if relay.calls.iter().any(open) {
             relay.several = true;
         } else if std::mem::take(&mut relay.several) {
             relay.calls.clear();
         }
-        relay.calls.retain(|errand| units.get(errand.call).is_some());
+        relay.calls.retain(|detached_call| spans.get(detached_call.call).is_some());
         if relay.calls.len() >= CALLS {
             relay.calls.remove(0);
         }
-        relay.calls.push(Errand { call, start, waits, from: 0 });
+        relay.calls.push(DetachedCall { call, start, waits, from: 0 });
     }
 
     /// A task woke another one.
-    pub(super) fn woken_task(&mut self, kin: &Kin) {
-        let (tgid, now, waker, wakee) = (kin.header.tgid, kin.header.nanos, kin.parent, kin.child);
+    pub(super) fn woken_task(&mut self, task_edge: &TaskEdge) {
+        let (tgid, now, waker, wakee) =
+            (task_edge.header.tgid, task_edge.header.nanos, task_edge.parent, task_edge.child);
         self.now = self.now.max(now);
         if !is_named(waker) || !is_named(wakee) || waker == wakee {
             return;
         }
         self.wakers.watch(tgid);
         for (one, other) in [(waker, wakee), (wakee, waker)] {
-            if self.entities.is_made_by_any(tgid, one) && !self.entities.is_kin(tgid, one, other) {
+            if self.task_table.is_made_by_any(tgid, one) && !self.task_table.is_kin(tgid, one, other) {
                 self.wakers.relay(tgid, one, now).mixes = true;
             }
         }
@@ -231,31 +236,32 @@ impl Engine {
         self.wakers.relay(tgid, wakee, now).give(waker, now);
     }
 
-    /// Whether the wake-up hands over what its giver did for the other one.
+    /// Whether the wake-up hands over work that `waker` did for `wakee`.
     fn hand_back(&mut self, tgid: u32, (waker, wakee): (u64, u64), now: Nanos) -> bool {
-        let units = &self.units;
+        let spans = &self.spans;
         let Some(relay) = self.wakers.relays.get(&(tgid, waker)) else { return false };
-        let replied = |errand: &Errand| units.get(errand.call).is_some_and(|live| live.first_reply != 0);
+        let replied =
+            |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply != 0);
         let again = relay.calls.is_empty();
         let due = if again { &relay.done.calls[..] } else { &relay.calls[..] };
         if relay.several || !due.last().is_some_and(replied) {
             return false;
         }
-        let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        let to = self.entities.current(tgid, wakee, now, &over);
-        let made = self.entities.is_made_in(tgid, waker, to);
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        let to = self.task_table.current(tgid, wakee, now, &over);
+        let made = self.task_table.is_made_in(tgid, waker, to);
         let since = if again { relay.done.since } else { relay.settled };
-        // Who gave it work before a call, but for those whose work is nobody's, and for whom it did something before: they go on
-        // with that.
+        // Tasks that gave it work before the call, except tasks that work for no request and the task it last served:
+        // those go on with that work.
         let givers = |start: Nanos| {
             let before = relay.givers.iter().filter(|(giver, at)| {
                 let somebody = || {
                     *giver != relay.served
                         && if kind(*giver) == KIND_GO {
-                            // Workers that a request once started wake each other by locks.
-                            self.entities.serves(tgid, *giver)
+                            // Workers that a request once started wake each other through locks.
+                            self.task_table.serves(tgid, *giver)
                         } else {
-                            self.entities.works_for_somebody(tgid, *giver)
+                            self.task_table.works_for_somebody(tgid, *giver)
                         }
                 };
                 *at > since && *at <= start && (*giver == wakee || somebody())
@@ -263,30 +269,30 @@ impl Engine {
             let mut before = before.map(|(giver, _)| *giver);
             (before.next(), before.next().is_some())
         };
-        let own = |errand: &&Errand| {
-            let by_it = match givers(errand.start) {
+        let own = |detached_call: &&DetachedCall| {
+            let by_it = match givers(detached_call.start) {
                 (Some(giver), several) => giver == wakee && !several,
                 (None, _) => made,
             };
-            by_it && errand.from != wakee
+            by_it && detached_call.from != wakee
         };
-        let calls: SmallVec<[Errand; 1]> = due.iter().filter(own).copied().collect();
+        let calls: SmallVec<[DetachedCall; 1]> = due.iter().filter(own).copied().collect();
         let (paired, calls) = if calls.is_empty() {
-            // It is not known who gave the work, and the first one that it wakes now has a request.
-            let last = due.last().filter(|errand| errand.from != wakee);
-            let Some(last) = last.filter(|_| self.entities.serves(tgid, wakee)) else { return false };
+            // The giver of the work is unknown, and the first task it wakes now serves requests.
+            let last = due.last().filter(|detached_call| detached_call.from != wakee);
+            let Some(last) = last.filter(|_| self.task_table.serves(tgid, wakee)) else { return false };
             if again && relay.done.paired {
                 return false;
             }
             if let (Some(other), _) = givers(last.start) {
-                let same = self.entities.is_made_in(tgid, other, to);
+                let same = self.task_table.is_made_in(tgid, other, to);
                 if let Some(trust) = self.wakers.processes.get_mut(&tgid).filter(|_| !again && !same) {
                     trust.count(false);
                 }
                 return false;
             }
             let trusted = self.wakers.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
-            if !again && (!trusted || self.entities.is_made_for_open(tgid, waker, &over)) {
+            if !again && (!trusted || self.task_table.is_made_for_open(tgid, waker, &over)) {
                 return false;
             }
             (false, SmallVec::from_slice(&[*last]))
@@ -294,9 +300,9 @@ impl Engine {
             (true, calls)
         };
         if again {
-            if !self.entities.is_same(relay.done.to, to) {
-                for errand in calls {
-                    self.doubt_passed(errand.call);
+            if !self.task_table.is_same(relay.done.to, to) {
+                for detached_call in calls {
+                    self.doubt_passed(detached_call.call);
                 }
             }
             return paired;
@@ -304,45 +310,46 @@ impl Engine {
         if let Some(trust) = self.wakers.processes.get_mut(&tgid).filter(|_| paired) {
             trust.count(true);
         }
-        let strange = !made && self.entities.is_made_by_any(tgid, waker);
+        let strange = !made && self.task_table.is_made_by_any(tgid, waker);
         let relay = self.wakers.relay(tgid, waker, now);
         relay.calls.clear();
         relay.done = Done { calls: calls.clone(), to, paired, since: relay.settled };
         (relay.settled, relay.served) = (now, wakee);
         relay.strange |= strange;
-        let serves = self.entities.serves(tgid, wakee);
-        for errand in calls {
-            let waits = self.pass(errand, wakee, to);
+        let serves = self.task_table.serves(tgid, wakee);
+        for detached_call in calls {
+            let waits = self.pass(detached_call, wakee, to);
             if serves || waits == 0 {
                 continue;
             }
             let relay = self.wakers.relay(tgid, wakee, now);
             if relay.calls.len() < CALLS {
-                relay.calls.push(Errand { waits, from: waker, ..errand });
+                relay.calls.push(DetachedCall { waits, from: waker, ..detached_call });
             }
         }
         true
     }
 
-    /// The call was made for whatever the interval `to` of the task `by` is for. Gives the interval it waits in, 0 none.
-    fn pass(&mut self, errand: Errand, by: u64, to: Id) -> Id {
-        let Errand { call, waits, .. } = errand;
-        let Some(live) = self.units.get_mut(call).filter(|live| live.side == Side::Client && !live.cause.told) else {
+    /// The call was made for whatever request interval `to` of task `by` serves. Returns the interval it waits in; 0:
+    /// none.
+    fn pass(&mut self, detached_call: DetachedCall, by: u64, to: Id) -> Id {
+        let DetachedCall { call, waits, .. } = detached_call;
+        let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client && !live.cause.told) else {
             return 0;
         };
-        self.entities.waits_no_more(waits, call);
-        live.lent = None;
+        self.task_table.waits_no_more(waits, call);
+        live.provisional_parent = None;
         live.cause.passed = true;
         live.cause.task = by;
-        let units = &self.units;
-        let over = |slot: Slot| units.get(slot).is_none_or(|live| live.end != 0);
-        match self.entities.works_in(to, &over) {
+        let spans = &self.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        match self.task_table.works_in(to, &over) {
             Works::For(answer, doubt) => {
                 self.tell(call, &answer, doubt);
                 to
             }
-            Works::Undecided(_) if self.entities.waits(to, call) => {
-                if let Some(live) = self.units.get_mut(call) {
+            Works::Undecided(_) if self.task_table.waits(to, call) => {
+                if let Some(live) = self.spans.get_mut(call) {
                     (live.cause.waits, live.cause.open) = (true, true);
                 }
                 to
@@ -351,9 +358,9 @@ impl Engine {
         }
     }
 
-    /// Another task took the result of the call as well.
+    /// Another task took the call's result as well.
     fn doubt_passed(&mut self, call: Slot) {
-        let Some(live) = self.units.get_mut(call) else { return };
+        let Some(live) = self.spans.get_mut(call) else { return };
         live.cause.doubt = Some(SEVERAL);
         if live.cause.told {
             live.cause.handed = Some(Handed { doubt: Some(SEVERAL), futex: 0, calls: 1 });

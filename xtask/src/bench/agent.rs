@@ -1,4 +1,4 @@
-//! The agent under measurement: started, waited for, asked.
+//! The agent under measurement: starts it, waits for it, reads its figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use super::sched;
 use crate::http;
-use crate::leash::Leash;
 use crate::shell::Root;
+use crate::supervised_child::Leash;
 
-/// A running agent. It has no priority of its own and runs anywhere, as it does in production.
+/// A running agent. It has normal priority and runs on any core, as in production.
 pub(super) struct Agent {
     leash: Leash,
     console: SocketAddr,
@@ -21,7 +21,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts it for these services (all when none is named) and waits until its start-up work is done.
+    /// Starts it for these services (all if none is named) and waits until its start-up work is done.
     pub(super) fn start(tracer: &Path, dir: &Path, services: &[&str]) -> Result<Self> {
         Self::start_with(tracer, dir, services, &[])
     }
@@ -48,7 +48,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Waits until it uses less than a twentieth of a core: what came before has been dealt with.
+    /// Waits until it uses less than a twentieth of a core: it has processed all earlier events.
     pub(super) fn calm(&self) -> Result<()> {
         let mut last = self.cpu()?;
         for _ in 0..100 {
@@ -66,12 +66,12 @@ impl Agent {
         self.pid
     }
 
-    /// CPU it used so far, nanoseconds.
+    /// CPU used so far, nanoseconds.
     pub(super) fn cpu(&self) -> Result<u64> {
         sched::process_cpu(self.pid).context("the agent is gone")
     }
 
-    /// Its metrics, when those of the last second are in.
+    /// Its metrics, once they include the last second.
     pub(super) fn metrics(&self) -> Result<Scrape> {
         std::thread::sleep(Duration::from_millis(1200));
         Ok(Scrape::parse(&http::get(self.console, "/metrics")?.text))
@@ -90,7 +90,7 @@ impl Agent {
     }
 }
 
-/// A loopback address above port 20000 that nobody uses now.
+/// A free loopback address above port 20000.
 pub(super) fn free_address() -> Result<SocketAddr> {
     for _ in 0..50 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port on 127.0.0.1")?;

@@ -1,4 +1,4 @@
-//! As much of bpf(2) as measuring takes: loading and attaching a program that does nothing, and what programs cost.
+//! The parts of bpf(2) that measuring needs: loading and attaching an empty program, and reading what programs cost.
 
 use std::ffi::CString;
 use std::fs;
@@ -66,12 +66,12 @@ impl Attr {
 
     /// A call whose result is a descriptor.
     fn open(&self, command: libc::c_long) -> Result<OwnedFd, Error> {
-        // SAFETY: the kernel reads at most the length it is told; addresses in it are of buffers the callers hold.
+        // SAFETY: the kernel reads at most the given length; addresses in it point to buffers the callers hold.
         let fd = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), self.0.len()) };
         if fd < 0 {
             return Err(Error::last_os_error());
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor that nothing else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn attach_empty(place: Place, btf_id: u32) -> Result<[OwnedFd; 2]> {
     Ok([program, link.context("the kernel refused to attach an empty program")?])
 }
 
-/// Samples every CPU so many times a second with an empty program.
+/// Samples every CPU this many times a second with an empty program.
 pub(super) fn sample_empty(hertz: u32, cpus: usize) -> Result<Vec<OwnedFd>> {
     let program = load_empty(PERF_EVENT, 0, 0)?;
     let mut held = Vec::new();
@@ -112,7 +112,7 @@ pub(super) fn sample_empty(hertz: u32, cpus: usize) -> Result<Vec<OwnedFd>> {
         if fd < 0 {
             return Err(Error::last_os_error()).context("no sampling clock");
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor that nothing else owns.
         let event = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         // SAFETY: both take an integer.
         let done = unsafe {
@@ -128,7 +128,7 @@ pub(super) fn sample_empty(hertz: u32, cpus: usize) -> Result<Vec<OwnedFd>> {
     Ok(held)
 }
 
-/// Turns run-time statistics on as long as the descriptor lives: nothing is left on when we are killed.
+/// Turns run-time statistics on while the descriptor lives: they go off even if this process is killed.
 pub(super) fn statistics() -> Result<OwnedFd> {
     // All zero: BPF_STATS_RUN_TIME.
     Attr::new().open(ENABLE_STATS).context("the kernel keeps no statistics of BPF programs")

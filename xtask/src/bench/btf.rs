@@ -1,4 +1,4 @@
-//! Finds types in the kernel's BTF by name: what an empty program is attached to.
+//! Finds types in the kernel's BTF by name, as attach points for empty programs.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 const TYPEDEF: u32 = 8;
 const FUNCTION: u32 = 12;
 
-/// Numbers of all `btf_trace_*` typedefs and functions, by name. `None` where the bytes are not BTF.
+/// Ids of all `btf_trace_*` typedefs and functions, by name. `None` if the bytes are not BTF.
 pub(super) fn hooks(bytes: &[u8]) -> Option<HashMap<(bool, &[u8]), u32>> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|b| u32::from_ne_bytes(*b));
     if word(0)? & 0xffff != 0xeb9f {

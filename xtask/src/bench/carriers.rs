@@ -1,8 +1,9 @@
-//! `cargo xtask bench --carriers`: what contexts in band cost, per request and on long bodies.
+//! `cargo xtask bench --carriers`: what in-band contexts cost, per request and on long bodies.
 //!
-//! Two namespaces on a virtual link, both ends seen by one agent, which runs with a carrier and without one in turn: rounds
-//! of all variants, every second one in the opposite order; the agent without, twice in each, says how much is noise. All run at
-//! usual priorities, so that the agent's own work for contexts counts. BPF time is read apart, with kernel statistics on.
+//! Two namespaces on a virtual link, both ends seen by one agent, which runs with and without a carrier in turn: rounds
+//! of all variants, every second one in reverse order; each round runs the agent without a carrier twice, to show the
+//! noise. All run at normal priority, so that the agent's own work for contexts counts. BPF time is read separately,
+//! with kernel statistics on.
 
 mod wire;
 
@@ -23,7 +24,7 @@ use super::{Options, bpf, commit, measure};
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::shell::{self, Root};
-use crate::{build, build_ebpf, readme};
+use crate::{build, build_ebpf, doc_tables};
 use wire::{Kind, LONG, PORT, Wire};
 
 /// Length of a run of short requests.
@@ -50,7 +51,7 @@ const LOADS: [(Kind, &str); 4] = [
 
 impl Variant {
     fn arguments(self, wire: &Wire) -> Vec<String> {
-        // What else this machine does is not measured.
+        // Excludes everything else on this machine.
         let mut all = vec!["--port".to_owned(), PORT.to_string()];
         match self {
             Without | Again => {}
@@ -60,7 +61,7 @@ impl Variant {
         all
     }
 
-    /// Contexts it sent so far.
+    /// Contexts sent so far.
     fn contexts(self, agent: &Agent) -> Result<f64> {
         let metrics = agent.metrics()?;
         Ok(match self {
@@ -71,7 +72,7 @@ impl Variant {
     }
 }
 
-/// What one variant gave in a round: the rate of each load.
+/// One variant's result in a round: the rate of each load.
 type Rates = Vec<f64>;
 
 /// BPF time of one variant under one load.
@@ -83,7 +84,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Nanoseconds a request, without what statistics cost.
+    /// Nanoseconds per request, less the cost of statistics.
     fn per_request(&self) -> f64 {
         self.programs.iter().map(|program| own(program, self.requests)).sum()
     }
@@ -93,11 +94,11 @@ fn own(program: &Program, requests: u64) -> f64 {
     without_statistics(program.nanos, program.runs) / requests as f64
 }
 
-/// All that was measured, as it is written.
+/// All measurements, as written to the file.
 #[derive(Debug, Default, Serialize)]
 struct Measured {
     rounds: Vec<BTreeMap<Variant, Rates>>,
-    /// By variant, for kept connections and for a connection each.
+    /// By variant, for kept connections and for one connection per request.
     spent: BTreeMap<Variant, [Spent; 2]>,
 }
 
@@ -113,7 +114,7 @@ pub(super) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let wire = Wire::new()?;
     let rounds = if options.quick { 2 } else { options.pairs };
     let mut measured = Measured::default();
-    // Once for what is only the first time as it is.
+    // Once as warm-up.
     for (kind, _) in LOADS {
         wire.run(kind, RUN)?;
     }
@@ -151,8 +152,8 @@ pub(super) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let table = table(&origin, &measured)?;
     shell::print(&table);
     shell::progress(format!("machine-readable: {}", output.display()));
-    if options.readme {
-        readme::put("carriers", &table)?;
+    if options.docs {
+        doc_tables::put("carriers", &table)?;
     }
     Ok(())
 }

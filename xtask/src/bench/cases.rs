@@ -14,20 +14,20 @@ use anyhow::{Context, Result, bail};
 
 use super::results::Sample;
 use super::sched::{self, Urgency};
-use crate::leash::Leash;
+use crate::supervised_child::Leash;
 
 use pairs::Pair;
 pub(crate) use sleeper::serve as sleeper;
 
-/// A case, and what may be said about it.
+/// A case and its properties.
 pub(super) struct Case {
-    /// As `--case` takes it; the first letter alone takes all that share it.
+    /// As `--case` takes it; the first letter alone selects all cases that share it.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) operation: &'static str,
-    /// Services the agent is told to trace, so that load generators are not; everything when empty.
+    /// Services the agent traces, which excludes load generators; everything when empty.
     pub(super) services: &'static [&'static str],
-    /// The load does not depend on how fast the server is.
+    /// The load does not depend on the server's speed.
     pub(super) fixed_rate: bool,
     /// Peers are measured here too.
     pub(super) peers: bool,
@@ -54,7 +54,7 @@ const NGINX: Case = Case {
     peers: false,
     kind: Kind::Idle,
 };
-// By the name of its program's file on some distributions.
+// Some distributions name its program's file so.
 const REDIS: Case = Case { operation: "command", services: &["redis-server", "redis-check-rdb"], ..NGINX };
 const ALL: Case = Case { services: &[], ..NGINX };
 
@@ -112,14 +112,14 @@ pub(super) trait Workload {
     /// One run.
     fn run(&mut self, time: Duration, urgency: Urgency) -> Result<Sample>;
 
-    /// The process whose cost is measured, where it is one of its own.
+    /// The process whose cost is measured, if the workload runs one of its own.
     fn server(&self) -> Option<i32> {
         None
     }
 }
 
 impl Case {
-    /// Cases that a list names, in the list of all; all when it is empty.
+    /// The cases named in a list, in the order of all; all if it is empty.
     pub(super) fn selected(names: &[String]) -> Result<Vec<&'static Self>> {
         let fits = |case: &Self, name: &str| case.name == name || (name.len() == 1 && case.name.starts_with(name));
         for name in names {
@@ -136,7 +136,7 @@ impl Case {
         CASES.iter().map(|case| case.name).collect()
     }
 
-    /// Whether throughput or latency can be compared: a host without load has neither.
+    /// Whether throughput or latency can be compared: an idle host has neither.
     pub(super) fn paired(&self) -> bool {
         !matches!(self.kind, Kind::Idle)
     }
@@ -167,7 +167,7 @@ struct Idle;
 impl Workload for Idle {
     fn run(&mut self, time: Duration, _: Urgency) -> Result<Sample> {
         std::thread::sleep(time);
-        // Costs "for each operation" are costs for each second.
+        // Costs per operation are costs per second here.
         Ok(Sample { operations: time.as_secs().max(1), seconds: time.as_secs_f64(), ..Sample::default() })
     }
 }
@@ -180,7 +180,7 @@ struct Server {
 }
 
 impl Server {
-    /// Waits until `answers` says so; `log` is shown when it never does.
+    /// Waits until `answers` returns true; shows `log` if it never does.
     fn ready(mut leash: Leash, log: &Path, mut answers: impl FnMut() -> bool) -> Result<Self> {
         let until = Instant::now() + Duration::from_secs(20);
         while !answers() {
@@ -193,7 +193,7 @@ impl Server {
         Ok(Self { leash, pid, urgency: None })
     }
 
-    /// Makes it as urgent as the run wants it.
+    /// Gives it the run's urgency.
     fn place(&mut self, urgency: Urgency) -> Result<()> {
         if let Some(status) = self.leash.ended()? {
             bail!("the server has ended: {status}");

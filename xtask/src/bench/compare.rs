@@ -1,8 +1,9 @@
-//! `bench --compare`: what changed from one run to another, and what is only noise.
+//! `bench --compare`: separates changes between two runs from noise.
 //!
-//! Compared are ratios of pairs, not absolute figures: the machine's own speed cancels out. A figure is better or worse
-//! when a rank test gives chance less than one in a hundred, and the bootstrapped interval of the change leaves out
-//! "none", and the change is at least one per cent. Else no difference is shown, which does not say there is none.
+//! Compares ratios of pairs, not absolute figures, so the machine's own speed cancels out. A figure is better or worse
+//! if a rank test gives chance less than one in a hundred, the bootstrapped interval of the change excludes "none", and
+//! the change is at least one per cent. Otherwise the result is "no difference shown", which does not prove that there
+//! is none.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,9 +14,9 @@ use super::results::{AGENT, Case, Results, Sample};
 use super::statistics::{median, rank_test, ratio_interval};
 use crate::shell;
 
-/// Chance that is taken for none.
+/// Significance level of the rank test.
 const CHANCE: f64 = 0.01;
-/// Changes below this share are nobody's concern.
+/// Changes below this share are ignored.
 const LEAST: f64 = 0.01;
 
 /// A figure with its raw values.
@@ -25,7 +26,7 @@ struct Figure {
     more_is_better: bool,
 }
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Better,
@@ -127,7 +128,7 @@ fn judge(ratio: f64, (low, high): (f64, f64), p: f64, more_is_better: bool) -> V
     }
 }
 
-/// Everything about a case that has several values; the same figures in the same order for every case.
+/// Every figure of a case that has several values; the same figures in the same order for every case.
 fn figures(case: &Case) -> Vec<Figure> {
     let ratio = |of: fn(&Sample) -> f64| -> Vec<f64> {
         case.of(AGENT).map(|pair| of(&pair.with) / of(&pair.base)).filter(|ratio| ratio.is_finite()).collect()
@@ -188,7 +189,7 @@ mod tests {
         assert!(line(&text).contains("| better |") && worse == 0, "{text}");
         let (text, _) = compare(&results(&good), &results(&noisy));
         assert!(line(&text).contains("no difference shown"), "{text}");
-        // Two pairs can show nothing.
+        // Two pairs cannot show anything.
         let (text, _) = compare(&results(&good[..2]), &results(&bad[..2]));
         assert!(line(&text).contains("no difference shown"), "{text}");
     }

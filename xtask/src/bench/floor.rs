@@ -1,4 +1,4 @@
-//! The floor: programs that do nothing, on the hooks the agent uses. No tracer on these hooks costs less.
+//! The floor: empty programs on the agent's hooks. No tracer on these hooks costs less.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,10 +11,10 @@ use super::bpf::{self, Place, Usage};
 use super::btf;
 use crate::shell;
 
-/// What the agent hangs on, found once.
+/// The agent's hooks, looked up once.
 pub(super) struct Hooks {
     programs: Vec<(Place, u32)>,
-    /// Whether stacks are sampled.
+    /// Whether the agent samples stacks.
     samples: bool,
 }
 
@@ -22,8 +22,8 @@ pub(super) struct Hooks {
 const HERTZ: u32 = 99;
 
 impl Hooks {
-    /// Asks the agent which hooks it uses here from its start on: what hangs somewhere once it is needed, or because a setting
-    /// asks for it, hangs nowhere in what is measured.
+    /// Asks the agent which hooks it attaches at start: hooks that attach on demand or by a setting are not attached in
+    /// the measured runs.
     pub(super) fn of(tracer: &Path) -> Result<Self> {
         let text = shell::output(Command::new(tracer).args(["doctor", "--json"]))?;
         let hooks = attached(&text).context("`tracer doctor --json` names no programs")?;
@@ -45,13 +45,13 @@ impl Hooks {
         Ok(found)
     }
 
-    /// How many programs.
+    /// Number of programs.
     pub(super) fn count(&self) -> usize {
         self.programs.len() + usize::from(self.samples)
     }
 }
 
-/// Programs and hooks in what `tracer doctor --json` prints, of those that hang there from the start.
+/// Programs and hooks in the output of `tracer doctor --json` that attach at start.
 fn attached(text: &str) -> Option<Vec<(String, String)>> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let mut hooks = Vec::new();
@@ -78,7 +78,7 @@ impl Floor {
         Ok(Self { programs: programs?, _samplers: samplers })
     }
 
-    /// What they cost so far, the sampler left out: its time is the cold start of an interrupt.
+    /// What they cost so far, except for the sampler: its time is the cold start of an interrupt.
     pub(super) fn usage(&self) -> Result<Vec<Usage>> {
         self.programs.iter().map(|[program, _]| bpf::usage(program)).collect()
     }

@@ -1,8 +1,8 @@
 //! A load of our own: many connections, one thread, requests and replies of fixed size.
 //!
 //! At a given rate it is an open loop: a request is due at its time whether or not earlier ones were answered, and its
-//! latency counts from then. A server that stalls is not spared the requests it kept from being sent (Tene's
-//! "coordinated omission"). Without a rate it is a closed loop, and latencies are those of requests that were sent.
+//! latency counts from then. So a stalling server also pays for the requests it delayed (Tene's "coordinated
+//! omission"). Without a rate it is a closed loop, and latencies count from the actual send.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use super::results::Sample;
 use super::sched::{self, Urgency};
 use super::statistics::permille;
 
-/// What is sent, to whom, how often.
+/// A load: its target, request and rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) address: SocketAddr,
@@ -24,24 +24,24 @@ pub(super) struct Load {
     /// Length of every reply.
     pub(super) reply: usize,
     pub(super) connections: usize,
-    /// Requests a second; as many as are answered when not given.
+    /// Requests per second; without it, as fast as replies come.
     pub(super) rate: Option<u32>,
-    /// Where it runs.
+    /// The core it runs on.
     pub(super) core: usize,
 }
 
-/// How long answers may take when no more requests are sent.
+/// How long replies may take after the last request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Connection {
     stream: TcpStream,
-    /// When the request under way was due, and what is there of its reply.
+    /// When the current request was due, and the bytes of its reply so far.
     due: Option<u64>,
     got: usize,
 }
 
 impl Load {
-    /// Runs it on its core; what the server used is left to the caller.
+    /// Runs it on its core; the caller measures what the server used.
     pub(super) fn run(self, time: Duration, urgency: Urgency) -> Result<Sample> {
         // A thread of its own: its priority ends with it.
         let made = std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ impl Load {
     fn generate(self, time: Duration) -> Result<Sample> {
         let mut connections = Vec::new();
         for _ in 0..self.connections {
-            // Not by a call that blocks: sockets that do get no headers.
+            // Connect without blocking: blocking sockets get no headers.
             let stream = TcpStream::connect_timeout(&self.address, PATIENCE)
                 .with_context(|| format!("cannot connect to {}", self.address))?;
             stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).context("cannot set up a socket")?;
@@ -132,7 +132,7 @@ impl Load {
 }
 
 impl Connection {
-    /// Whether the reply is whole.
+    /// Whether the reply is complete.
     fn receive(&mut self, whole: usize) -> Result<bool> {
         let mut buffer = [0u8; 4096];
         match self.stream.read(&mut buffer) {
@@ -155,7 +155,7 @@ impl Connection {
 
 fn poll(polls: &mut [libc::pollfd], nanos: u64) -> Result<()> {
     let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
-    // SAFETY: the array is as long as is said, and no signal mask is given.
+    // SAFETY: the length matches the array, and no signal mask is given.
     let ready = unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, &raw const time, std::ptr::null()) };
     if ready < 0 && std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
         return Err(std::io::Error::last_os_error()).context("cannot wait for replies");
@@ -169,7 +169,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// Answers every four bytes by two, each `pause` late.
+    /// Answers every four bytes with two, each `pause` late.
     fn server(pause: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
         let address = listener.local_addr().expect("address");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_and_waiting_counts() {
-        // One connection, 10 ms a request, 200 due a second: half of them wait, the last ones for long.
+        // One connection, 10 ms per request, 200 due per second: half of them wait, the last ones for long.
         let late = load(server(Duration::from_millis(10)), 1, Some(200)).generate(Duration::from_millis(400));
         let late = late.expect("answers");
         assert_eq!(late.operations, 80);

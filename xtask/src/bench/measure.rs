@@ -27,7 +27,7 @@ pub(super) struct Bench<'a> {
     pub(super) began: Instant,
 }
 
-/// Length of one run. Short, so that both of a pair meet the same machine.
+/// Length of one run. Short, so that both runs of a pair see the same machine.
 const RUN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Bench<'_> {
             ..results::Case::default()
         };
         if case.paired() {
-            // Caches, page tables and the server's own state are as they will be.
+            // Warms caches, page tables and the server's own state.
             workload.run(RUN, Urgency::Realtime)?;
             self.pairs(case, workload.as_mut(), &mut result)?;
         }
@@ -69,8 +69,8 @@ impl Bench<'_> {
         Ok(result)
     }
 
-    /// Rounds of pairs. Every second round is the mirror image of the one before, so that what comes first does not
-    /// always come first, and the agent, last in one and first in the next, is started for two runs at once.
+    /// Rounds of pairs. Every second round mirrors the one before, so that the order alternates, and the agent, last in
+    /// one and first in the next, starts once for two runs.
     fn pairs(&self, case: &Case, workload: &mut dyn Workload, result: &mut results::Case) -> Result<()> {
         let mut variants = Vec::new();
         if case.peers && self.peers {
@@ -150,7 +150,7 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    /// The agent's own cost, with kernel statistics on: nothing here says anything about throughput.
+    /// The agent's own cost, with kernel statistics on: ignore throughput here.
     fn cost(&self, case: &Case, workload: &mut dyn Workload) -> Result<Cost> {
         let _statistics = bpf::statistics()?;
         let mut cost = Cost { floor_ns: self.floor(workload)?, ..Cost::default() };
@@ -165,7 +165,7 @@ impl Bench<'_> {
             let begin = Instant::now();
             let run = workload.run(RUN, Urgency::Usual)?;
             let seconds = if case.paired() { run.seconds } else { begin.elapsed().as_secs_f64() };
-            // What is still in the rings belongs to this slice; an agent without load needs no waiting for.
+            // Events still in the rings belong to this slice; an agent without load has none.
             if case.paired() {
                 agent.calm()?;
             }
@@ -199,7 +199,7 @@ impl Bench<'_> {
         Ok(cost)
     }
 
-    /// Time of empty programs on the same hooks, nanoseconds an operation.
+    /// Time of empty programs on the same hooks, nanoseconds per operation.
     fn floor(&self, workload: &mut dyn Workload) -> Result<f64> {
         let floor = Floor::attach(self.hooks)?;
         let operations = workload.run(RUN, Urgency::Usual)?.operations;
@@ -212,19 +212,19 @@ impl Bench<'_> {
     }
 }
 
-/// One run in real time, from an idle host: right after another run the same load is some per cent slower here.
+/// One real-time run, from an idle host: right after another run the same load is some per cent slower here.
 fn urgent(workload: &mut dyn Workload) -> Result<Sample> {
     settle();
     workload.run(RUN, Urgency::Realtime)
 }
 
-/// Waits, though not for long, until the host is idle: the kernel goes on freeing what a program left.
+/// Waits briefly until the host is idle: the kernel goes on freeing what a program left.
 fn settle() {
     for _ in 0..5 {
         let before = idle_ticks();
         std::thread::sleep(Duration::from_millis(60));
         let cores = super::sched::cores() as u64;
-        // 6 ticks of 10 ms a core; one may be missing.
+        // 6 ticks of 10 ms per core; one may be missing.
         if idle_ticks().saturating_sub(before) + 1 >= 6 * cores {
             return;
         }
@@ -237,7 +237,7 @@ fn idle_ticks() -> u64 {
     stat.split_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Throughput with and without of the newest pairs.
+/// Throughput of the newest pairs with and without.
 fn brief(case: &results::Case) -> String {
     let mut newest = BTreeMap::new();
     for pair in &case.pairs {
@@ -249,7 +249,7 @@ fn brief(case: &results::Case) -> String {
 
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Makes sure nobody else has kernel statistics on: no throughput is measured with them.
+/// Checks that no other process has kernel statistics on: they would distort throughput.
 pub(super) fn statistics_off() -> Result<()> {
     let state = fs::read_to_string(STATISTICS).with_context(|| format!("cannot read {STATISTICS}"))?;
     if state.trim() != "0" {

@@ -1,6 +1,6 @@
-//! `cargo xtask bench --parsers`: what a message of each protocol costs the agent, and what an idle connection holds. The
-//! measuring is done by a program of its own (`tracer-user/benches/parsers`), which sees the parsers; here it is run, and
-//! its lines become a table.
+//! `cargo xtask bench --parsers`: what a message of each protocol costs the agent, and what an idle connection holds. A
+//! program with access to the parsers (`tracer-user/benches/parsers`) measures; this runs it and makes a table of its
+//! lines.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,11 +11,11 @@ use serde::Deserialize;
 
 use super::commit;
 use super::results::Results;
-use crate::{readme, shell};
+use crate::{doc_tables, shell};
 
-/// What a message may cost on average over the protocols, nanoseconds.
+/// Limit for the average cost of a message over the protocols, nanoseconds.
 const MESSAGE_NS: f64 = 1000.0;
-/// What an idle connection may hold, bytes; and 100 000 of all protocols together.
+/// Limit for an idle connection, bytes; and for 100 000 of all protocols together.
 const IDLE_BYTES: f64 = 512.0;
 const ALL_BYTES: f64 = 100e6;
 
@@ -31,7 +31,7 @@ struct Row {
     parse_allocations: f64,
     whole_ns: f64,
     whole_allocations: f64,
-    /// Not where a connection is for one request.
+    /// None for protocols with one request per connection.
     idle_bytes: Option<f64>,
 }
 
@@ -43,7 +43,7 @@ struct Idle {
 }
 
 /// Measures, prints the table, writes the lines to `output` (target/parsers.json when not given).
-pub(super) fn run(output: Option<&Path>, into_readme: bool) -> Result<()> {
+pub(super) fn run(output: Option<&Path>, into_docs: bool) -> Result<()> {
     let mut command = shell::cargo();
     command.args(["bench", "--locked", "--package", "tracer-user", "--bench", "parsers"]);
     command.stderr(std::process::Stdio::inherit());
@@ -64,18 +64,18 @@ pub(super) fn run(output: Option<&Path>, into_readme: bool) -> Result<()> {
     let table = table(&origin, &rows, &idle);
     shell::print(&table);
     shell::progress(format!("machine-readable: {}", output.display()));
-    if into_readme {
-        readme::put("parsers", &table)?;
+    if into_docs {
+        doc_tables::put("parsers", &table)?;
     }
     let above = above(&rows);
     if !above.is_empty() {
-        // Bytes held do not depend on how busy the machine is.
+        // Bytes held do not depend on the machine's load.
         bail!("an idle connection may hold {IDLE_BYTES:.0} bytes; more is held by those of {}", above.join(", "));
     }
     Ok(())
 }
 
-/// Protocols whose idle connections hold more than they may.
+/// Protocols whose idle connections exceed the limit.
 fn above(rows: &[Row]) -> Vec<&str> {
     rows.iter()
         .filter(|row| row.idle_bytes.is_some_and(|bytes| bytes > IDLE_BYTES))

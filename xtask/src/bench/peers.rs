@@ -1,4 +1,4 @@
-//! Peers: other tools doing the least work that can be compared, on the same server in the same rounds.
+//! Peers: other tools doing the least comparable work, on the same server in the same rounds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
 /// A tool and what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ const MOUNT: &str =
     "[ -d /sys/kernel/debug/tracing ] || mount -t debugfs none /sys/kernel/debug; exec bpftrace -e \"$1\"";
 
 impl Peer {
-    /// As results name it.
+    /// Its name in the results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Histogram => "bpftrace latency histogram",
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// Starts it on a server's process and waits until it looks.
+    /// Starts it on a server's process and waits until it is tracing.
     pub(super) fn start(self, dir: &Path, server: i32) -> Result<Running> {
         let dir = dir.join("peer");
         let _ = fs::remove_dir_all(&dir);
@@ -50,10 +50,11 @@ impl Peer {
         let (log, data) = (dir.join("log"), dir.join("perf.data").display().to_string());
         let server = server.to_string();
         let (program, args) = match self {
-            // Older ones look for tracepoints in debugfs alone, which is not always mounted: they get one of their own.
+            // Older versions look for tracepoints in debugfs alone, which is not always mounted: they get one of their
+            // own.
             Self::Histogram => ("unshare", vec!["--mount", "sh", "-c", MOUNT, "bpftrace", SCRIPT]),
             Self::Trace => ("perf", vec!["trace", "-s", "-p", &server]),
-            // Virtual machines often have no hardware counter: the same clock as the agent's.
+            // Virtual machines often lack a hardware counter: use the agent's clock.
             Self::Record => ("perf", vec!["record", "-e", "cpu-clock", "-F", "99", "-g", "-a", "-o", &data]),
         };
         if self == Self::Histogram && shell::find("bpftrace").is_none() {
@@ -62,7 +63,7 @@ impl Peer {
         let found = shell::find(program).with_context(|| format!("{program} is not installed"))?;
         let mut leash = Leash::start(Root::Already, &found, &args, &[], &log)?;
         let until = Instant::now() + Duration::from_secs(10);
-        // perf says nothing when it begins to look: it gets a fixed while, and must have seen something at the end.
+        // perf does not report when it starts tracing: wait a fixed time, and check at the end that it saw something.
         let looks = Instant::now() + Duration::from_millis(700);
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
@@ -85,10 +86,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Ends it as Ctrl-C would; an error when it has seen nothing.
+    /// Ends it as Ctrl-C would; fails if it saw nothing.
     pub(super) fn end(mut self) -> Result<()> {
         let pid = self.leash.pid()?;
-        // SAFETY: a signal to a child of ours that has not been waited for.
+        // SAFETY: a signal to our own child, not waited for yet.
         unsafe { libc::kill(pid, libc::SIGINT) };
         let until = Instant::now() + Duration::from_secs(10);
         while self.leash.ended()?.is_none() && Instant::now() < until {
@@ -103,7 +104,7 @@ impl Running {
     }
 }
 
-/// Whether what a peer printed shows that it worked.
+/// Whether a peer's output shows that it worked.
 fn saw(peer: Peer, said: &str) -> bool {
     match peer {
         Peer::Histogram => said.contains("@us:") && said.contains('['),
@@ -116,7 +117,7 @@ fn saw(peer: Peer, said: &str) -> bool {
     }
 }
 
-/// The end of what a program said, on one line.
+/// The end of a program's output, on one line.
 fn words(said: &str) -> String {
     let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let skip = line.chars().count().saturating_sub(300);

@@ -1,4 +1,4 @@
-//! What was measured, as it is written to a file. Raw runs are kept: everything else is computed from them.
+//! The measurements as written to a file. It keeps raw runs; everything else is computed from them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,31 +7,31 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// Version of the file's form; files of another are refused.
+/// Version of the file format; other versions are refused.
 const SCHEMA: u32 = 1;
 
 /// One run of load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sample {
-    /// Operations that were answered.
+    /// Answered operations.
     pub(super) operations: u64,
-    /// How long it took.
+    /// Length of the run, seconds.
     pub(super) seconds: f64,
     /// Latencies, microseconds: median, 99th and 99.9th percentile.
     pub(super) p50: f64,
     pub(super) p99: f64,
     pub(super) p999: f64,
-    /// CPU the measured program used, nanoseconds.
+    /// CPU of the measured program, nanoseconds.
     pub(super) cpu_ns: u64,
 }
 
 impl Sample {
-    /// Operations a second.
+    /// Operations per second.
     pub(super) fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
 
-    /// CPU of the measured program, nanoseconds an operation.
+    /// CPU of the measured program, nanoseconds per operation.
     pub(super) fn cpu_per_operation(&self) -> f64 {
         self.cpu_ns as f64 / self.operations as f64
     }
@@ -45,13 +45,13 @@ impl Sample {
 /// Two runs side by side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pair {
-    /// What was on in one of them: [`AGENT`], [`FLOOR`], [`NOTHING`] or a peer.
+    /// The variant of one of the runs: [`AGENT`], [`FLOOR`], [`NOTHING`] or a peer.
     pub(super) variant: String,
-    /// Which came first.
+    /// Whether the base run came first.
     pub(super) base_first: bool,
-    /// Without.
+    /// The run without the variant.
     pub(super) base: Sample,
-    /// With.
+    /// The run with it.
     pub(super) with: Sample,
 }
 
@@ -59,17 +59,17 @@ pub(super) struct Pair {
 pub(super) const AGENT: &str = "agent";
 /// Empty programs on the agent's hooks.
 pub(super) const FLOOR: &str = "floor";
-/// The control: neither run had anything.
+/// The control: both runs without anything.
 pub(super) const NOTHING: &str = "nothing";
 
-/// One stretch of load with the agent and kernel statistics on.
+/// One slice of load with the agent and kernel statistics on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Slice {
     pub(super) operations: u64,
     pub(super) seconds: f64,
-    /// CPU the agent used, nanoseconds, until it had caught up.
+    /// CPU the agent used until it had caught up, nanoseconds.
     pub(super) agent_cpu_ns: u64,
-    /// Time and runs of all its programs, by the kernel's statistics, their own cost included.
+    /// Time and runs of all its programs, by the kernel's statistics, including the statistics' own cost.
     pub(super) bpf_ns: u64,
     pub(super) bpf_runs: u64,
 }
@@ -79,24 +79,24 @@ pub(super) struct Slice {
 pub(super) struct Program {
     pub(super) name: String,
     pub(super) runs: u64,
-    /// Statistics' own cost included.
+    /// Includes the statistics' own cost.
     pub(super) nanos: u64,
 }
 
-/// What the agent costs by itself.
+/// The agent's own cost.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Cost {
     pub(super) slices: Vec<Slice>,
     pub(super) programs: Vec<Program>,
-    /// Time of empty programs on the same hooks under the same load, nanoseconds an operation, without what statistics
-    /// cost: what cold caches make of doing nothing.
+    /// Time of empty programs on the same hooks under the same load, nanoseconds per operation, less the cost of
+    /// statistics: the effect of cold caches alone.
     pub(super) floor_ns: f64,
-    /// Resident memory, megabytes: peak when it became ready, then, and after the load; and the peak by then.
+    /// Resident memory, megabytes: the peak at readiness, then at readiness and after the load; and the peak by then.
     pub(super) start_peak_mb: f64,
     pub(super) steady_mb: f64,
     pub(super) load_mb: f64,
     pub(super) load_peak_mb: f64,
-    /// Events it received, and those lost by reason.
+    /// Events received, and those lost by reason.
     pub(super) events: f64,
     pub(super) lost: BTreeMap<String, f64>,
 }
@@ -106,7 +106,7 @@ impl Cost {
         self.slices.iter().map(|slice| slice.operations as f64).sum()
     }
 
-    /// BPF time an operation in each slice, nanoseconds, without what statistics cost.
+    /// BPF time per operation in each slice, nanoseconds, less the cost of statistics.
     pub(super) fn bpf_per_operation(&self) -> Vec<f64> {
         self.slices
             .iter()
@@ -114,7 +114,7 @@ impl Cost {
             .collect()
     }
 
-    /// Agent CPU in each slice, seconds for a million operations.
+    /// Agent CPU in each slice, seconds per million operations.
     pub(super) fn agent_per_million(&self) -> Vec<f64> {
         self.slices.iter().map(|slice| slice.agent_cpu_ns as f64 / slice.operations as f64 / 1e3).collect()
     }
@@ -132,7 +132,7 @@ impl Cost {
 /// Nanoseconds that kernel statistics add to each run of a program (measured with empty programs).
 pub(super) const STATISTICS_NS: f64 = 40.0;
 
-/// Time of runs without what statistics cost, nanoseconds.
+/// Time of runs less the cost of statistics, nanoseconds.
 pub(super) fn without_statistics(nanos: u64, runs: u64) -> f64 {
     (nanos as f64 - runs as f64 * STATISTICS_NS).max(0.0)
 }
@@ -143,15 +143,15 @@ pub(super) struct Case {
     /// As `--case` takes it.
     pub(super) name: String,
     pub(super) title: String,
-    /// What is counted: `request`, `query`, …
+    /// The counted operation: `request`, `query`, …
     pub(super) operation: String,
-    /// The rate is given; CPU and latency are what can differ.
+    /// The rate is fixed; only CPU and latency can differ.
     pub(super) fixed_rate: bool,
     pub(super) pairs: Vec<Pair>,
-    /// Events lost while pairs ran, by reason: there load and server may starve the agent.
+    /// Events lost while pairs ran, by reason: real-time load and server may starve the agent there.
     pub(super) lost_in_pairs: BTreeMap<String, f64>,
     pub(super) cost: Option<Cost>,
-    /// What could not run here, in its own words.
+    /// What could not run here, and why.
     pub(super) refused: BTreeMap<String, String>,
 }
 
@@ -161,7 +161,7 @@ impl Case {
         self.pairs.iter().filter(move |pair| pair.variant == variant)
     }
 
-    /// Variants in the order of their first pair.
+    /// Variants in order of their first pair.
     pub(super) fn variants(&self) -> Vec<&str> {
         let mut seen: Vec<&str> = Vec::new();
         for pair in &self.pairs {
@@ -177,7 +177,7 @@ impl Case {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Results {
     pub(super) schema: u32,
-    /// Commit of the tree; `+` when it had changes.
+    /// Commit of the tree; `+` if it had changes.
     pub(super) commit: String,
     pub(super) kernel: String,
     pub(super) processor: String,
@@ -191,7 +191,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Nothing measured yet, on this machine.
+    /// Empty results for this machine.
     pub(super) fn here(commit: String) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let processor = read("/proc/cpuinfo");
@@ -207,8 +207,8 @@ impl Results {
         }
     }
 
-    /// Adds the cases of another run of the same commit and kernel, in the order of `names`; a case measured twice is
-    /// the other run's.
+    /// Adds the cases of another run of the same commit and kernel, in the order of `names`; the other run wins for
+    /// cases in both.
     pub(super) fn join(&mut self, other: Self, names: &[&str]) -> Result<()> {
         if (&other.commit, &other.kernel) != (&self.commit, &self.kernel) {
             bail!("is of {} on Linux {}, not of {} on Linux {}", other.commit, other.kernel, self.commit, self.kernel);

@@ -1,28 +1,28 @@
-//! Who runs where and how urgently, and what CPU processes used.
+//! Cores and priorities of threads, and the CPU that processes used.
 
 use std::fs;
 use std::io::Error;
 
 use anyhow::{Context, Result};
 
-/// How urgent load and server are.
+/// Priority of load and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Real time: other work on this machine must not be taken for the agent's.
+    /// Real time: the measurement must not attribute other work on this machine to the agent.
     Realtime,
-    /// As programs usually run: the agent gets its turn as it would in production.
+    /// Normal priority: the agent competes as in production.
     Usual,
 }
 
-/// The core servers run on.
+/// The servers' core.
 pub(super) const SERVER: usize = 0;
 
-/// The core loads run on: the last one.
+/// The loads' core: the last one.
 pub(super) fn load_core() -> usize {
     cores() - 1
 }
 
-/// Cores this process may use.
+/// Cores available to this process.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -51,7 +51,7 @@ pub(super) fn place(tid: i32, urgency: Urgency, core: Option<usize>) -> Result<(
     Ok(())
 }
 
-/// The same for every thread of processes; threads that ended meanwhile are none.
+/// The same for every thread of these processes; skips threads that ended meanwhile.
 pub(super) fn place_processes(pids: &[i32], urgency: Urgency, core: Option<usize>) -> Result<()> {
     for pid in pids {
         for entry in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))? {
@@ -65,7 +65,7 @@ pub(super) fn place_processes(pids: &[i32], urgency: Urgency, core: Option<usize
     Ok(())
 }
 
-/// A process and all that come from it.
+/// A process and all its descendants.
 pub(super) fn tree(pid: i32) -> Vec<i32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -80,7 +80,7 @@ pub(super) fn tree(pid: i32) -> Vec<i32> {
     all
 }
 
-/// CPU a process used, its ended threads included, nanoseconds.
+/// CPU a process used, ended threads included, nanoseconds.
 pub(super) fn process_cpu(pid: i32) -> Result<u64> {
     let mut clock = 0;
     // SAFETY: `clock` is valid for the call.
@@ -101,14 +101,14 @@ pub(super) fn thread_cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU of the ended and waited-for children of a process, nanoseconds, in the kernel's ticks of 10 ms.
+/// CPU of a process's ended and waited-for children, nanoseconds, in the kernel's ticks of 10 ms.
 pub(super) fn ended_children_cpu(pid: i32) -> Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
     children_ticks(&stat).map(|ticks| ticks * 10_000_000).context("/proc/PID/stat is not as it should be")
 }
 
 fn children_ticks(stat: &str) -> Option<u64> {
-    // The name may hold anything; fields are counted from its end. The first one there is the manual's third.
+    // The name may contain anything, so count fields from its end. The first one there is the manual's third.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     Some(field(16)? + field(17)?)
@@ -130,7 +130,7 @@ mod tests {
         let own = std::process::id() as i32;
         assert!(process_cpu(own).expect("own clock") > 0 && thread_cpu() > 0);
         assert!(tree(own).contains(&own));
-        // Above the largest process number there can be (4194304).
+        // Above the largest possible process id (4194304).
         assert!(process_cpu(5_000_000).is_err());
     }
 }

@@ -1,10 +1,11 @@
-//! The soak: a mixed load for a long time, and whether anything grows.
+//! The soak: a mixed load for a long time; checks that nothing grows.
 //!
-//! Every ten seconds the agent is looked at from outside (`/proc`) and by its metrics. At the end a straight line is laid
-//! through the second half of the samples: what it rises by over that half is the verdict on memory and descriptors. The
-//! first half is left out because what is kept (recent transactions, classes, symbol tables) fills up to its limits
-//! there. Stacks are kept for an hour: what more of them take than before is no growth, and is taken off. Memory is the
-//! agent's own: pages of mapped files (symbol tables) come and go as the kernel likes. Requests are conserved: what the load got replies to, the agent must have reported or counted as lost.
+//! Every ten seconds it samples the agent from outside (`/proc`) and by its metrics. At the end it fits a straight line
+//! through the second half of the samples: the line's rise over that half is the verdict on memory and descriptors. The
+//! first half is left out because tables (recent transactions, classes, symbol tables) fill up to their limits there.
+//! Stacks are kept for an hour: their additional memory is subtracted, because it is no leak. Memory is the agent's
+//! own: the kernel maps and drops pages of files (symbol tables) as it likes. Requests are conserved: the agent must
+//! have reported, or counted as lost, every request whose reply the load received.
 
 mod load;
 
@@ -18,18 +19,19 @@ use anyhow::{Context, Result, bail};
 
 use super::agent::free_address;
 use crate::build_ebpf::{self, Way};
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 use crate::{build, http, setup};
 use load::{Load, PATH};
 
 /// Time between two samples.
 const EVERY: Duration = Duration::from_secs(10);
-/// How often the console is asked again when it did not answer in time.
+/// How often to ask the console again if it did not answer in time.
 const TRIES: u32 = 5;
 /// Shortest soak that has halves.
 const SHORTEST: Duration = Duration::from_secs(60);
-/// What a stack that is kept takes, and one period's count of it, bytes, about: names by frame, and entries of three tables.
+/// Bytes of one kept stack, and of one period's count of it, approximately: names by frame, and entries of three
+/// tables.
 const STACK_BYTES: f64 = 640.0;
 const COUNT_BYTES: f64 = 64.0;
 /// Most that memory may rise over the second half, by the line through its samples, bytes.
@@ -37,7 +39,7 @@ const RISE_BYTES: f64 = 4e6;
 /// Most that open descriptors may rise.
 const RISE_FDS: f64 = 4.0;
 
-/// Reads a time: `90s`, `60m`, `2h`, or seconds.
+/// Parses a time: `90s`, `60m`, `2h`, or seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text.get(digits.len()..).unwrap_or_default() {
@@ -57,7 +59,7 @@ struct Sample {
     at: f64,
     rss: f64,
     anonymous: f64,
-    /// What of it the history of stacks takes.
+    /// The part of it that the history of stacks takes.
     history: f64,
     fds: f64,
     threads: f64,
@@ -66,7 +68,7 @@ struct Sample {
     levels: String,
 }
 
-/// Runs the load for `time`, prints samples and the verdict; fails when something grows or a request is missing.
+/// Runs the load for `time`, prints samples and the verdict; fails if something grows or a request is missing.
 pub(super) fn run(way: Option<Way>, time: Duration) -> Result<()> {
     setup::programs()?;
     build_ebpf::ready(way)?;
@@ -154,7 +156,7 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
     bail!("the soak failed: {}", faults.join("; "))
 }
 
-/// By how much the line of least squares through `points` rises from the first to the last.
+/// The rise of the least-squares line through `points` from the first to the last.
 fn rise(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return 0.0 };
@@ -171,7 +173,7 @@ struct Agent {
     leash: Leash,
     console: SocketAddr,
     pid: u32,
-    /// Answers that did not come in time.
+    /// Replies that came too late.
     late: Cell<u32>,
 }
 
@@ -193,7 +195,7 @@ impl Agent {
     }
 
     fn metrics(&self) -> Result<Vec<(String, f64)>> {
-        // On a busy host an answer may take longer than a reader waits; one that never comes ends the soak.
+        // On a busy host a reply may take longer than a reader waits; one that never comes ends the soak.
         let mut tries = 0;
         let text = loop {
             match http::get(self.console, "/metrics") {
@@ -212,12 +214,12 @@ impl Agent {
         Ok(self.metrics()?.iter().filter(|(s, _)| s.starts_with(&prefix) && s.contains(label)).map(|(_, v)| v).sum())
     }
 
-    /// Requests of the load that were served, as far as reported.
+    /// Requests of the load reported as served so far.
     fn reported(&self) -> Result<f64> {
-        self.sum("tracer_work_total", &format!("request_class=\"GET {PATH}\""))
+        self.sum("tracer_requests_total", &format!("request_class=\"GET {PATH}\""))
     }
 
-    /// The same, when it is `wanted` or has stopped rising.
+    /// The same, once it reaches `wanted` or stops rising.
     fn settled(&self, wanted: f64) -> Result<f64> {
         let mut before = -1.0;
         loop {
@@ -232,10 +234,10 @@ impl Agent {
 
     fn operations_lost(&self) -> Result<f64> {
         let mut lost = 0.0;
-        for reason in ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_", "_evicted"] {
+        for reason in ["ring_full_op", "socket_storage_refused", "thread_storage_refused", "hook_"] {
             lost += self.sum("tracer_events_lost_total", reason)?;
         }
-        Ok(lost)
+        Ok(lost + self.sum("tracer_attribution_gaps_total", "_evicted")?)
     }
 
     fn sample(&mut self, begin: Instant) -> Result<Sample> {
@@ -250,11 +252,11 @@ impl Agent {
         };
         let metrics = self.metrics()?;
         let level = |(series, value): &(String, f64)| {
-            let what = series.strip_prefix("tracer_fill_entries{")?.split('"').nth(1)?;
+            let what = series.strip_prefix("tracer_table_entries{")?.split('"').nth(1)?;
             (*value > 0.0).then(|| format!("{what} {value:.0}"))
         };
         let entries = |what: &str| {
-            let label = format!("tracer_fill_entries{{what=\"{what}\"}}");
+            let label = format!("tracer_table_entries{{what=\"{what}\"}}");
             metrics.iter().find(|(series, _)| *series == label).map_or(0.0, |(_, value)| *value)
         };
         let history = STACK_BYTES * entries("stacks") + COUNT_BYTES * entries("stack_counts");

@@ -1,11 +1,11 @@
 //! Medians, spreads, and whether two sets of figures differ by more than chance.
 
-/// The middle of figures; NaN of none.
+/// The median of figures; NaN if there are none.
 pub(super) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The figure below which the given share lies, between neighbours in proportion (Hyndman and Fan, type 7).
+/// The given quantile, interpolated between neighbours (Hyndman and Fan, type 7).
 pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -21,14 +21,14 @@ pub(super) fn range(values: &[f64]) -> (f64, f64) {
     (quantile(values, 0.0), quantile(values, 1.0))
 }
 
-/// Percentile of sorted whole numbers, in thousandths; 0 of none.
+/// Percentile of sorted whole numbers, in thousandths; 0 if there are none.
 pub(super) fn permille(sorted: &[u64], share: usize) -> u64 {
     let index = (sorted.len() * share).div_ceil(1000).max(1) - 1;
     sorted.get(index).copied().unwrap_or(0)
 }
 
 /// Two-sided p-value of the rank-sum test (Mann and Whitney 1947): how often chance alone orders the figures of two
-/// equal sources as unevenly. Exact; the number of equal orders is counted, ties share their ranks' mean.
+/// equal sources as unevenly. Exact; counts equal orders, and ties share the mean of their ranks.
 pub(super) fn rank_test(a: &[f64], b: &[f64]) -> f64 {
     let (n, m) = (a.len(), b.len());
     if n == 0 || m == 0 {
@@ -36,7 +36,7 @@ pub(super) fn rank_test(a: &[f64], b: &[f64]) -> f64 {
     }
     let mut all: Vec<f64> = a.iter().chain(b).copied().collect();
     all.sort_by(f64::total_cmp);
-    // Twice the mean rank, so that it is whole.
+    // Twice the mean rank, so that it is a whole number.
     let double_rank = |value: f64| {
         let first = all.partition_point(|other| *other < value);
         let after = all.partition_point(|other| *other <= value);
@@ -44,7 +44,7 @@ pub(super) fn rank_test(a: &[f64], b: &[f64]) -> f64 {
     };
     let ranks: Vec<usize> = all.iter().map(|value| double_rank(*value)).collect();
     let observed: usize = a.iter().map(|value| double_rank(*value)).sum();
-    // ways[k][s]: choices of k of the ranks whose sum is s. Floating point: their number has no bound.
+    // ways[k][s]: choices of k ranks with sum s. Floating point, because their number is unbounded.
     let most: usize = ranks.iter().sum();
     let mut ways = vec![vec![0.0f64; most + 1]; n + 1];
     if let Some(none) = ways.first_mut().and_then(|row| row.first_mut()) {
@@ -67,8 +67,8 @@ pub(super) fn rank_test(a: &[f64], b: &[f64]) -> f64 {
     uneven / row.iter().sum::<f64>()
 }
 
-/// 95 % interval of `median(b) / median(a)`, by drawing from both again and again (Efron 1979). The draws come from a
-/// fixed seed: the same figures give the same interval.
+/// 95 % interval of `median(b) / median(a)` by bootstrap (Efron 1979). The seed is fixed: the same figures give the
+/// same interval.
 pub(super) fn ratio_interval(a: &[f64], b: &[f64]) -> (f64, f64) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut draw = |values: &[f64]| -> f64 {

@@ -1,4 +1,4 @@
-//! Results as tables for people: on the terminal and in the README.
+//! Results as tables for people: on the terminal and in docs/benchmarks.md.
 
 use std::fmt::Write as _;
 
@@ -76,7 +76,7 @@ fn p50_ratio(case: &Case, variant: &str) -> String {
     if values.is_empty() { "–".into() } else { format!("{:.3} ({low:.2}–{high:.2})", median(&values)) }
 }
 
-/// The ratio, and what it is of.
+/// The ratio, and its unit.
 fn throughput(case: &Case, variant: &str) -> String {
     let base: Vec<f64> = case.of(variant).map(|pair| pair.base.rate()).collect();
     if base.is_empty() {
@@ -85,7 +85,7 @@ fn throughput(case: &Case, variant: &str) -> String {
     format!("**{}** of {}/s", throughput_of(case, variant), thousands(median(&base)))
 }
 
-/// Medians without and with.
+/// Medians without and with the variant.
 fn step(case: &Case, variant: &str, of: fn(&Sample) -> f64, unit: &str) -> String {
     let base: Vec<f64> = case.of(variant).map(|pair| of(&pair.base)).collect();
     let with: Vec<f64> = case.of(variant).map(|pair| of(&pair.with)).collect();
@@ -198,7 +198,7 @@ fn programs(text: &mut String, results: &Results) {
     text.push_str("\n</details>\n");
 }
 
-/// Least and greatest, or the one they are.
+/// Least and greatest, or the single value if they are equal.
 fn spread(values: impl Iterator<Item = f64>, digits: usize) -> String {
     let values: Vec<f64> = values.collect();
     let (low, high) = range(&values);
@@ -217,7 +217,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Whole, in groups of three.
+/// A whole number, in groups of three digits.
 pub(super) fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

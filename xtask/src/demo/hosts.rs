@@ -1,9 +1,9 @@
-//! `cargo xtask demo --hosts`: a request's way over three hosts with address translation between them, an agent on each that
-//! sees its own host only, and the one tree they make of it.
+//! `cargo xtask demo --hosts`: a request's way over three hosts with address translation between them, an agent on each
+//! that sees only its own host, and the one tree they build from it.
 //!
-//! Hosts are network namespaces around a router ([`Star`]): nginx on the first, the application on the second, Redis and
-//! PostgreSQL on the third; the client is at the router. Every edge between hosts is compared with what nobody told the agents:
-//! see [`super::edges`].
+//! Hosts are network namespaces around a router ([`Star`]): nginx on the first, the application on the second, Redis
+//! and PostgreSQL on the third; the client is at the router. Every edge between hosts is compared with facts the agents
+//! do not use: see [`super::edges`].
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use tracer_tests::star::{Nat, Star};
 use super::edges::{self, Edges};
 use super::{alive, open_to_all, stop_on_signals, stopped, tree};
 use crate::http;
-use crate::leash::Leash;
 use crate::postgres::Cluster;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
 const APPLICATION: &str = include_str!("../../../demo/hosts.py");
 const NGINX: &str = include_str!("../../../demo/nginx.conf");
-/// The hosts, from the first on.
+/// The hosts, in order.
 const HOSTS: [&str; 3] = ["web", "shop", "data"];
 const WEB: u8 = 1;
 const SHOP: u8 = 2;
@@ -38,21 +38,21 @@ const FRONT: u16 = 8080;
 const GUNICORN: u16 = 8000;
 const REDIS: u16 = 6379;
 const POSTGRES: u16 = 5432;
-/// Clients that order at once; each opens a connection for every order.
+/// Concurrent clients; each opens a connection per order.
 const CLIENTS: u64 = 8;
-/// Orders are no larger than that: their numbers begin again.
+/// Largest order number; numbers wrap after it.
 const LARGEST: u64 = 20_000;
-/// How long agents may take to find each other, and to report what is left after the load.
+/// How long agents may take to find each other, and to report the rest after the load.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A host's agent and the file it writes units to.
+/// A host's agent and the file it writes spans to.
 struct Agent {
     leash: Leash,
-    units: PathBuf,
+    spans: PathBuf,
     dir: PathBuf,
 }
 
-/// Runs it as root with the agent's binary `tracer`.
+/// Runs the demo as root with the agent's binary `tracer`.
 pub(super) fn run(tracer: &Path, seconds: u64, once: bool) -> Result<()> {
     stop_on_signals();
     let dir =
@@ -78,7 +78,7 @@ pub(super) fn run(tracer: &Path, seconds: u64, once: bool) -> Result<()> {
     shown
 }
 
-/// Orders, shows what became of them, and goes on ordering until Ctrl-C where that is wanted.
+/// Places orders, shows the result, and continues until Ctrl-C if wanted.
 fn watch(star: &Star, agents: &mut [Agent], seconds: u64, once: bool) -> Result<()> {
     let load = Load::default();
     thread::scope(|scope| {
@@ -116,7 +116,7 @@ fn watch(star: &Star, agents: &mut [Agent], seconds: u64, once: bool) -> Result<
     })
 }
 
-/// Ends the load when dropped, whatever the reason: a scope waits for its threads.
+/// Ends the load when dropped, for any reason: a scope waits for its threads.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -125,7 +125,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What clients do.
+/// The clients' loop.
 #[derive(Default)]
 struct Load {
     next: AtomicU64,
@@ -152,7 +152,7 @@ impl Load {
                 let counted = if reply.is_ok_and(|reply| reply.status == 200) { &self.answered } else { &self.failed };
                 counted.fetch_add(1, Ordering::Relaxed);
                 self.open.fetch_sub(1, Ordering::SeqCst);
-                // A busy machine, not a full one: 8 clients order some hundred times a second.
+                // Keeps the machine busy but not saturated: 8 clients place some hundred orders per second.
                 thread::sleep(Duration::from_millis(20 + number % 100));
             }
         };
@@ -161,7 +161,7 @@ impl Load {
         }
     }
 
-    /// Orders that were answered, once none is open.
+    /// Answered orders, once none is open.
     fn answered(&self) -> u64 {
         let until = Instant::now() + PATIENCE;
         while self.open.load(Ordering::SeqCst) > 0 && Instant::now() < until {
@@ -171,7 +171,7 @@ impl Load {
     }
 }
 
-/// Prints one tree and the sums; fails unless every edge is there and right.
+/// Prints one tree and the sums; fails unless every edge is present and right.
 fn show(load: &Load, agents: &mut [Agent]) -> Result<()> {
     let answered = load.answered();
     let failed = load.failed.load(Ordering::Relaxed);
@@ -180,21 +180,21 @@ fn show(load: &Load, agents: &mut [Agent]) -> Result<()> {
     }
     shell::progress(format!("{answered} orders were answered; waiting for the agents' last words of them"));
     let until = Instant::now() + PATIENCE;
-    let (units, edges) = loop {
-        let mut units = Vec::new();
+    let (spans, edges) = loop {
+        let mut spans = Vec::new();
         for agent in agents.iter_mut() {
             alive(&mut agent.leash, &agent.dir)?;
-            units.extend(read(&agent.units)?);
+            spans.extend(read(&agent.spans)?);
         }
-        let edges = Edges::of(&units, answered);
+        let edges = Edges::of(&spans, answered);
         if edges.is_all() || stopped() || Instant::now() > until {
-            break (units, edges);
+            break (spans, edges);
         }
         thread::sleep(Duration::from_millis(500));
     };
-    let one = edges::whole(&units).context("no order is one tree across three hosts")?;
+    let one = edges::whole(&spans).context("no order is one tree across three hosts")?;
     shell::print("");
-    let id = one.first().and_then(|unit| unit["trace_id"].as_str()).unwrap_or("?");
+    let id = one.first().and_then(|span| span["trace_id"].as_str()).unwrap_or("?");
     shell::print(format!("One order, from the client's request to the database: three hosts, one tree ({id})"));
     shell::print("");
     tree::print(&one);
@@ -207,15 +207,15 @@ fn show(load: &Load, agents: &mut [Agent]) -> Result<()> {
     Ok(())
 }
 
-/// Units an agent has written; a line that is not whole yet is left.
+/// Spans an agent has written; leaves a line that is not complete yet.
 fn read(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let whole = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    let unit = |line| serde_json::from_str(line).with_context(|| format!("{}: not JSON", path.display()));
-    whole.lines().map(unit).collect()
+    let span = |line| serde_json::from_str(line).with_context(|| format!("{}: not JSON", path.display()));
+    whole.lines().map(span).collect()
 }
 
-/// Waits until every agent speaks with both others.
+/// Waits until every agent is connected to both others.
 fn meet(star: &Star, agents: &mut [Agent]) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     for (host, agent) in (1..).zip(agents) {
@@ -256,17 +256,17 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).context("cannot keep the key from others")?;
         write(&key, &format!("{first:032x}{second:032x}"))?;
     }
-    let units = own.join("units.ndjson");
+    let spans = own.join("spans.ndjson");
     let place = |host: u8| SocketAddr::from((star.own(host), RELAY)).to_string();
     let mut words = star.enter(host)?.to_vec();
-    // A name of its own belongs to a host as much as a network of its own.
+    // A host has its own name as well as its own network.
     let named = "echo \"$0\" >/proc/sys/kernel/hostname && exec \"$@\"";
     let unshare = shell::find("unshare").context("unshare is not installed")?.display().to_string();
     words.extend([&unshare, "--uts", "--", "/bin/sh", "-c", named, name].map(str::to_owned));
     words.extend([tracer.display().to_string(), "run".into(), "--own-netns".into()]);
     for (option, value) in [
         ("--listen", CONSOLE.to_string()),
-        ("--transactions", units.display().to_string()),
+        ("--transactions", spans.display().to_string()),
         ("--relay", place(host)),
         ("--relay-key", key.display().to_string()),
     ] {
@@ -276,7 +276,7 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
         words.extend(["--relay-peer".to_owned(), place(other)]);
     }
     let leash = start(&words, &[], &super::agent_log(&own))?;
-    let mut agent = Agent { leash, units, dir: own };
+    let mut agent = Agent { leash, spans, dir: own };
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         alive(&mut agent.leash, &agent.dir)?;
@@ -292,7 +292,7 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
     }
 }
 
-/// Starts what is traced and waits until an order could come through.
+/// Starts the traced programs and waits until an order can pass through them.
 fn programs(star: &Star, dir: &Path) -> Result<Vec<Leash>> {
     write(&dir.join("hosts.py"), APPLICATION)?;
     let at = |host: u8, port: u16| SocketAddr::from((star.own(host), port));
@@ -334,7 +334,7 @@ fn programs(star: &Star, dir: &Path) -> Result<Vec<Leash>> {
             "--worker-class=gthread",
             "--workers=2",
             "--threads=8",
-            // Longer than the demo waits anywhere: a connection that ends under a request would be tried again.
+            // Longer than the demo waits anywhere: a request on a connection that expires would be retried.
             "--keep-alive=600",
             "--graceful-timeout=3",
             "--log-level=warning",
@@ -374,7 +374,8 @@ fn programs(star: &Star, dir: &Path) -> Result<Vec<Leash>> {
     Ok(running)
 }
 
-/// Waits until there is no reason left why something is not there, and shows what the programs said when one has ended or it takes too long.
+/// Polls until `why_not` gives no reason any more; fails if a program has ended or the wait takes too long, and shows
+/// the programs' output.
 fn wait_for(
     what: &str,
     running: &mut [Leash],

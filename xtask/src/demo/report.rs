@@ -1,4 +1,4 @@
-//! What the agent says, by its HTTP API: classes, capture ratio, losses, and where to look further.
+//! What the agent reports by its HTTP API: classes, capture ratio, losses, and where to look further.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::shell::print;
 /// Rows printed; the console has the rest.
 const ROWS: usize = 40;
 
-/// Prints everything; fails when the agent has seen no class.
+/// Prints everything; fails if the agent has seen no class.
 pub(super) fn show(console: SocketAddr) -> Result<()> {
     let reply = http::get(console, "/api/v1/classes")?;
     if reply.status != 200 {
@@ -25,7 +25,7 @@ pub(super) fn show(console: SocketAddr) -> Result<()> {
     rows.sort_by(|a, b| (&a.service, b.count).cmp(&(&b.service, a.count)));
     let (rows, calls): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.side == "server");
     print_table("Requests each service handled (means per request, but for the percentiles)", &rows, &TIMES);
-    // Nobody but the callee can say where a call's time went.
+    // Only the callee can report where a call's time went.
     print_table("Calls each service made", &calls, &TIMES[..3]);
 
     let metrics = http::get(console, "/metrics")?;
@@ -61,7 +61,7 @@ fn print_table(title: &str, rows: &[Row], times: &[(&str, &str)]) {
     }
 }
 
-/// One class as the API has it.
+/// One class, as in the API.
 struct Row {
     service: String,
     class: String,
@@ -105,7 +105,7 @@ impl Row {
     }
 }
 
-/// Lines of a table, columns as wide as they must be; words left, numbers right.
+/// Lines of a table with minimal column widths; words left, numbers right.
 fn table(rows: &[Row], times: &[(&str, &str)]) -> Vec<String> {
     let mut cells: Vec<Vec<String>> = Vec::with_capacity(rows.len() + 1);
     let heads = ["service", "class", "count", "rate/s", "errors"];
@@ -135,7 +135,7 @@ fn table(rows: &[Row], times: &[(&str, &str)]) -> Vec<String> {
     cells.iter().map(line).collect()
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
         s if s.is_nan() => "–".into(),

@@ -1,5 +1,5 @@
-//! The traced programs: nginx in front of two gunicorn services with PostgreSQL and Redis behind them, and the load. Their
-//! files stand in `demo/`.
+//! The traced programs: nginx in front of two gunicorn services with PostgreSQL and Redis behind them, and the load.
+//! Their files are in `demo/`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 
 use super::stopped;
 use crate::http;
-use crate::leash::Leash;
 use crate::postgres::Cluster;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
 const NGINX: &str = include_str!("../../../demo/nginx.conf");
 const SHOP: &str = include_str!("../../../demo/shop.py");
@@ -30,7 +30,7 @@ pub(super) struct Shop {
     processes: Vec<Leash>,
 }
 
-/// Starts nginx and the two services and waits until requests come through.
+/// Starts nginx and the two services and waits until requests pass through them.
 pub(super) fn start(dir: &Path) -> Result<Shop> {
     let [front, shop, pricing, stock, database] = free_addresses()?;
     write(&dir.join("shop.py"), SHOP)?;
@@ -59,7 +59,7 @@ pub(super) fn start(dir: &Path) -> Result<Shop> {
     Ok(running)
 }
 
-/// Starts the load: the mix and the pauses stand in `demo/load.lua`.
+/// Starts the load: `demo/load.lua` defines the mix and the pauses.
 pub(super) fn load(dir: &Path, front: SocketAddr) -> Result<Leash> {
     let script = dir.join("load.lua");
     let args = ["-t1", "-c8", "-d86400", "--timeout=10", "-s"].map(String::from);
@@ -85,18 +85,18 @@ fn gunicorn(dir: &Path, name: &str, address: SocketAddr, size: &[&str], env: &[(
         args.extend(["--user=nobody", "--group=nogroup"]);
     }
     args.push(&application);
-    // The name the service goes by; without it both were called after the program.
+    // The service's name; without it both would get the program's name.
     let mut variables = vec![("OTEL_SERVICE_NAME", name), ("PYTHONDONTWRITEBYTECODE", "1")];
     variables.extend(env);
     Leash::start(Root::Already, &program("gunicorn")?, &args, &variables, &dir.join(format!("{name}.log")))
 }
 
-/// How libpq is told where the orders are.
+/// The libpq connection string of the orders' database.
 fn connection(database: SocketAddr) -> String {
     format!("host={} port={} user=shop dbname=postgres", database.ip(), database.port())
 }
 
-/// Waits for the database and makes its table.
+/// Waits for the database and creates its table.
 fn table(cluster: &Cluster, database: SocketAddr) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     while !cluster.is_ready(database) {
@@ -126,7 +126,7 @@ fn nginx(dir: &Path) -> Result<Leash> {
 
 /// nginx's configuration for this run.
 fn configuration(dir: &Path, front: SocketAddr, shop: SocketAddr) -> String {
-    // Only root may choose whom the workers run as.
+    // Only root may choose the workers' user.
     let user = if shell::is_root() { "user nobody nogroup;" } else { "" };
     NGINX
         .replace("@dir@", &dir.display().to_string())
@@ -135,7 +135,7 @@ fn configuration(dir: &Path, front: SocketAddr, shop: SocketAddr) -> String {
         .replace("@user@", user)
 }
 
-/// Waits until a request has come through all three, or one of them has ended.
+/// Waits until a request has passed through all three, or one of them has ended.
 fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -169,7 +169,7 @@ fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
 }
 
 pub(super) fn program(name: &str) -> Result<PathBuf> {
-    // The distribution's own: a version manager earlier in PATH has none of its packages.
+    // The distribution's own: a version manager earlier in PATH lacks its packages.
     let system = Path::new("/usr/bin").join(name);
     if system.is_file() {
         return Ok(system);

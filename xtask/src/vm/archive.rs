@@ -1,5 +1,5 @@
-//! Packages of any Debian release, without touching this machine's package configuration: a private state directory,
-//! the archive's address from the machine's own sources.
+//! Fetches packages of any Debian release without touching this machine's package configuration: uses a private state
+//! directory and the archive address from the machine's own sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Some releases of the archive, seen through a state directory of our own.
+/// Some releases of the archive, with a state directory of our own.
 pub(crate) struct Archive {
     dir: PathBuf,
     processor: &'static str,
 }
 
 impl Archive {
-    /// Opens `suites` (and `security` suites) for a processor, as Debian calls it, and fetches their lists.
+    /// Opens `suites` (and `security` suites) for a processor, by Debian's name, and fetches their lists.
     pub(crate) fn open(
         base: &Path,
         name: &str,
@@ -59,7 +59,7 @@ impl Archive {
         command
     }
 
-    /// The newest package whose name begins and ends like this; `None` when there is none.
+    /// The newest package whose name has this prefix and suffix; `None` if there is none.
     pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Result<Option<String>> {
         let text = shell::output(self.apt("apt-cache").args(["search", "--names-only", &format!("^{prefix}")]))?;
         let mut names: Vec<&str> = text
@@ -71,7 +71,7 @@ impl Archive {
         Ok(names.last().map(|name| (*name).to_owned()))
     }
 
-    /// Packages and everything they need; without what is installed on this machine when `missing` is set.
+    /// Packages and all their dependencies; excludes packages installed on this machine if `missing` is set.
     pub(crate) fn closure(&self, packages: &[&str], missing: bool) -> Result<Vec<String>> {
         let only = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
         let mut command = self.apt("apt-cache");
@@ -91,7 +91,7 @@ impl Archive {
     /// Downloads packages and unpacks them into `into`.
     pub(crate) fn unpack(&self, packages: &[String], into: &Path) -> Result<()> {
         let debs = self.dir.join("debs");
-        // What an earlier, interrupted run left would be unpacked as well.
+        // Otherwise the leftovers of an interrupted run would be unpacked too.
         let _ = fs::remove_dir_all(&debs);
         fs::create_dir_all(&debs).with_context(|| format!("cannot create {}", debs.display()))?;
         fs::create_dir_all(into).with_context(|| format!("cannot create {}", into.display()))?;
@@ -108,7 +108,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Addresses of the archive and of its security part, from this machine's sources.
+/// Addresses of the archive and of its security suite, from this machine's sources.
 fn addresses() -> Result<(String, String)> {
     let path = "/etc/apt/sources.list.d/debian.sources";
     let text =
@@ -130,7 +130,7 @@ fn addresses() -> Result<(String, String)> {
     }
 }
 
-/// Numbers of a version, for sorting: 6.12.117 is newer than 6.12.95.
+/// A version's numbers, for sorting: 6.12.117 is newer than 6.12.95.
 fn version(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! One guest: boots a kernel under emulation, runs the tests in it, and reads what they said from its console.
+//! One guest: boots a kernel under emulation, runs the tests in it, and reads their output from its console.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::image::Qemu;
 
-/// What runs in the guest as its first process. Prints `GUEST …` lines between what the tests print.
+/// The guest's first process. Prints `GUEST …` lines between the tests' output.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 busybox mount -t proc proc /proc
@@ -41,12 +41,12 @@ busybox sync
 busybox poweroff -f
 "#;
 
-/// What came of one boot.
+/// The result of one boot.
 #[derive(Debug, Default)]
 pub(super) struct Boot {
     /// The kernel's own version.
     pub(super) version: String,
-    /// What `tracer doctor --json` said; null when it said nothing of the kind.
+    /// The output of `tracer doctor --json`; null if there was none.
     pub(super) doctor: Value,
     /// Figures the tests measured, by name.
     pub(super) figures: BTreeMap<String, String>,
@@ -60,11 +60,11 @@ pub(super) struct Boot {
     pub(super) late: bool,
     /// How long everything took.
     pub(super) took: Duration,
-    /// Everything it printed.
+    /// Everything the guest printed.
     pub(super) log: PathBuf,
 }
 
-/// Brings a guest onto the wire: its address, and which half of the test it is.
+/// Connects a guest to the wire: its address, and its half of the test.
 const WIRE: &str = r"busybox insmod /guest/wire.ko
 busybox ip addr add @own@/24 dev eth0
 busybox ip link set eth0 up
@@ -72,16 +72,16 @@ export TRACER_PAIR='@role@ @own@ @other@'";
 
 /// A guest's end of a wire to another guest.
 pub(super) struct Wire {
-    /// Which half of the test runs in it.
+    /// The half of the test that runs in it.
     pub(super) role: &'static str,
     /// Its address, and the other's.
     pub(super) own: &'static str,
     pub(super) other: &'static str,
-    /// QEMU's words for its network card.
+    /// QEMU arguments for its network card.
     pub(super) arguments: Vec<String>,
 }
 
-/// The first process for these tests (`binary:filter`), each of which may take `limit`.
+/// The first process for these tests (`binary:filter`), each limited to `limit`.
 pub(super) fn init(tests: &[String], scale: &str, limit: Duration, wire: Option<&Wire>) -> String {
     let wire = wire.map_or_else(String::new, |wire| {
         WIRE.replace("@role@", wire.role).replace("@own@", wire.own).replace("@other@", wire.other)
@@ -91,7 +91,7 @@ pub(super) fn init(tests: &[String], scale: &str, limit: Duration, wire: Option<
     text.replace("@wire@", &wire).replace("@limit@", &limit)
 }
 
-/// Boots `kernel` with `disk` and `more` words for QEMU; ends by itself, by the guest's panic, or after `limit`.
+/// Boots `kernel` with `disk` and `more` arguments for QEMU; ends by itself, by the guest's panic, or after `limit`.
 pub(super) fn boot(
     qemu: &Qemu,
     (kernel, append): (&Path, &str),
@@ -101,7 +101,7 @@ pub(super) fn boot(
     limit: Duration,
 ) -> Result<Boot> {
     let mut command = qemu.command();
-    // One thread for both CPUs: quicker on a busy machine, and code that is patched is not run at the same time.
+    // One thread for both CPUs: quicker on a busy machine, and patched code never runs concurrently.
     command.args(["-accel", "tcg,thread=single", "-m", "1G", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel);
@@ -114,7 +114,7 @@ pub(super) fn boot(
     let mut child = command.spawn().context("cannot start QEMU")?;
     let output = child.stdout.take().context("QEMU has no output")?;
     let id = child.id();
-    // Reading ends with QEMU; QEMU ends with the guest or with its time.
+    // Reading ends with QEMU; QEMU ends with the guest or at the time limit.
     let (done, ended) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
         let late = ended.recv_timeout(limit).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout);
@@ -143,7 +143,7 @@ fn read(boot: &mut Boot, line: &str) {
     if let Some(version) = line.strip_prefix("GUEST kernel ") {
         version.split(' ').next().unwrap_or_default().clone_into(&mut boot.version);
     } else if let Some(line) = line.strip_prefix("DOCTOR ") {
-        // Beside the report it may say on standard error why it failed.
+        // Standard error may carry the reason for a failure beside the report.
         if let Ok(report) = serde_json::from_str(line) {
             boot.doctor = report;
         }

@@ -1,4 +1,4 @@
-//! QEMU and the guest's disk: both unpacked from packages, nothing installed on this machine.
+//! QEMU and the guest's disk: both unpacked from packages, without installing anything on this machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use super::archive::Archive;
 use super::machine::Machine;
 use crate::shell;
 
-/// What the guest's tests run.
+/// Packages that the guest's tests run.
 const PROGRAMS: &[&str] = &[
     "busybox-static",
     "dash",
@@ -27,19 +27,19 @@ const PROGRAMS: &[&str] = &[
     "mount",
 ];
 
-/// A QEMU that runs from where it was unpacked.
+/// A QEMU that runs from its unpacked directory.
 pub(super) struct Qemu {
     dir: PathBuf,
     machine: Machine,
 }
 
 impl Qemu {
-    /// Unpacks it when it is not there.
+    /// Unpacks it if missing.
     pub(super) fn ready(base: &Path, machine: Machine) -> Result<Self> {
         let dir = base.join("qemu");
         if !dir.join("ready").is_file() {
             shell::progress("fetching QEMU (unpacked beside the build, not installed)");
-            // It runs here, whatever it emulates.
+            // It runs on this machine, whatever it emulates.
             let archive = Archive::open(base, "qemu", "amd64", &["bookworm"], &["bookworm-security"])?;
             archive.unpack(&archive.closure(&[machine.qemu_package()], true)?, &dir)?;
             fs::write(dir.join("ready"), "").context("cannot write beside QEMU")?;
@@ -58,13 +58,13 @@ impl Qemu {
         command
     }
 
-    /// What the kernel calls its serial line.
+    /// The kernel's name of its serial line.
     pub(super) fn console(&self) -> &'static str {
         self.machine.console()
     }
 }
 
-/// The guest's root, made when it is not there or held other programs: an ext4 file system in a file.
+/// The guest's root, made if missing or if it held other programs: an ext4 file system in a file.
 pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
     let (image, stamp) = (base.join("root.img"), base.join("root.programs"));
     let wanted = PROGRAMS.join(" ");
@@ -76,7 +76,7 @@ pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&tree);
     let archive = Archive::open(base, "root", machine.debian(), &["bookworm"], &["bookworm-security"])?;
     archive.unpack(&archive.closure(PROGRAMS, false)?, &tree)?;
-    // What the packages' own scripts would have done, as far as the tests need it.
+    // The effects of the packages' own scripts, as far as the tests need them.
     for (file, text) in [
         ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
         ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
@@ -93,7 +93,7 @@ pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
     for useless in ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/share/perl"] {
         let _ = fs::remove_dir_all(tree.join(useless));
     }
-    // For another processor it finds nothing, and the loader looks into the usual directories.
+    // For another processor it finds nothing, and the loader searches the usual directories.
     shell::output(Command::new(shell::find("ldconfig").unwrap_or_else(|| "ldconfig".into())).arg("-r").arg(&tree))?;
     let unfinished = base.join("root.img.part");
     let _ = fs::remove_file(&unfinished);
@@ -106,7 +106,7 @@ pub(super) fn root(base: &Path, machine: Machine) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// A copy of `image` with `files` in it, each at its path there.
+/// Copies `image` and puts `files` into the copy, each at its path there.
 pub(super) fn with_files(image: &Path, copy: &Path, files: &[(PathBuf, String)]) -> Result<()> {
     shell::output(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(image).arg(copy))?;
     let mut script = String::new();

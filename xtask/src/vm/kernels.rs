@@ -1,4 +1,4 @@
-//! Kernels of Debian's releases, unpacked to what QEMU boots fastest: the uncompressed image.
+//! Kernels of Debian's releases, unpacked to the format that QEMU boots fastest: the uncompressed image.
 
 use std::fs;
 use std::io::Write;
@@ -11,15 +11,15 @@ use super::archive::Archive;
 use super::machine::Machine;
 use crate::shell;
 
-/// Where a kernel comes from.
+/// The source of a kernel.
 pub(super) struct Source {
-    /// What it is called here.
+    /// Its name in the matrix.
     pub(super) name: &'static str,
     suites: &'static [&'static str],
     security: &'static [&'static str],
-    /// Packages of this kind are called so; from 7 on the image is in `linux-binary-*`.
+    /// The prefix of its packages' names; from 7 on the image is in `linux-binary-*`.
     prefix: &'static str,
-    /// It is tried on arm64 as well.
+    /// Also tested on arm64.
     pub(super) arm64: bool,
 }
 
@@ -57,12 +57,12 @@ pub(super) const SOURCES: &[Source] = &[
     Source { name: "candidate", suites: &["experimental"], security: &[], prefix: "linux-binary-", arm64: false },
 ];
 
-/// Packages that are empty or tools, though their names fit.
+/// Excludes packages that are empty or tools, though their names fit.
 fn is_image(name: &str) -> bool {
     !name.contains("-rt-") && !name.contains("unsigned") && !name.contains("-dbg")
 }
 
-/// The image of a kernel, fetched when it is not there; with the name of its package.
+/// The image of a kernel, fetched if missing; with the name of its package.
 pub(super) fn image(source: &Source, machine: Machine, base: &Path) -> Result<(PathBuf, String)> {
     let dir = base.join("kernels").join(source.name);
     let (image, package) = (dir.join("vmlinux"), dir.join("package"));
@@ -86,7 +86,7 @@ pub(super) fn image(source: &Source, machine: Machine, base: &Path) -> Result<(P
     Ok((image, name))
 }
 
-/// A module of a kernel whose image is there, as a file that can be loaded into it.
+/// A module of a kernel with a present image, as a loadable file.
 pub(super) fn module(source: &Source, machine: Machine, base: &Path, name: &str) -> Result<PathBuf> {
     let dir = base.join("kernels").join(source.name);
     let module = dir.join(format!("{name}.ko"));
@@ -94,7 +94,7 @@ pub(super) fn module(source: &Source, machine: Machine, base: &Path, name: &str)
         return Ok(module);
     }
     let package = fs::read_to_string(dir.join("package")).context("the kernel's image is not there")?;
-    // From 7 on a package beside the image's has them.
+    // From 7 on, a separate package has the modules.
     let package = package.replacen("linux-binary-", "linux-modules-", 1);
     shell::progress(format!("fetching modules of kernel {}", source.name));
     let archive = Archive::open(base, source.name, machine.debian(), source.suites, source.security)?;
@@ -118,7 +118,7 @@ fn find_image(dir: &Path) -> Result<PathBuf> {
     find(dir, "vmlinuz")?.context("the package holds no kernel image")
 }
 
-/// The first file below `dir` whose name begins like this.
+/// The first file below `dir` whose name has this prefix.
 fn find(dir: &Path, prefix: &str) -> Result<Option<PathBuf>> {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -135,7 +135,7 @@ fn find(dir: &Path, prefix: &str) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// The ELF file in a bzImage, by the place its setup header names (Documentation/arch/x86/boot.rst, protocol 2.08).
+/// The ELF file in a bzImage, at the place its setup header names (Documentation/arch/x86/boot.rst, protocol 2.08).
 pub(super) fn extract(image: &[u8]) -> Result<Vec<u8>> {
     let word = |at: usize| image.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);
     let sectors = match image.get(0x1f1) {
@@ -146,7 +146,7 @@ pub(super) fn extract(image: &[u8]) -> Result<Vec<u8>> {
     let (Some(offset), Some(length)) = (word(0x248), word(0x24c)) else { bail!("too short for a kernel image") };
     let start = (sectors + 1) * 512 + offset;
     let payload = image.get(start..start + length).context("the payload lies outside of the image")?;
-    // A decompressor for Linux's image knows the length that follows the stream; the tools do not.
+    // The decompressor in Linux's image knows the length that follows the stream; the tools do not.
     let stream = payload.get(..payload.len().saturating_sub(4)).unwrap_or_default();
     let kernel = match payload {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => filter("zstd", stream)?,
@@ -169,7 +169,7 @@ pub(super) fn filter(program: &str, input: &[u8]) -> Result<Vec<u8>> {
     let input = input.to_vec();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().with_context(|| format!("cannot read from {program}"))?;
-    // It may stop reading at the end of its stream.
+    // The program may stop reading at the end of its stream.
     let _ = writer.join();
     if output.stdout.is_empty() {
         bail!("{program} gave nothing");

@@ -1,4 +1,4 @@
-//! Processors a guest can have, and what differs between them.
+//! Processors of guests, and the differences between them.
 
 use std::path::PathBuf;
 
@@ -16,12 +16,12 @@ pub(super) enum Machine {
     /// x86-64.
     #[value(name = "x86_64")]
     X86,
-    /// arm64, built for on this machine.
+    /// arm64, cross-compiled on this machine.
     #[value(name = "arm64", alias = "aarch64")]
     Arm64,
 }
 
-/// What was built for it, and the programs that build more.
+/// The build for a processor, and the tools to compile more.
 pub(super) struct Built {
     /// The agent.
     pub(super) tracer: PathBuf,
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    /// Directory of its own below the others' for a processor that is not the usual one.
+    /// Its subdirectory, for a processor other than the default.
     pub(super) fn dir(self) -> &'static str {
         match self {
             Self::X86 => "vm",
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// What a kernel of the matrix is called on it.
+    /// The name of a matrix kernel on it.
     pub(super) fn kernel(self, name: &str) -> String {
         match self {
             Self::X86 => name.to_owned(),
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// Package with its emulator.
+    /// The package of its emulator.
     pub(super) fn qemu_package(self) -> &'static str {
         match self {
             Self::X86 => "qemu-system-x86",
@@ -72,11 +72,11 @@ impl Machine {
         }
     }
 
-    /// What the emulator is told about the machine.
+    /// QEMU arguments for the machine.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::X86 => &["-cpu", "max"],
-            // Not `max`: pointer authentication is emulated at a cost no test needs.
+            // Not `max`: emulating pointer authentication is expensive, and no test needs it.
             Self::Arm64 => &["-machine", "virt", "-cpu", "neoverse-n1"],
         }
     }
@@ -89,11 +89,11 @@ impl Machine {
         }
     }
 
-    /// What the emulator boots, of a package's image.
+    /// The part of a package's image that the emulator boots.
     pub(super) fn bootable(self, image: Vec<u8>) -> Result<Vec<u8>> {
         match (self, image.as_slice()) {
             (Self::X86, image) => extract(image),
-            // Documentation/arch/arm64/booting.rst: the magic number of an image that is not compressed.
+            // Documentation/arch/arm64/booting.rst: the magic number of an uncompressed image.
             (Self::Arm64, plain) if plain.get(0x38..0x3c) == Some(b"ARM\x64") => Ok(image),
             (Self::Arm64, [0x1f, 0x8b, ..]) => filter("gzip", &image),
             (Self::Arm64, _) => bail!("neither an arm64 image nor a compressed one"),

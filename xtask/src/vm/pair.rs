@@ -1,4 +1,4 @@
-//! Two guests under two kernels on one wire: test `pair`, a half in each.
+//! Two guests under two kernels on one wire: runs half of the test `pair` in each.
 
 use std::fs;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use super::guest::{self, Boot, Wire};
 use super::kernels::{self, Source};
 use super::machine::Machine;
 use super::{Parts, SCALE};
-use crate::{readme, shell};
+use crate::{doc_tables, shell};
 
 /// The test, `binary:filter`.
 const TEST: &str = "pair:";
-/// The module of the card: of those QEMU has, the one that needs no other module.
+/// The module of the network card: the only one of QEMU's cards that needs no other module.
 const CARD: &str = "vmxnet3";
-/// Most time for both: each begins for a minute or two before it waits for the other.
+/// Most time for both: each takes a minute or two to start before it waits for the other.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Head of the table.
 const HEAD: &str = "| caller | callee | edges |\n| --- | --- | --- |\n";
-/// Columns that say which row it is: caller and callee.
+/// Key columns of a row: caller and callee.
 const KEY: usize = 2;
 
-/// Boots both kernels of `chosen`, each as the one that calls and as the one that is called.
-pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme: bool) -> Result<()> {
+/// Boots both kernels of `chosen`, each once as caller and once as callee.
+pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], into_docs: bool) -> Result<()> {
     let [one, other] = chosen else { bail!("--pair wants two different kernels") };
     let mut failed = Vec::new();
     for (caller, callee) in [(*one, *other), (*other, *one)] {
         let mut said = both(parts, machine, caller, callee)?;
-        // Emulated on a busy machine, a wait can run out.
+        // On a busy machine, a wait in an emulated guest can run out.
         if let Err(why) = &said {
             shell::progress(format!("{} to {}: {why}; once more", caller.name, callee.name));
             said = both(parts, machine, caller, callee)?;
@@ -37,9 +37,9 @@ pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme
         match said {
             Ok(row) => {
                 shell::print(format!("{HEAD}{row}"));
-                // At once: the other direction is another's to fail.
-                if to_readme {
-                    readme::keep("pair", HEAD, &row, KEY)?;
+                // Immediately, because the other direction may fail separately.
+                if into_docs {
+                    doc_tables::put_row("pair", HEAD, &row, KEY)?;
                 }
             }
             Err(why) => failed.push(format!("{} to {}: {why}", caller.name, callee.name)),
@@ -48,10 +48,10 @@ pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], to_readme
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
 }
 
-/// Boots both at once; the row of the table, or why there is none. Errors are of this machine's making.
+/// Boots both at once; returns the row of the table, or why there is none. Errors are this machine's.
 fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Result<Result<String, String>> {
     shell::progress(format!("booting {} and {}, joined by a wire", caller.name, callee.name));
-    // A datagram a frame: neither end has to be there first.
+    // One datagram per frame, so neither end has to start first.
     let sockets = ["caller", "callee"].map(|end| parts.base.join(format!("wire-{end}")));
     let clear = || sockets.iter().for_each(|socket| drop(fs::remove_file(socket)));
     clear();

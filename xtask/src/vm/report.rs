@@ -1,7 +1,7 @@
-//! What the guests said, as tables: kernel × feature, and kernel × truth.
+//! The guests' results as tables: kernel × feature, and kernel × truth.
 //!
-//! The last result of every kernel is kept beside the build, so that the README's tables can be made of runs of one
-//! kernel at a time; a row of another build than the newest says so.
+//! The last result of every kernel stays beside the build, so that separate runs of single kernels can make up the
+//! tables of docs/kernels.md; a row from an older build than the newest is marked.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,28 +22,28 @@ pub(super) struct Outcome {
     pub(super) kernel: String,
     /// Its own version.
     pub(super) version: String,
-    /// What `tracer doctor --json` said.
+    /// The output of `tracer doctor --json`.
     pub(super) doctor: Value,
     /// Figures the tests measured, by name.
     pub(super) figures: BTreeMap<String, String>,
-    /// Tests that passed, and all that were to run; of a full run or a quick one.
+    /// Tests that passed, and all that should run; whether the run was full.
     pub(super) passed: usize,
     pub(super) tests: usize,
     pub(super) full: bool,
-    /// Why the first try was not taken, where there was a second.
+    /// Why the first try was discarded, if there was a second.
     pub(super) retried: Option<String>,
-    /// Refusal was expected, and came.
+    /// Refusal was expected, and happened.
     pub(super) refused: bool,
-    /// Everything was as it should be.
+    /// Everything met its expectation.
     pub(super) good: bool,
-    /// Seconds the guest took.
+    /// Seconds the guest ran.
     pub(super) seconds: f64,
-    /// Which build it was.
+    /// Identifies the build.
     pub(super) build: String,
 }
 
 impl Outcome {
-    /// Of a boot that ended.
+    /// The outcome of a finished boot.
     pub(super) fn new(kernel: &str, package: &str, boot: &Boot) -> Self {
         Self {
             kernel: kernel.to_owned(),
@@ -84,7 +84,7 @@ impl Outcome {
         })
     }
 
-    /// Keeps it, unless it is of a quick run and there is one of a full run of the same build.
+    /// Stores it, unless it is of a quick run and there is a full run of the same build.
     pub(super) fn keep(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         if !self.full && kept(dir, &self.kernel).is_some_and(|old| old.full && old.build == self.build) {
@@ -106,12 +106,12 @@ pub(super) fn all(dir: &Path) -> Vec<Outcome> {
     names.filter_map(|name| kept(dir, &name)).collect()
 }
 
-/// Both tables, and what stands in the way where a feature is not full.
+/// Both tables, and what limits a feature that is not full.
 pub(super) fn tables(outcomes: &[Outcome], build: &str) -> String {
     format!("{}\n{}\n{}", features(outcomes), notes(outcomes), truths(outcomes, build))
 }
 
-/// One feature of a kernel, as doctor said it.
+/// One feature of a kernel, as reported by doctor.
 fn feature<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Value> {
     outcome.doctor["features"].as_array()?.iter().find(|feature| feature["name"] == name)
 }
@@ -142,7 +142,7 @@ fn features(outcomes: &[Outcome]) -> String {
     table
 }
 
-/// What is behind every word that is not `full`, and where.
+/// The explanation of every word other than `full`, and where it applies.
 fn notes(outcomes: &[Outcome]) -> String {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
     for outcome in outcomes {
@@ -165,7 +165,7 @@ fn notes(outcomes: &[Outcome]) -> String {
     })
 }
 
-/// Columns of the second table: what it is called there, and the test's figure.
+/// Columns of the second table: heading, and the test's figure.
 const TRUTHS: &[(&str, &[&str])] = &[
     ("access log: requests right", &["requests"]),
     ("every way to ask and answer: right", &["edges"]),
@@ -178,7 +178,7 @@ const TRUTHS: &[(&str, &[&str])] = &[
     ("left after TERM / INT / KILL", &["left after signal 15", "left after signal 2", "left after signal 9"]),
 ];
 
-/// Rows are kernels, columns what was measured there.
+/// Rows are kernels, columns figures measured there.
 fn truths(outcomes: &[Outcome], build: &str) -> String {
     let measured = |names: &[&str]| names.iter().any(|n| outcomes.iter().any(|o| o.figures.contains_key(*n)));
     let columns: Vec<_> = TRUTHS.iter().filter(|(_, names)| measured(names)).collect();
@@ -212,7 +212,7 @@ fn truths(outcomes: &[Outcome], build: &str) -> String {
 
 fn tests(outcome: &Outcome) -> String {
     let again = outcome.retried.as_ref().map_or_else(String::new, |why| {
-        // A cell, not a log.
+        // Keep it a table cell, not a log.
         let why: String = why.chars().take(80).map(|c| if c == '|' || c.is_control() { ' ' } else { c }).collect();
         format!(", second try ({})", why.trim())
     });

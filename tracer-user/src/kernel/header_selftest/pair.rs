@@ -1,4 +1,4 @@
-//! What the self-test of headers tries things on: pairs of connected sockets, and the system calls it makes of them.
+//! Pairs of connected sockets for the header self-test, and its system calls.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::PATIENCE;
 
-/// A connection: `client` is what the program sees.
+/// A connection: `client` is the side the program handles.
 pub(super) struct Pair {
     pub(super) client: TcpStream,
     pub(super) peer: TcpStream,
@@ -25,7 +25,7 @@ impl Pair {
         Ok(Self { client, peer })
     }
 
-    /// The peer sends, and the bytes are there.
+    /// The peer sends `bytes`; waits until they arrive.
     pub(super) fn arrive(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.peer.write_all(bytes).map_err(|error| format!("the peer's write: {error}"))?;
         ready(&self.client, libc::POLLIN)
@@ -40,12 +40,12 @@ pub(super) fn last(what: &'static str) -> String {
     words(what)(io::Error::last_os_error())
 }
 
-/// Bytes that are no request, each unlike its neighbours.
+/// Bytes that are no request, each different from its neighbours.
 pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
 
-/// Waits until `poll` says what is waited for.
+/// Waits until `poll` reports `events`.
 pub(super) fn ready(socket: &impl AsRawFd, events: i16) -> Result<(), String> {
     let mut one = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     // SAFETY: one element.
@@ -56,7 +56,7 @@ pub(super) fn ready(socket: &impl AsRawFd, events: i16) -> Result<(), String> {
     }
 }
 
-/// Whether `poll` says so now.
+/// Whether `poll` reports `events` now.
 pub(super) fn polls(socket: &impl AsRawFd, events: i16) -> bool {
     let mut one = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     // SAFETY: one element.
@@ -77,7 +77,7 @@ pub(super) fn read_exactly(from: &mut TcpStream, len: usize) -> Result<Vec<u8>, 
     Ok(got)
 }
 
-/// Does something while everything that comes at the peer, to its end, is read.
+/// Runs an action on the client while reading everything the peer receives, to the end.
 pub(super) fn drained(
     pair: &mut Pair,
     act: impl FnOnce(&mut TcpStream) -> Result<(), String>,
@@ -104,7 +104,7 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), String> {
         return Err(last("pipe"));
     }
     let [from, to] = ends;
-    // SAFETY: nobody else has them.
+    // SAFETY: nothing else owns them.
     Ok(unsafe { (OwnedFd::from_raw_fd(from), OwnedFd::from_raw_fd(to)) })
 }
 
@@ -115,19 +115,19 @@ pub(super) fn splice(from: RawFd, to: RawFd, len: usize) -> Result<usize, String
     usize::try_from(moved).map_err(|_| last("splice"))
 }
 
-/// Ends the connection by a reset.
+/// Closes the connection with a reset.
 pub(super) fn reset(socket: &TcpStream) -> Result<(), String> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let len = size_of::<libc::linger>() as libc::socklen_t;
     let value = (&raw const linger).cast();
-    // SAFETY: as many bytes as are said to be there.
+    // SAFETY: the value has the given length.
     if unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len) } != 0 {
         return Err(last("SO_LINGER"));
     }
     Ok(())
 }
 
-/// The peer's end is closed.
+/// Closes the peer's end.
 pub(super) fn close_peer(pair: &mut Pair) -> Result<(), String> {
     let other = Pair::new().map_err(words("a connection"))?;
     drop(std::mem::replace(&mut pair.peer, other.peer));

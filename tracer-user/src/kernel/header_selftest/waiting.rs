@@ -1,4 +1,4 @@
-//! What the self-test of headers tries on threads that wait in a read: signals, and resets.
+//! Header self-test cases for threads blocked in a read: signals and resets.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,14 +10,14 @@ use std::time::Instant;
 use super::PATIENCE;
 use super::pair::{Pair, last, reset, words};
 
-/// What a thread in a read that waits is woken by.
+/// Number of signals handled.
 static SIGNALLED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_signal(_: i32) {
     SIGNALLED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Does `act` with the thread that waits in a read of the client, once it waits; what that read gives.
+/// Runs `act` once a thread is blocked in a read of the client; returns the result of that read.
 fn while_waiting(
     pair: &mut Pair,
     act: impl FnOnce(i32, &mut TcpStream) -> Result<(), String>,
@@ -31,7 +31,7 @@ fn while_waiting(
             // SAFETY: no argument.
             tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             let mut buffer = [0u8; 8];
-            // Not by the standard library, which reads again after a signal.
+            // Not the standard library's read, which retries after a signal.
             // SAFETY: eight bytes of room.
             let got = unsafe { libc::recv(client.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
             let _ = say.send(usize::try_from(got).map_err(|_| io::Error::last_os_error()));
@@ -53,7 +53,7 @@ fn while_waiting(
         };
         let got = hear.recv_timeout(PATIENCE);
         if got.is_err() {
-            // So that the thread ends.
+            // Makes the thread end.
             let _ = pair.client.shutdown(Shutdown::Both);
         }
         done?;
@@ -62,8 +62,8 @@ fn while_waiting(
 }
 
 pub(super) fn interrupted(pair: &mut Pair) -> Result<(), String> {
-    // SIGURG is ignored by default, and by whatever else has no use for it.
-    // SAFETY: a handler that only counts; what was there is put back.
+    // SIGURG is ignored by default, and is not used otherwise.
+    // SAFETY: a handler that only counts; the previous one is restored.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -86,7 +86,7 @@ pub(super) fn interrupted(pair: &mut Pair) -> Result<(), String> {
         }
         peer.write_all(b"on").map_err(words("the peer's write"))
     });
-    // SAFETY: puts back what was there.
+    // SAFETY: restores the previous handler.
     unsafe { libc::sigaction(libc::SIGURG, &raw const before, std::ptr::null_mut()) };
     match got? {
         Ok(2) => Ok(()),

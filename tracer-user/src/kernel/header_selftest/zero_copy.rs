@@ -1,5 +1,5 @@
-//! What the self-test of headers tries on senders that lend the kernel their memory (`MSG_ZEROCOPY`) until it says, by the number
-//! of the send, that it is done with it (`Documentation/networking/msg_zerocopy.rst`).
+//! Header self-test cases for `MSG_ZEROCOPY`, where the sender's memory is in use until the kernel reports the
+//! completion of the send by number (`Documentation/networking/msg_zerocopy.rst`).
 
 use std::io;
 use std::net::TcpStream;
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use super::pair::{Pair, drained, last, pattern, words};
 use super::{PATIENCE, injected};
 
-/// Bytes of what is sent: several pages, so that the kernel shows it in pieces.
+/// Size of the body, bytes: several pages, so that the kernel presents it in fragments.
 const BODY: usize = 200_000;
 /// `SO_EE_ORIGIN_ZEROCOPY` (`include/uapi/linux/errqueue.h`).
 const ORIGIN: u8 = 5;
 
-/// Every send must be done with once, and they are numbered from zero; nothing is put into the request.
+/// Every send must complete exactly once, numbered from zero, and nothing is inserted into the request.
 pub(super) fn completes(pair: &mut Pair) -> Result<(), String> {
     let on = 1i32;
     let (value, len) = ((&raw const on).cast(), size_of::<i32>() as libc::socklen_t);
-    // SAFETY: as many bytes as are said to be there.
+    // SAFETY: the value has the given length.
     if unsafe { libc::setsockopt(pair.client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, len) } != 0 {
         return Err(last("SO_ZEROCOPY"));
     }
@@ -29,7 +29,7 @@ pub(super) fn completes(pair: &mut Pair) -> Result<(), String> {
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
             let (fd, flags) = (client.as_raw_fd(), libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL);
-            // SAFETY: the bytes live until the kernel has said that it is done, or the connection is over.
+            // SAFETY: the bytes live until the kernel has reported completion, or the connection is over.
             let more = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), flags) };
             sent += usize::try_from(more).map_err(|_| last("a send"))?;
             sends += 1;
@@ -43,7 +43,7 @@ pub(super) fn completes(pair: &mut Pair) -> Result<(), String> {
     if done.iter().copied().eq(0..sends) { Ok(()) } else { Err(format!("{sends} sends, {} completions", done.len())) }
 }
 
-/// Waits until the peer has everything.
+/// Waits until the peer has acknowledged everything.
 pub(super) fn acknowledged(client: &TcpStream) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -62,28 +62,28 @@ pub(super) fn acknowledged(client: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// The numbers of sends that the kernel is done with.
+/// The numbers of completed sends.
 fn completions(client: &TcpStream) -> Result<Vec<u32>, String> {
     let mut all = Vec::new();
     loop {
         let mut control = [0u64; 16];
-        // SAFETY: zero is a value of it.
+        // SAFETY: all zeros is a valid value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: room for as much as is said.
+        // SAFETY: the buffer has the given length.
         if unsafe { libc::recvmsg(client.as_raw_fd(), &raw mut message, flags) } < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(all) } else { Err(words("MSG_ERRQUEUE")(error)) };
         }
-        // SAFETY: as the kernel filled it.
+        // SAFETY: the kernel filled the message.
         let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
         while !at.is_null() {
-            // SAFETY: not null, and of the kernel's making.
+            // SAFETY: not null, and written by the kernel.
             let about = unsafe { libc::CMSG_DATA(at).cast::<libc::sock_extended_err>().read_unaligned() };
             if about.ee_origin == ORIGIN {
-                // So many would be no answer to a handful of sends.
+                // A longer range cannot be right after a handful of sends.
                 all.extend((about.ee_info..=about.ee_data).take(1024));
             }
             // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! One channel: what is under way on it, by keys.
+//! One channel: the exchanges under way on it, by key.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use super::methods::{Asks, Method};
 use crate::protocols::Asked;
 use crate::protocols::framed::Way;
 
-/// Consumers remembered of one channel.
+/// Most consumers remembered per channel.
 const CONSUMERS: usize = 32;
 
-/// What a key is of. All keys of a channel are next to each other, and of a kind in the order of their tags.
+/// Kind of exchange a key stands for. The keys of a channel are contiguous, and those of one kind ordered by tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Of {
     Unconfirmed = 1,
@@ -26,7 +26,7 @@ impl Of {
         u64::from(channel) << 48 | (self as u64) << 44 | tag & ((1 << 44) - 1)
     }
 
-    /// The key of a tag, or of all up to it; of all there are where it is zero.
+    /// The key of a tag, or of all tags up to it; tag 0 means all outstanding ones.
     pub(super) fn keys(self, channel: u16, tag: u64, multiple: bool) -> RangeInclusive<u64> {
         let first = if multiple { 0 } else { tag };
         let last = if multiple && tag == 0 { u64::MAX } else { tag };
@@ -39,28 +39,28 @@ pub(super) fn all(channel: u16) -> RangeInclusive<u64> {
     u64::from(channel) << 48..=u64::from(channel) << 48 | ((1 << 48) - 1)
 }
 
-/// What is known of one.
+/// State of one channel.
 #[derive(Debug)]
 pub(super) struct Channel {
     id: u16,
-    /// Number of the last publication, where the server confirms them.
+    /// Number of the last publication, in confirm mode.
     confirming: Option<u64>,
-    /// Tag of the last delivery.
+    /// Delivery tag of the last delivery.
     delivered: u64,
-    /// Methods that were sent, and of them answered.
+    /// Methods sent, and how many of them were answered.
     asked: u64,
     replied: u64,
-    /// Consumers: their names as numbers, of which the lowest bit says that they acknowledge nothing; of the one that is
-    /// being made only that.
+    /// Consumers: hashes of their names, with the lowest bit set for automatic acknowledgement; for the one being
+    /// created only that flag.
     consumers: Vec<u64>,
     consuming: Option<bool>,
-    /// Everything was seen.
+    /// No frame was missed.
     whole: bool,
-    /// Something delivered was acknowledged.
+    /// A delivery was acknowledged.
     acknowledges: bool,
-    /// Destination of the message that came back last.
+    /// Destination of the message returned last.
     returned: Option<u16>,
-    /// Keys whose message is under way, in either direction; 0 none.
+    /// Keys of messages under way, per direction; 0: none.
     pub(super) content: [u64; 2],
 }
 
@@ -70,7 +70,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The bit of a consumer that acknowledges nothing.
+/// Flag of a consumer with automatic acknowledgement.
 const SILENT: u64 = 1;
 
 fn is_same(one: u64, other: u64) -> bool {
@@ -98,7 +98,7 @@ impl Channel {
         }
     }
 
-    /// A message is published: its key.
+    /// A message is published; returns its key.
     pub(super) fn publish(&mut self) -> u64 {
         match &mut self.confirming {
             Some(last) => {
@@ -109,27 +109,27 @@ impl Channel {
         }
     }
 
-    /// A message is delivered: its key.
+    /// A message is delivered; returns its key.
     pub(super) fn deliver(&mut self, consumer: &[u8], tag: u64) -> u64 {
         self.delivered = tag;
         let consumer = hash(consumer);
         let known = self.consumers.iter().find(|known| is_same(**known, consumer));
-        // Of a consumer nobody saw begin it is believed that it acknowledges once something was.
+        // A consumer whose creation was missed is assumed to acknowledge once anything was acknowledged.
         let silent = known.map_or(!self.whole && !self.acknowledges, |known| known & SILENT != 0);
         if silent { Of::Unacknowledged.key(self.id, 0) } else { Of::Deliver.key(self.id, tag) }
     }
 
-    /// Something was acknowledged by whoever sends `way`.
+    /// Notes an acknowledgement by the sender of `way`.
     pub(super) fn acknowledged(&mut self, way: Way) {
         self.acknowledges |= way == Way::Request;
     }
 
-    /// A message came back to its producer.
+    /// Notes a message returned to its producer.
     pub(super) fn returned(&mut self, note: u16) {
         self.returned = Some(note);
     }
 
-    /// Whether the confirmation of `tag` is that of a message that just came back.
+    /// Whether `tag` confirms a message that was just returned.
     pub(super) fn unroutable(
         &mut self,
         way: Way,
@@ -144,7 +144,7 @@ impl Channel {
         asked(of.key(self.id, tag)).filter(|asked| asked.note == note).map(|_| "NO_ROUTE")
     }
 
-    /// What a method that was sent changes here.
+    /// Notes a method's effects on the channel.
     pub(super) fn begins(&mut self, method: &Method, asks: &Asks<'_>) {
         match method.name {
             "confirm.select" => self.confirming = self.confirming.or(Some(0)),
@@ -154,7 +154,7 @@ impl Channel {
         }
     }
 
-    /// A consumer got its name.
+    /// Notes a consumer's name.
     pub(super) fn consuming(&mut self, tag: &[u8]) {
         if let Some(silent) = self.consuming.take() {
             self.consumer(tag, silent);
@@ -171,13 +171,13 @@ impl Channel {
         }
     }
 
-    /// A method with a reply was sent: its key.
+    /// A method with a reply was sent; returns its key.
     pub(super) fn ask(&mut self) -> u64 {
         self.asked += 1;
         Of::Method.key(self.id, self.asked)
     }
 
-    /// The oldest of them is answered: its key.
+    /// The oldest method is answered; returns its key.
     pub(super) fn answered(&mut self) -> u64 {
         self.replied = (self.replied + 1).min(self.asked.max(1));
         Of::Method.key(self.id, self.replied)
@@ -193,14 +193,14 @@ impl Channel {
         self.whole && tag > self.delivered && self.confirming.is_none_or(|last| tag > last)
     }
 
-    /// Frames were not seen.
+    /// Frames were missed.
     pub(super) fn lost(&mut self, way: Way) {
         self.content[way as usize] = 0;
         self.replied = self.asked;
         self.whole = false;
         self.returned = None;
         if way == Way::Request {
-            // Publications may have been among them: the next one's number is not known.
+            // Publications may have been among them: the next one's number is unknown.
             self.confirming = None;
         }
     }
@@ -209,7 +209,7 @@ impl Channel {
         size_of::<Self>() + self.consumers.capacity() * size_of::<u64>()
     }
 
-    /// Nothing moves for a while.
+    /// The connection goes idle: shrink kept state.
     pub(super) fn rest(&mut self) {
         self.consumers.shrink_to_fit();
     }

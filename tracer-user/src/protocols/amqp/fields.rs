@@ -1,8 +1,8 @@
-//! Fields of methods and of messages' headers.
+//! Fields of methods and of message headers.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Takes fields off the front; what is not there is `None`.
+/// Takes fields off the front; `None` for missing ones.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -41,13 +41,13 @@ impl<'a> Reader<'a> {
         self.take().map(u64::from_be_bytes)
     }
 
-    /// A short text.
+    /// A short string.
     pub(super) fn text(&mut self) -> Option<&'a [u8]> {
         let len = self.byte()?;
         self.skip(usize::from(len))
     }
 
-    /// Passes over a value of a table; gives it where it is a long text, else nothing.
+    /// Skips a value of a table; returns it if it is a long string, otherwise empty.
     fn value(&mut self) -> Option<&'a [u8]> {
         let len = match self.byte()? {
             b't' | b'b' | b'B' => 1,
@@ -78,14 +78,14 @@ pub(super) fn destination(fields: &mut Reader<'_>) -> Vec<u8> {
     }
 }
 
-/// What tells destinations apart, in few bits.
+/// Short hash that distinguishes destinations.
 pub(super) fn note(destination: &[u8]) -> u16 {
     let mut hasher = DefaultHasher::new();
     destination.hash(&mut hasher);
     hasher.finish() as u16
 }
 
-/// A text among the headers of a message whose properties have these flags.
+/// A string among a message's headers, if its properties have these flags.
 pub(super) fn header<'a>(fields: &mut Reader<'a>, flags: u16, wanted: &[u8]) -> Option<&'a [u8]> {
     for flag in [15, 14] {
         if flags & 1 << flag != 0 {

@@ -1,9 +1,9 @@
-//! Methods (AMQP 0-9-1 and RabbitMQ's extensions), and why channels and connections are closed.
+//! Methods (AMQP 0-9-1 and RabbitMQ's extensions), and reply codes for closed channels and connections.
 
 use super::fields::Reader;
 use crate::protocols::messaging::{GET, SUBSCRIBE, UNSUBSCRIBE};
 
-/// Who sends a method.
+/// Sender of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Client,
@@ -22,14 +22,14 @@ pub(super) struct Method {
     pub(super) is_reply: bool,
 }
 
-/// What a method with a reply asks for.
+/// Arguments of a method with a reply.
 #[derive(Debug, Default)]
 pub(super) struct Asks<'a> {
     /// Queue or exchange.
     pub(super) name: &'a [u8],
     /// No reply is wanted.
     pub(super) nowait: bool,
-    /// A consumer: its name, and whether it acknowledges nothing.
+    /// A consumer: its name, and whether it uses automatic acknowledgement.
     pub(super) tag: &'a [u8],
     pub(super) silent: bool,
 }
@@ -46,7 +46,7 @@ const fn plain(class: u16, id: u16, name: &'static str, role: Role) -> Method {
     Method { class, id, name, role, has_reply: false, is_reply: false }
 }
 
-/// All of them.
+/// All methods.
 const METHODS: &[Method] = &[
     plain(10, 10, "connection.start", Role::Server),
     plain(10, 11, "connection.start-ok", Role::Client),
@@ -114,7 +114,7 @@ const METHODS: &[Method] = &[
     reply(90, 31, "tx.rollback-ok"),
 ];
 
-/// The method of these numbers.
+/// The method with these numbers.
 pub(super) fn find(class: u16, id: u16) -> Option<&'static Method> {
     METHODS.iter().find(|method| method.class == class && method.id == id)
 }
@@ -125,7 +125,7 @@ impl Method {
         self.class == 60 && matches!(self.id, 40 | 50 | 60 | 71)
     }
 
-    /// What it is called as an operation: as in other messaging protocols where they have the same.
+    /// Name of its operation: that of other messaging protocols if they have the same.
     pub(super) fn operation(&self) -> &'static str {
         match self.name {
             "basic.get" => GET,
@@ -135,7 +135,7 @@ impl Method {
         }
     }
 
-    /// Reads what it asks for.
+    /// Reads its arguments.
     pub(super) fn asks<'a>(&self, fields: &mut Reader<'a>) -> Asks<'a> {
         let mut asks = Asks::default();
         let mut skipped = 0;
@@ -155,7 +155,7 @@ impl Method {
                         (0, 3)
                     }
                     (50, 30) => (0, 0),
-                    // Unbinding and getting wait always.
+                    // Unbinding and getting always have a reply.
                     _ => return asks,
                 };
             }
@@ -175,10 +175,10 @@ impl Method {
     }
 }
 
-/// The word for a reply code.
+/// The name of a reply code.
 pub(super) fn failure(code: u16) -> &'static str {
     match code {
-        // The operator closed it, or a client that was done.
+        // An operator closed it, or a client that was finished.
         200 => "CLOSED",
         311 => "CONTENT_TOO_LARGE",
         312 => "NO_ROUTE",

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
 
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let size = (payload.len() as u32).to_be_bytes();
@@ -20,7 +20,7 @@ fn method(channel: u16, class: u16, id: u16, fields: &[u8]) -> Vec<u8> {
     frame(METHOD, channel, &[&class.to_be_bytes()[..], &id.to_be_bytes(), fields].concat())
 }
 
-/// A message's header and body, in frames of so many bytes.
+/// A message's header and body, in frames of `each` bytes.
 fn message(channel: u16, body: usize, each: usize, headers: &[u8]) -> Vec<u8> {
     let flags: u16 = if headers.is_empty() { 0 } else { 1 << 13 };
     let mut payload = [&60u16.to_be_bytes()[..], &[0, 0], &(body as u64).to_be_bytes(), &flags.to_be_bytes()].concat();
@@ -76,14 +76,14 @@ fn opening() -> Vec<Op> {
 }
 
 fn lines(midstream: bool, ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(midstream);
+    let mut conversation = ConnectionParser::new(midstream);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     summary(&said)
 }
 
-/// What a broker sees: `ops`, after the connection was opened. Bytes are left out.
+/// A broker's view: `ops`, after the connection was opened. Bytes are left out.
 fn check(ops: &[Op], expected: &[&str]) {
     let found = lines(false, &[&opening()[..], ops].concat());
     assert_eq!(found.first().map(String::as_str), Some("connect  @1 -> ok @6 complete 8/13/0 @6"), "{found:#?}");
@@ -208,10 +208,10 @@ fn a_message_says_who_produced_it() {
     let headers = [&text("n")[..], &[b'I', 0, 0, 0, 1], &text("traceparent"), &value].concat();
     let fields = [&text("c")[..], &1u64.to_be_bytes(), &[0], &text("e"), &text("k")].concat();
     let frames = [method(1, 60, 60, &fields), message(1, 3, 1000, &headers)].concat();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[&opening()[..], &[tx(&[frames])]].concat());
     let found = said.iter().find_map(|word| match word {
-        Said::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
+        ExchangeEvent::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
         _ => None,
     });
     assert_eq!(found.unwrap().parent_id, 0xb7ad_6b71_6920_3331);
@@ -219,7 +219,7 @@ fn a_message_says_who_produced_it() {
 
 #[test]
 fn bodies_need_not_be_captured() {
-    // Frames as long as was agreed on: what begins beyond what was captured is reckoned.
+    // Frames of the negotiated length: their boundaries beyond the capture limit are inferred.
     let fields = [&[0, 0][..], &text("e"), &text("long"), &[0]].concat();
     let long = [method(1, 60, 40, &fields), message(1, 20_000, 4088, &[])].concat();
     check(
@@ -294,21 +294,21 @@ proptest! {
         let plain = |line: String| line.split(' ').filter(|word| !word.starts_with('@')).collect::<Vec<_>>().join(" ");
         let of = |ops: &[Op]| lines(false, ops).into_iter().map(plain).collect::<Vec<_>>();
         let mut cuts = cuts.into_iter().cycle();
-        let mut pieces = Vec::new();
+        let mut fragments = Vec::new();
         for op in &ops {
             let mut rest = op.bytes.as_slice();
             while !rest.is_empty() {
                 let (front, back) = rest.split_at(cuts.next().unwrap_or(usize::MAX).min(rest.len()));
-                pieces.push(Op { bytes: front.to_vec(), ..op.clone() });
+                fragments.push(Op { bytes: front.to_vec(), ..op.clone() });
                 rest = back;
             }
         }
-        prop_assert_eq!(of(&pieces), of(&ops));
+        prop_assert_eq!(of(&fragments), of(&ops));
     }
 
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 Just(HEADER.to_vec()),
@@ -328,7 +328,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (conversation, begun, done) = survive(pieces, midstream);
+        let (conversation, begun, done) = survive(fragments, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }

@@ -1,15 +1,15 @@
-//! Envelopes (native protocol, §2), and the segments version 5 puts them in (version 5, §2.2).
+//! Envelopes (native protocol, §2), and the segments that version 5 wraps them in (version 5, §2.2).
 
 /// Bytes of an envelope before its body.
 pub(super) const HEADER: usize = 9;
 /// Longest body (§2.4).
 const BODY_LIMIT: i32 = 256 << 20;
-/// Bytes of a segment before and behind what it holds; compressed ones say two lengths.
+/// Bytes of a segment before and after its payload; compressed ones give two lengths.
 pub(super) const BEFORE: usize = 6;
 const BEFORE_PACKED: usize = 8;
 pub(super) const BEHIND: u64 = 4;
 
-/// Flags of envelopes.
+/// Envelope flags.
 pub(super) const PACKED: u8 = 0x01;
 pub(super) const TRACING: u8 = 0x02;
 pub(super) const PAYLOAD: u8 = 0x04;
@@ -22,15 +22,15 @@ pub(super) struct Envelope {
     pub(super) is_reply: bool,
     pub(super) version: u8,
     pub(super) flags: u8,
-    /// Negative where the server speaks unasked.
+    /// Negative for unsolicited events from the server.
     pub(super) stream: i16,
     pub(super) kind: u8,
-    /// Bytes of it, header included.
+    /// Length in bytes, including the header.
     pub(super) len: u64,
 }
 
 impl Envelope {
-    /// The header at the front of `bytes`; `None`: none, or not all of one.
+    /// The header at the front of `bytes`; `None`: not a header, or incomplete.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let ([version, flags, high, low, kind, len @ ..], _) = bytes.split_first_chunk::<HEADER>()?;
         let is_reply = version & 0x80 != 0;
@@ -57,14 +57,14 @@ impl Envelope {
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// It holds so many bytes: whole envelopes, or a part of one.
+    /// Payload of this many bytes: whole envelopes, or a part of one.
     Plain { payload: u64, whole: bool },
-    /// It is compressed: all of its bytes.
+    /// Compressed: total bytes.
     Packed(u64),
 }
 
 impl Segment {
-    /// The header at the front of `bytes`, whose checksum says that it is one.
+    /// The header at the front of `bytes`, if its checksum is valid.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let number = |len: usize| -> Option<u64> {
             let bytes = bytes.get(..len)?;
@@ -85,7 +85,7 @@ impl Segment {
     }
 }
 
-/// The checksum of segments' headers (version 5, §2.2.1: "CRC24").
+/// The checksum of segment headers (version 5, §2.2.1: "CRC24").
 fn crc24(mut header: u64, len: usize) -> u64 {
     let mut crc = 0x87_5060;
     for _ in 0..len {
@@ -101,14 +101,14 @@ fn crc24(mut header: u64, len: usize) -> u64 {
     crc
 }
 
-/// A segment that holds `payload`, for tests.
+/// A segment with this payload, for tests.
 #[cfg(test)]
 pub(super) fn segment(payload: &[u8], whole: bool) -> Vec<u8> {
     let header = payload.len() as u64 | u64::from(whole) << 17;
     let mut bytes = header.to_le_bytes()[..3].to_vec();
     bytes.extend_from_slice(&crc24(header, 3).to_le_bytes()[..3]);
     bytes.extend_from_slice(payload);
-    // Nothing looks at what is behind.
+    // The trailing checksum is never read.
     bytes.extend_from_slice(&[0; BEHIND as usize]);
     bytes
 }

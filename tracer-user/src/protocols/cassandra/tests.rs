@@ -1,12 +1,12 @@
-//! Connections as scripts of envelopes, by themselves and in segments.
+//! Connections as scripts of envelopes, bare and in segments.
 
 use proptest::prelude::*;
 
 use super::envelope::segment;
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp, Totals};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
 
 const NUMBER: &str = "0123456789abcdef";
 
@@ -49,16 +49,16 @@ fn tx(bytes: &[Vec<u8>]) -> Op {
     Op { dir: Direction::Tx, ..rx(bytes) }
 }
 
-/// What exchanges were, without sizes and times.
+/// Exchanges without sizes and times.
 fn words(ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let word = |line: String| {
         line.split(' ').filter(|word| !word.starts_with('@') && !word.contains('/')).collect::<Vec<_>>().join(" ")
     };
     summary(&play(&mut conversation, ops)).into_iter().map(word).collect()
 }
 
-/// PREPARE, its answer, EXECUTE of it, its answer.
+/// PREPARE, its reply, its EXECUTE, the reply.
 fn prepared() -> Vec<Op> {
     let prepare = envelope(4, 1, PREPARE, &long_text("SELECT * FROM items WHERE id = ?"));
     let answer = envelope(0x84, 1, RESULT, &[&PREPARED.to_be_bytes()[..], &text(NUMBER), &[0; 12]].concat());
@@ -139,7 +139,7 @@ fn flags_put_something_before_the_body() {
     );
 }
 
-/// A session of version 5: segments follow its beginning.
+/// A session of version 5: segments follow the startup.
 fn segmented() -> Vec<Op> {
     let two = [newer(query(1, "SELECT * FROM a")), newer(query(2, "SELECT * FROM b"))].concat();
     let answers = [newer(failed(2, 0x1100)), newer(fine(1))].concat();
@@ -170,8 +170,8 @@ const SEGMENTED: [&str; 5] = [
 #[test]
 fn a_session_of_version_5() {
     assert_eq!(words(&segmented()), SEGMENTED);
-    // So many bytes at a time.
-    let pieces = |size: usize, captured: usize| {
+    // In operations of `size` bytes.
+    let fragments = |size: usize, captured: usize| {
         let piece = |op: &Op| {
             op.bytes
                 .chunks(size)
@@ -180,14 +180,14 @@ fn a_session_of_version_5() {
         };
         words(&segmented().iter().flat_map(piece).collect::<Vec<_>>())
     };
-    assert_eq!(pieces(4096, usize::MAX), SEGMENTED);
-    // Where a segment begins beyond what was captured, it stands where the ones before it lead.
-    assert_eq!(pieces(5000, 1024), SEGMENTED);
-    assert_eq!(pieces(usize::MAX, 1024), SEGMENTED);
+    assert_eq!(fragments(4096, usize::MAX), SEGMENTED);
+    // The boundary of a segment beyond the capture limit follows from the segments before it.
+    assert_eq!(fragments(5000, 1024), SEGMENTED);
+    assert_eq!(fragments(usize::MAX, 1024), SEGMENTED);
 }
 
-/// A sender need not make all segments of an envelope alike: what is reckoned is given up where it proves wrong, and what
-/// follows is known again.
+/// A sender need not make all segments of an envelope alike: a wrong inference is dropped, and later envelopes are
+/// recognised again.
 #[test]
 fn segments_that_stand_elsewhere() {
     let mut ops = segmented();
@@ -196,7 +196,7 @@ fn segments_that_stand_elsewhere() {
     let (middle, rest) = rest.split_at(20_000);
     let uneven = [segment(front, false), segment(middle, false), segment(rest, false)].concat();
     ops[5] = cap(tx(&[uneven[..60_000].to_vec()]), 1024);
-    // The rest begins in the middle of a segment, and holds the next one's beginning.
+    // The rest begins in the middle of a segment, and contains the beginning of the next.
     let tail = uneven[60_000..].chunks(5000).map(|piece| tx(&[piece.to_vec()]));
     ops.splice(6..6, tail);
     let said = words(&ops);
@@ -240,7 +240,7 @@ fn no_reply_goes_to_another_after_a_loss() {
             ops.push(tx(&[wrap(failed(nth as i16, 0x1000 + nth as u32 % 4))]));
         }
         for hidden in 2..ops.len() - 1 {
-            let mut conversation = Conversation::new(false);
+            let mut conversation = ConnectionParser::new(false);
             let mut out = Vec::new();
             let mut pos = [0u64; 2];
             for (nth, op) in ops.iter().enumerate() {
@@ -253,7 +253,7 @@ fn no_reply_goes_to_another_after_a_loss() {
                     len,
                     head: &op.bytes,
                     tail: &[],
-                    pieces: &[],
+                    fragments: &[],
                     at,
                     arrived: 0,
                 };
@@ -265,7 +265,7 @@ fn no_reply_goes_to_another_after_a_loss() {
             let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
             let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
             conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-            assert!(out.iter().any(|word| matches!(word, Said::Lost { .. })), "{out:?}");
+            assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
             let said = summary(&out);
             for (nth, table) in tables.iter().enumerate() {
                 let line = said.iter().find(|line| line.starts_with(&format!("SELECT SELECT {table} ")));
@@ -280,7 +280,7 @@ fn no_reply_goes_to_another_after_a_loss() {
 
 #[test]
 fn what_is_compressed_in_segments_is_passed_over() {
-    // A header of five bytes, two lengths, and its checksum.
+    // A five-byte header with two lengths, and its checksum.
     let mut packed = vec![0x20, 0, 0, 0, 0];
     let sum = (0..=0xff_ffff_u32).find(|sum| {
         let bytes = [&packed[..], &sum.to_le_bytes()[..3]].concat();
@@ -304,7 +304,7 @@ fn connections_are_joined_in_their_middle() {
         vec![tx(&[fine(4)]), rx(&[query(5, "SELECT * FROM a")]), tx(&[fine(5)])],
         vec![rx(&[segment(&newer(query(5, "SELECT * FROM a")), true)]), tx(&[segment(&newer(fine(5)), true)])],
     ] {
-        let said = summary(&play(&mut Conversation::new(true), &ops));
+        let said = summary(&play(&mut ConnectionParser::new(true), &ops));
         assert!(said.iter().any(|line| line.starts_with("SELECT SELECT a @") && line.contains("-> ok")), "{said:?}");
     }
 }
@@ -319,11 +319,11 @@ fn a_reply_that_is_reported_before_its_request_waits_for_it() {
 proptest! {
     #[test]
     fn any_bytes_do_no_harm(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..200), 0..250usize), 0..20),
     ) {
         let mut all = vec![(true, query(1, "SELECT 1"), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, false);
         prop_assert!(begun >= 1);
         prop_assert_eq!(begun, done);
@@ -335,15 +335,15 @@ proptest! {
             (0..17u8, 0..32u8, proptest::collection::vec(any::<u8>(), 0..100), any::<bool>()), 0..20),
         captured in 0..300usize,
     ) {
-        let mut pieces = vec![(true, newer(query(1, "SELECT 1")), usize::MAX)];
+        let mut fragments = vec![(true, newer(query(1, "SELECT 1")), usize::MAX)];
         for (nth, (kind, flags, body, whole)) in all.into_iter().enumerate() {
             let is_reply = matches!(kind, 0 | 2 | 3 | 6 | 8 | 0x0c | 0x0e | 0x10);
             let mut bytes = envelope(if is_reply { 0x85 } else { 5 }, nth as i16 % 4, kind, &body);
             bytes[1] = flags;
             let bytes = if flags % 2 == 0 { segment(&bytes, whole) } else { bytes };
-            pieces.push((!is_reply, bytes, captured));
+            fragments.push((!is_reply, bytes, captured));
         }
-        let (_, begun, done) = survive(pieces, false);
+        let (_, begun, done) = survive(fragments, false);
         prop_assert_eq!(begun, done);
     }
 }

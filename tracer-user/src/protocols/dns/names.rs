@@ -1,6 +1,6 @@
-//! Names: the domain that somebody registered, which is what a question is about.
+//! Domain names: reduces a name to its registrable domain, the subject of a question.
 
-/// Whether labels hold nothing but what host and service names are made of.
+/// Whether the labels contain only characters of host and service names.
 pub(super) fn is_plain(labels: &[u8]) -> bool {
     each(labels).all(|label| label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')))
 }
@@ -12,7 +12,7 @@ pub(super) fn could_go_on(bytes: &[u8]) -> bool {
         let label = usize::from(label);
         let there = after.get(..label).unwrap_or(after);
         if label == 0 || label > 63 || !is_plain_label(there) {
-            // A name that ends is looked at elsewhere: what follows it was cut.
+            // The caller handles complete names; only the bytes after this one were cut.
             return label == 0;
         }
         rest = after.get(label..).unwrap_or_default();
@@ -24,7 +24,7 @@ fn is_plain_label(label: &[u8]) -> bool {
     label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// The labels of a name that is whole.
+/// The labels of a complete name.
 fn each(mut labels: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (&len, rest) = labels.split_first().filter(|(len, _)| **len > 0)?;
@@ -34,8 +34,8 @@ fn each(mut labels: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The registrable domain of a name by the list of public suffixes, in lower case; the name itself where it is none
-/// below a suffix; empty where it has bytes that are not shown.
+/// The registrable domain of a name by the public suffix list, in lower case; the name itself if it is not below a
+/// suffix; empty if it contains bytes that are not displayed.
 pub(super) fn domain(labels: &[u8]) -> String {
     if !is_plain(labels) {
         return String::new();
@@ -50,7 +50,7 @@ pub(super) fn domain(labels: &[u8]) -> String {
     if name.is_empty() {
         return ".".into();
     }
-    // Addresses turned into names.
+    // Reverse lookups.
     for reverse in ["in-addr.arpa", "ip6.arpa"] {
         if name.ends_with(reverse) {
             return reverse.into();

@@ -1,7 +1,7 @@
-//! Lookups over UDP and TCP: pairs, names, what is asked again and what nobody answers.
+//! Lookups over UDP and TCP: matching, names, repeated questions and unanswered ones.
 
-use super::super::conversation::tests::{Op, play};
-use super::super::{Chunk, Closed, Conversation, Said, Settings, Stamp};
+use super::super::connection_parser::tests::{Op, play};
+use super::super::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp};
 use super::*;
 use crate::model::{Direction, Nanos};
 
@@ -28,18 +28,19 @@ const ASK: u16 = 0x0100;
 const ANSWER: u16 = 0x8180;
 
 struct Socket {
-    conversation: Conversation,
-    said: Vec<Said>,
+    conversation: ConnectionParser,
+    said: Vec<ExchangeEvent>,
 }
 
 impl Socket {
     fn new() -> Self {
-        Self { conversation: Conversation::new(false), said: Vec::new() }
+        Self { conversation: ConnectionParser::new(false), said: Vec::new() }
     }
 
     fn datagram(&mut self, dir: Direction, nanos: Nanos, bytes: &[u8]) {
         let at = Stamp { nanos, ..Stamp::default() };
-        let chunk = Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], pieces: &[], at, arrived: 0 };
+        let chunk =
+            Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], fragments: &[], at, arrived: 0 };
         self.conversation.datagram(&chunk, &mut self.said);
     }
 
@@ -50,28 +51,28 @@ impl Socket {
             len: bytes.len() as u64,
             head: bytes,
             tail: &[],
-            pieces: &[],
+            fragments: &[],
             at: Stamp::default(),
             arrived: 0,
         };
-        self.conversation.moved(false, &chunk, &Settings::default(), &mut self.said);
+        self.conversation.on_io(false, &chunk, &Settings::default(), &mut self.said);
     }
 
-    /// One line an exchange.
+    /// One line per exchange.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for word in &self.said {
             match word {
-                Said::Begun { request, first, .. } => {
+                ExchangeEvent::Begun { request, first, .. } => {
                     lines.push(format!("{} {} @{}", request.method, request.path, first.nanos));
                 }
-                Said::Replied { exchange, failure, .. } | Said::Judged { exchange, failure, .. } => {
+                ExchangeEvent::Replied { exchange, failure, .. } | ExchangeEvent::Judged { exchange, failure, .. } => {
                     lines[*exchange as usize] += &format!(" -> {}", failure.unwrap_or("ok"));
                 }
-                Said::Done { exchange, at, outcome, .. } => {
+                ExchangeEvent::Done { exchange, at, outcome, .. } => {
                     lines[*exchange as usize] += &format!(" {} @{}", outcome.name(), at.nanos);
                 }
-                Said::Datagram { .. } => {}
+                ExchangeEvent::Datagram { .. } => {}
                 other => lines.push(format!("{other:?}")),
             }
         }
@@ -129,11 +130,11 @@ fn what_is_not_answered_times_out() {
     assert!(!socket.conversation.is_spent());
     socket.conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut socket.said);
     assert_eq!(socket.lines()[1], "AAAA AAAA example.org @6000000000 -> timeout unfinished @6000000000");
-    // As many as there can be, and one more.
+    // As many as possible, and one more.
     for id in 0..1025 {
         socket.datagram(Direction::Tx, 20_000_000_000, &message(id, ASK, "example.org", 1));
     }
-    assert!(socket.said.contains(&Said::Crowded));
+    assert!(socket.said.contains(&ExchangeEvent::Crowded));
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn over_tcp_any_number_waits_and_every_cut_says_the_same() {
     let answered = [
         framed(&message(2, ANSWER | 5, "b.example.com", 252)),
         framed(&message(1, ANSWER, "a.example.org", 1)),
-        // The rest of a transfer.
+        // The rest of a zone transfer.
         framed(&message(2, ANSWER, "b.example.com", 252)),
     ]
     .concat();
@@ -192,18 +193,18 @@ fn over_tcp_any_number_waits_and_every_cut_says_the_same() {
             op(Direction::Tx, &answered[..cuts.1]),
             op(Direction::Tx, &answered[cuts.1..]),
         ];
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(&mut conversation, &ops);
         assert_eq!(conversation.protocol(), Some("dns"));
         let lines = said.iter().map(|word| match word {
-            Said::Begun { request, .. } => format!("{} {}", request.method, request.path),
-            Said::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+            ExchangeEvent::Begun { request, .. } => format!("{} {}", request.method, request.path),
+            ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
                 format!("{exchange} {} {request_bytes}/{reply_bytes}", outcome.name())
             }
             other => format!("{other:?}"),
         });
-        lines.filter(|line| !line.starts_with("RequestDone")).collect::<Vec<_>>()
+        lines.collect::<Vec<_>>()
     };
     let expected = [
         "A A example.org",
@@ -221,7 +222,7 @@ fn over_tcp_any_number_waits_and_every_cut_says_the_same() {
     }
 }
 
-/// Datagrams of real programs (`tests/workloads/relay.py`), at the server's end and at the client's, whole and cut.
+/// Datagrams of real programs (`tests/workloads/relay.py`), at the server's end and at the client's, complete and cut.
 #[test]
 fn captured_datagrams_say_what_is_expected() {
     let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dns");
@@ -243,7 +244,7 @@ fn captured_datagrams_say_what_is_expected() {
         }
         let found = socket.lines();
         assert_eq!(found, expected.lines().collect::<Vec<_>>(), "{}", found.join("\n"));
-        // Wherever a datagram is cut, it is its own question's, or nobody's.
+        // Wherever a datagram is cut, it belongs to its own question or to none.
         for (which, (_, bytes)) in datagrams.iter().enumerate() {
             for end in 0..bytes.len() {
                 let mut socket = Socket::new();
@@ -252,7 +253,7 @@ fn captured_datagrams_say_what_is_expected() {
                     let bytes = if nanos == which { &bytes[..end] } else { bytes };
                     socket.datagram(dir, nanos as Nanos + 1, bytes);
                 }
-                socket.said.retain(|word| !matches!(word, Said::Lost { .. } | Said::Unpaired { .. }));
+                socket.said.retain(|word| !matches!(word, ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. }));
                 let mut told = socket.lines().into_iter().filter(|line| line.contains("->"));
                 assert!(told.all(|line| found.contains(&line)), "{which} cut at {end}");
             }
@@ -260,10 +261,10 @@ fn captured_datagrams_say_what_is_expected() {
     }
 }
 
-/// What is told of datagrams to join the two ends of a question.
+/// The datagram events that join the two ends of a question.
 fn told(socket: &Socket) -> Vec<(u64, Direction, bool)> {
-    let of = |word: &Said| match word {
-        Said::Datagram { exchange, dir, sure, .. } => Some((*exchange, *dir, *sure)),
+    let of = |word: &ExchangeEvent| match word {
+        ExchangeEvent::Datagram { exchange, dir, sure, .. } => Some((*exchange, *dir, *sure)),
         _ => None,
     };
     socket.said.iter().filter_map(of).collect()
@@ -288,7 +289,7 @@ fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
         server.datagram(dir, 1, &bytes);
     }
     assert_eq!(told(&server), [(0, tx, true), (1, tx, true), (2, tx, false), (3, tx, false)]);
-    // An answer without a question is by its number alone.
+    // An answer without a question matches by its id alone.
     let mut server = Socket::new();
     for bytes in [ask("a.org"), ask("b.org")] {
         server.datagram(rx, 1, &bytes);
@@ -298,7 +299,7 @@ fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
     server.datagram(tx, 2, &bare);
     server.datagram(tx, 3, &bare);
     assert_eq!(told(&server), [(0, tx, false), (1, tx, true)]);
-    // A client tells of each question it sends, and of the answer it reads.
+    // A client reports each question it sends, and the answer it reads.
     let mut client = Socket::new();
     for (dir, bytes) in [(tx, ask("a.org")), (tx, ask("a.org")), (rx, answer("a.org")), (rx, answer("a.org"))] {
         client.datagram(dir, 1, &bytes);
@@ -324,17 +325,17 @@ fn a_socket_is_of_datagrams_or_a_stream() {
         len: ask.len() as u64,
         head: &ask,
         tail: &[],
-        pieces: &[],
+        fragments: &[],
         at: Stamp::default(),
         arrived: 0,
     };
-    socket.conversation.moved(true, &chunk, &Settings::default(), &mut socket.said);
+    socket.conversation.on_io(true, &chunk, &Settings::default(), &mut socket.said);
     assert!(said > 0 && socket.said.len() == said);
 }
 
 #[test]
 fn digests_are_the_same_in_all_versions() {
-    // As reckoned elsewhere: FNV-1a of the name, type and class.
+    // Computed independently: FNV-1a of the name, type and class.
     let message = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03WwW\x07example\x03org\x00\x00\x01\x00\x01";
     assert_eq!(Message::read(message).unwrap().question, Some(0x1361_95f0_e255_d8b7));
     assert_eq!(digest(DIGEST, b"foobar".iter().copied()), 0x8594_4171_f739_67e8, "the published test vector");

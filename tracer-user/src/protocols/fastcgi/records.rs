@@ -1,4 +1,4 @@
-//! Records of FastCGI: their headers, the end of a message, and the pairs of names and values in them.
+//! FastCGI records: headers, the end of a message, and name-value pairs.
 
 use crate::protocols::Walked;
 
@@ -16,19 +16,19 @@ pub(super) const QUESTION: u8 = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: u8,
-    /// Whose; 0 = of the connection.
+    /// Request id; 0: the connection itself.
     pub(super) id: u16,
     /// Bytes of content.
     pub(super) len: usize,
-    /// Bytes after it that say nothing.
+    /// Padding bytes after the content.
     pub(super) padding: usize,
 }
 
 impl Header {
-    /// Its bytes.
+    /// Length of a header in bytes.
     pub(super) const LEN: usize = 8;
 
-    /// Reads one; `None` when there are too few bytes, or other ones.
+    /// Reads a header; `None` if bytes are missing or it is not one.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [1, kind, id_high, id_low, len_high, len_low, padding, _, ..] = *bytes else { return None };
         let (id, len) = (u16::from_be_bytes([id_high, id_low]), u16::from_be_bytes([len_high, len_low]));
@@ -45,19 +45,19 @@ impl Header {
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     id: u16,
-    /// The kind whose empty record ends a request; 0 in replies, which END ends.
+    /// The record type whose empty record ends a request; 0 in replies, which END ends.
     ends: u8,
     header: [u8; Header::LEN],
-    /// Bytes of it so far.
+    /// Bytes of the header so far.
     have: usize,
     /// Bytes left of the current record.
     left: usize,
-    /// It is the message's last one.
+    /// This record is the message's last.
     last: bool,
 }
 
 impl Walk {
-    /// The rest of a request; a filter's ends with its second stream.
+    /// The rest of a request; a filter's request ends with its second stream.
     pub(super) fn request(id: u16, filter: bool) -> Self {
         Self { id, ends: if filter { DATA } else { STDIN }, ..Self::default() }
     }
@@ -75,7 +75,7 @@ impl Walk {
             at += take;
             self.left -= take;
             if self.left > 0 {
-                // The end itself is waited for.
+                // Wait for the end itself.
                 let unread = if self.last { 0 } else { std::mem::take(&mut self.left) };
                 return Walked::More(unread as u64);
             }
@@ -111,14 +111,14 @@ impl Walk {
         }
     }
 
-    /// Whether `len` bytes end the message of which only the `last` were captured.
+    /// Whether `len` bytes, of which only `last` were captured, end the message.
     pub(super) fn ends_unseen(&self, len: u64, last: &[u8]) -> bool {
         if self.last {
             return len == self.left as u64;
         }
         let Some(last) = last.last_chunk::<{ Header::LEN }>().filter(|_| self.have == 0) else { return false };
         if self.ends == 0 {
-            // Nothing but its last record has this length here, and it says how the request ended.
+            // Only the last record has this length here, and it tells how the request ended.
             return len == 2 * Header::LEN as u64 && matches!(last, [_, _, _, _, 0..=3, 0, 0, 0]);
         }
         len >= Header::LEN as u64
@@ -126,7 +126,7 @@ impl Walk {
     }
 }
 
-/// Gives each pair of name and value, as far as they are there.
+/// Calls `pair` for each available name-value pair.
 pub(super) fn pairs<'a>(bytes: &'a [u8], mut pair: impl FnMut(&'a [u8], &'a [u8])) {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -139,7 +139,7 @@ pub(super) fn pairs<'a>(bytes: &'a [u8], mut pair: impl FnMut(&'a [u8], &'a [u8]
     }
 }
 
-/// A length: one byte, or four when the first one's highest bit is set.
+/// A length: one byte, or four if the first one's highest bit is set.
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     match *bytes {
         [short @ 0..=127, ref rest @ ..] => Some((short.into(), rest)),

@@ -1,10 +1,10 @@
-//! Requests and replies as scripts; see the tests of `conversation.rs` for how they are read.
+//! Requests and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::records::STDIN;
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, check, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, check, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 use proptest::prelude::*;
 
 fn op(dir: Direction, parts: &[Vec<u8>]) -> Op {
@@ -118,7 +118,7 @@ fn requests_and_their_answers() {
 
 #[test]
 fn answers_without_output() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(
         &mut conversation,
         &[rx(&[ask(1, GET)]), tx(&[end(1, 2)]), rx(&[ask(1, GET)]), tx(&[record(STDERR, 1, b"died"), end(1, 0)])],
@@ -131,7 +131,7 @@ fn answers_without_output() {
 
 #[test]
 fn connections_that_close() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[record(STDOUT, 1, PAGE.as_bytes())])]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
@@ -153,15 +153,15 @@ fn questions_about_the_server_and_requests_given_up() {
 
 #[test]
 fn records_of_other_requests_are_not_taken() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(2, PAGE)]), rx(&[ask(2, GET)])]);
-    assert!(!said.iter().any(|word| matches!(word, Said::Replied { .. })), "{said:?}");
-    assert!(said.iter().any(|word| matches!(word, Said::Lost { .. })), "{said:?}");
+    assert!(!said.iter().any(|word| matches!(word, ExchangeEvent::Replied { .. })), "{said:?}");
+    assert!(said.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{said:?}");
 }
 
 #[test]
 fn bodies_that_were_not_captured() {
-    // As PHP writes: headers and a first piece, pieces that are longer than what is captured, the end.
+    // As PHP writes: headers and a first part, parts longer than the capture limit, the end.
     let long = "x".repeat(5000);
     let first = record(STDOUT, 1, format!("Content-type: a\r\n\r\n{long}").as_bytes());
     let sizes = 120 + first.len() + record(STDOUT, 1, long.as_bytes()).len() * 2 + 16 - 120;
@@ -176,7 +176,7 @@ fn bodies_that_were_not_captured() {
     let lines = |captured: usize| {
         let mut ops = ops.to_vec();
         ops[2].captured = captured;
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         summary(&play(&mut conversation, &ops))
     };
     let next = "GET /a.php @5 -> 200 @6 complete 120/56/21 @6";
@@ -191,23 +191,22 @@ fn bodies_that_were_not_captured() {
 fn variables_longer_than_what_is_captured() {
     let long = "c".repeat(9000);
     let pairs = [GET, &[("HTTP_COOKIE", long.as_str()), ("HTTP_HOST", "h")]].concat();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[cap(rx(&[ask(1, &pairs)]), 4096), tx(&[answer(1, PAGE)])]);
     let lines = summary(&said);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("GET /a.php @1 -> 200 @2 complete 9"), "{lines:?}");
-    assert!(said.iter().any(|word| matches!(word, Said::RequestDone { at, .. } if at.nanos == 1)), "ended by its tail");
     assert_eq!(conversation.want().head_rx, 8192);
     // The name itself was not captured.
     let pairs = [&[("HTTP_COOKIE", long.as_str())], GET].concat();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let lines = summary(&play(&mut conversation, &[cap(rx(&[ask(1, &pairs)]), 4096), tx(&[answer(1, PAGE)])]));
     assert!(lines[0].starts_with("_UNNAMED  @1 -> 200 @2 complete"), "{lines:?}");
 }
 
 #[test]
 fn lost_operations_are_said_and_survived() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(1, PAGE)])]);
     let settings = Settings::default();
     let (request, reply) = (ask(1, GET), answer(1, PAGE));
@@ -217,11 +216,11 @@ fn lost_operations_are_said_and_survived() {
         len: head.len() as u64,
         head,
         tail: &[],
-        pieces: &[],
+        fragments: &[],
         at: Stamp { nanos, pid: 1, tid: 1, reads: 0 },
         arrived: 0,
     };
-    // An exchange is missing.
+    // One exchange is missing.
     conversation.bytes(&chunk(Direction::Rx, 240, request.leak(), 3), &settings, &mut said);
     conversation.bytes(&chunk(Direction::Tx, 112, reply.leak(), 4), &settings, &mut said);
     assert_eq!(
@@ -235,17 +234,16 @@ fn lost_operations_are_said_and_survived() {
     );
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
-fn outcomes(said: &[Said]) -> Vec<String> {
+/// Events without times, and without the ends of heads, which depend on the operations.
+fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
     said.iter()
-        .filter_map(|word| match word {
-            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {} {}", request.method, request.path)),
-            Said::Replied { exchange, status, failure, .. } => Some(format!("{exchange} {status} {failure:?}")),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, reply_body_bytes, .. } => {
-                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes} {reply_body_bytes:?}"))
+        .map(|word| match word {
+            ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {} {}", request.method, request.path),
+            ExchangeEvent::Replied { exchange, status, failure, .. } => format!("{exchange} {status} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, reply_body_bytes, .. } => {
+                format!("{exchange} {outcome:?} {request_bytes} {reply_bytes} {reply_body_bytes:?}")
             }
-            Said::RequestDone { .. } => None,
-            other => Some(format!("{other:?}")),
+            other => format!("{other:?}"),
         })
         .collect()
 }
@@ -277,7 +275,7 @@ fn every_cut_gives_the_same() {
         end(8, 3),
     ];
     let ops = [rx(&asked), tx(&answered)];
-    let expected = outcomes(&play(&mut Conversation::new(false), &ops));
+    let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
     assert_eq!(expected.iter().filter(|line| line.contains("Complete")).count(), 2, "{expected:?}");
     assert!(expected.iter().any(|line| line.contains("404")), "{expected:?}");
     for (which, op) in ops.iter().enumerate() {
@@ -286,18 +284,18 @@ fn every_cut_gives_the_same() {
             let (front, back) = op.bytes.split_at(cut);
             cuts[which].bytes = front.to_vec();
             cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
+            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
         }
     }
     let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
     let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-    assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected);
+    assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
 }
 
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 (0u8..12, 0u16..3, proptest::collection::vec(any::<u8>(), 0..20))
@@ -309,7 +307,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (_, begun, done) = survive(pieces, midstream);
+        let (_, begun, done) = survive(fragments, midstream);
         prop_assert_eq!(begun, done);
     }
 
@@ -320,7 +318,7 @@ proptest! {
             cap(rx(&[ask(1, &pairs.concat())]), captured),
             tx(&[record(STDERR, 1, secret.as_bytes()), answer(1, &format!("Set-Cookie: {secret}\r\n\r\n{secret}"))]),
         ];
-        let said = format!("{:?}", play(&mut Conversation::new(true), &ops));
+        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
         prop_assert!(!said.contains(&secret), "{}", said);
     }
 }

@@ -1,4 +1,4 @@
-//! What a header block says: a request, a reply or the end of one; and what gRPC makes of it.
+//! Content of a header block: a request, a reply or trailers; and gRPC's view of it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::protocols::grpc::{self, UNKNOWN, of_http, verdict, word};
 use crate::protocols::http1;
 use crate::protocols::{Request, Settings};
 
-/// Most bytes of a header's value that are kept.
+/// Most bytes of a header value kept.
 const VALUE_LIMIT: usize = 128;
 
 /// The fields of one block that matter.
@@ -18,7 +18,7 @@ pub(super) struct Fields {
     path: Option<Vec<u8>>,
     authority: Option<Vec<u8>>,
     scheme: bool,
-    /// There is a status, whether it could be read or not.
+    /// There is a status, readable or not.
     reply: bool,
     status: Option<u16>,
     length: Option<u64>,
@@ -27,9 +27,9 @@ pub(super) struct Fields {
     contexts: Contexts,
     request_id: Option<Arc<str>>,
     headers: Vec<(u16, Box<str>)>,
-    /// Fields whose names are not known.
+    /// Fields with unknown names.
     unknown: bool,
-    /// The block ended in what was not captured, or could not be read.
+    /// The block ended in uncaptured bytes, or was unreadable.
     pub(super) broken: bool,
 }
 
@@ -71,17 +71,17 @@ impl Fields {
         }
     }
 
-    /// It certainly begins a request.
+    /// Whether it certainly begins a request.
     pub(super) fn is_request(&self) -> bool {
         self.method.is_some() || self.path.is_some() || self.scheme || self.authority.is_some()
     }
 
-    /// It certainly begins a reply.
+    /// Whether it certainly begins a reply.
     pub(super) fn is_reply(&self) -> bool {
         self.reply
     }
 
-    /// It could begin one: its status may be among what is not known. Trailers hold no content type.
+    /// Whether it could begin a reply: its status may be among the unknown fields. Trailers have no content type.
     pub(super) fn may_be_reply(&self) -> bool {
         self.unknown && self.grpc_status.is_none() || self.broken && self.grpc_status.is_none()
     }
@@ -90,7 +90,7 @@ impl Fields {
         self.status
     }
 
-    /// Bytes of the body, where the head says so.
+    /// Length of the body in bytes, if the head gives it.
     pub(super) fn length(&self) -> Option<u64> {
         self.length
     }
@@ -99,17 +99,17 @@ impl Fields {
         self.grpc
     }
 
-    /// What the trailers of a call say; `end`: nothing follows them.
+    /// Outcome of a call by its trailers; `end`: nothing follows them.
     pub(super) fn grpc_verdict(&self, end: bool) -> Option<(u16, Option<&'static str>)> {
         match self.grpc_status {
             Some(code) => Some(verdict(code)),
-            // Without one the call failed, as its caller sees it.
+            // Without a status the call failed, as its caller sees it.
             None if end && !self.unknown && !self.broken => Some(verdict(UNKNOWN)),
             None => None,
         }
     }
 
-    /// What the head of a call's reply says: mostly nothing yet.
+    /// Outcome of a call by the head of its reply: usually not known yet.
     pub(super) fn grpc_reply(&self, end: bool) -> Option<(u16, Option<&'static str>)> {
         if self.grpc_status.is_some() {
             return self.grpc_verdict(end);
@@ -121,7 +121,7 @@ impl Fields {
         }
     }
 
-    /// The request that begins; unnamed when what names it is not known.
+    /// The request that begins; unnamed if the fields that name it are unknown.
     pub(super) fn request(self, settings: &Settings) -> Box<Request> {
         let mut request = super::unnamed();
         request.cut = self.broken;
@@ -139,6 +139,7 @@ impl Fields {
         {
             request.method = settings.method(method);
             request.path = http1::path(&target, connect);
+            request.target = http1::target_number(&target);
             request.asked.tunnel = connect;
             request.asked.bodiless = method == "HEAD";
         }

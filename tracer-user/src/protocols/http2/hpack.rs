@@ -1,9 +1,9 @@
-//! HPACK (RFC 7541): header blocks to the fields that matter here.
+//! HPACK (RFC 7541): decodes header blocks into the fields that matter here.
 //!
-//! A decoder of its own: those there are want the table from its beginning and refuse a block with one unknown index,
-//! while a connection may be joined in its middle or lose a block. Entries are found from the newest backwards, so that
-//! those added since are known and those before are not; the ends of what was forgotten need not be known. Values of
-//! fields nobody asks for (cookies, authorization) are not kept at all.
+//! A hand-written decoder: existing ones need the table from its beginning and refuse a block with one unknown index,
+//! while the tracer may join a connection in mid-stream or miss a block. Indexes count back from the newest entry, so
+//! entries added since are known and earlier ones are not; the evicted end need not be known. Values of unwanted fields
+//! (cookies, authorization) are not kept at all.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,16 @@ use super::pack::{pack, unpack};
 use crate::protocols::Settings;
 use crate::protocols::context::Which;
 
-/// Most that is kept of a table, counted as the protocol does (names, values and 32 bytes each). Older entries are as
+/// Most bytes kept of a table, counted as in the protocol (names, values and 32 bytes each). Older entries are as
 /// unknown as those from before the connection was joined.
 const KEPT: u32 = 16 * 1024;
-/// The table's size when nobody says otherwise (RFC 9113 §6.5.2).
+/// The table's default size (RFC 9113 §6.5.2).
 const DEFAULT_SIZE: u32 = 4096;
 /// Entries of the static table.
 const STATIC: usize = 61;
-/// Most bytes kept of a value.
+/// Most bytes of a value kept.
 const VALUE_LIMIT: usize = 1024;
-/// Longest string that is looked into.
+/// Longest string decoded.
 const STRING_LIMIT: usize = 64 * 1024;
 
 /// Names of the static table (appendix A).
@@ -89,7 +89,7 @@ const STATIC_NAMES: [&str; STATIC] = [
     "www-authenticate",
 ];
 
-/// Value of an entry of the static table, where it has one that matters.
+/// Value of a static table entry, if it matters.
 fn static_value(index: usize) -> &'static [u8] {
     match index {
         2 => b"GET",
@@ -109,7 +109,7 @@ fn static_value(index: usize) -> &'static [u8] {
     }
 }
 
-/// Which field it is.
+/// The fields that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Method,
@@ -120,14 +120,14 @@ pub(super) enum Name {
     ContentLength,
     ContentType,
     GrpcStatus,
-    /// One that says which transaction it is.
+    /// A field that carries trace context.
     Context(Which),
     RequestId,
-    /// One that a rule asks for, by its index in [`Settings::headers`].
+    /// A header that a rule wants, by its index in [`Settings::headers`].
     Wanted(u16),
-    /// One that nobody asks for.
+    /// A field that is not wanted.
     Other,
-    /// Its entry was added to the table before the connection was seen, or in bytes that were not.
+    /// Its entry was added to the table before the tracer saw the connection, or in missed bytes.
     Unknown,
 }
 
@@ -160,18 +160,18 @@ impl Name {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Name,
-    /// At most [`VALUE_LIMIT`] bytes of it.
+    /// At most [`VALUE_LIMIT`] bytes of the value.
     pub(super) value: Box<[u8]>,
-    /// As the protocol counts it.
+    /// Size as the protocol counts it.
     pub(super) size: u32,
 }
 
-/// How the reading of a block ended.
+/// How reading a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// At its end.
     Whole,
-    /// In the middle of it, or in what cannot be read: what it adds to the table is not known.
+    /// In the middle, or at something unreadable: its additions to the table are unknown.
     Broken,
 }
 
@@ -183,7 +183,7 @@ pub(super) struct Table {
     limit: u32,
 }
 
-/// Its entries: in a list, or as bytes while it rests. Of an idle connection it is most of what is kept.
+/// The table's entries: a list while active, bytes while idle. They are most of the memory an idle connection takes.
 #[derive(Debug)]
 enum Entries {
     #[expect(clippy::box_collection, reason = "what rests has no room for a list's head")]
@@ -196,7 +196,7 @@ impl Entries {
         Self::Packed(Box::default())
     }
 
-    /// The list.
+    /// The list, unpacked if necessary.
     fn listed(&mut self) -> &mut VecDeque<Entry> {
         if let Self::Packed(packed) = self {
             *self = Self::Listed(Box::new(unpack(packed)));
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    /// A string literal (§5.2): its text, decoded into `text` where it is encoded, and the length of it all.
+    /// A string literal (§5.2): its text, decoded into `text` if Huffman-coded, and its total length.
     fn string<'b>(&mut self, text: &'b mut Vec<u8>) -> Option<&'b [u8]>
     where
         'a: 'b,
@@ -260,26 +260,26 @@ impl<'a> Reader<'a> {
 }
 
 impl Table {
-    /// A table as it is when a connection begins; `joined`: as it is when one is found in its middle.
+    /// A table as at the beginning of a connection; `joined`: as for a connection joined in mid-stream.
     pub(super) fn new(joined: bool) -> Self {
         Self { entries: Entries::none(), size: 0, limit: if joined { KEPT } else { DEFAULT_SIZE } }
     }
 
-    /// What was added last is not known: nothing that is in it can be found any more.
+    /// The latest additions are unknown, so no index can be resolved any more.
     pub(super) fn poison(&mut self) {
         self.entries = Entries::none();
         self.size = 0;
         self.limit = KEPT;
     }
 
-    /// It is not used for a while.
+    /// Packs the table of an idle connection.
     pub(super) fn rest(&mut self) {
         if let Entries::Listed(listed) = &self.entries {
             self.entries = Entries::Packed(pack(listed.iter()));
         }
     }
 
-    /// Bytes it takes.
+    /// Bytes of memory it takes.
     pub(super) fn bytes(&self) -> usize {
         match &self.entries {
             Entries::Listed(listed) => {
@@ -290,8 +290,8 @@ impl Table {
         }
     }
 
-    /// Reads a header block; `field` takes each field: its name and, unless the entry is unknown, its value, of which
-    /// [`VALUE_LIMIT`] bytes are given. A block that is not whole poisons the table.
+    /// Reads a header block; `field` takes each field: its name and, unless the entry is unknown, up to [`VALUE_LIMIT`]
+    /// bytes of its value. An incomplete block poisons the table.
     pub(super) fn decode(
         &mut self,
         block: &[u8],
@@ -352,7 +352,7 @@ impl Table {
                 let name = STATIC_NAMES[index - 1].as_bytes();
                 (Name::of(name, settings), name.len())
             }
-            // The length of a name is only needed for its entry's size: as if none were there, nothing is evicted early.
+            // The name's length only matters for the entry's size: assuming 0, nothing is evicted early.
             index => {
                 let known = self.entries.listed().get(index - STATIC - 1);
                 known.map_or((Name::Unknown, 0), |entry| (entry.name, 0))
@@ -382,5 +382,4 @@ impl Table {
 }
 
 #[cfg(test)]
-#[path = "hpack_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
-//! The Huffman code of HPACK (RFC 7541 appendix B). It is canonical: the lengths of its codes say everything.
+//! The Huffman code of HPACK (RFC 7541 appendix B). It is canonical: the lengths of its codes determine it.
 
-/// Bits of the code of each byte, and of the end-of-string symbol, which no text may hold.
+/// Bits of the code of each byte, and of the end-of-string symbol, which no text may contain.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
     28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
@@ -15,11 +15,11 @@ const LENGTHS: [u8; 257] = [
 /// Longest code, bits.
 const LONGEST: usize = 30;
 
-/// The code by length.
+/// The code, by code length.
 struct Code {
-    /// First code of a length, left-justified in 32 bits, and the one after its last; equal where there is none.
+    /// First code of a length, left-justified in 32 bits, and the code after its last; equal if there is none.
     range: [(u32, u32); LONGEST + 1],
-    /// Where a length's symbols begin in `symbols`.
+    /// Where the symbols of a length begin in `symbols`.
     first: [u16; LONGEST + 1],
     /// Symbols by length, then value.
     symbols: [u16; 257],
@@ -44,7 +44,7 @@ const fn code() -> Code {
             }
             symbol += 1;
         }
-        // The end-of-string symbol has the very last code, which is never asked for.
+        // The end-of-string symbol has the very last code, which is never looked up.
         let to = if next > u32::MAX as u64 { u32::MAX as u64 } else { next };
         made.range[length] = (from as u32, to as u32);
         length += 1;
@@ -52,7 +52,7 @@ const fn code() -> Code {
     made
 }
 
-/// Appends the text that `bytes` encode to `out`; `None` when they are no such code (`out` then holds a part).
+/// Appends the text encoded in `bytes` to `out`; `None` if they are invalid (`out` then holds a part).
 pub(super) fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut bits = 0u64;
     let mut have = 0u32;
@@ -67,7 +67,7 @@ pub(super) fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
         if have < 5 {
             break;
         }
-        // What is missing at the end counts as ones, as the padding is.
+        // Missing bits at the end count as ones, like the padding.
         let window =
             if have >= 32 { (bits >> (have - 32)) as u32 } else { ((bits << 32 | 0xffff_ffff) >> have) as u32 };
         let Some(length) = (5..=LONGEST).find(|length| {

@@ -1,4 +1,4 @@
-//! A table that is not used for a while, as bytes: entries take some 60 bytes each while it is, and a few here.
+//! Packs the table of an idle connection into bytes: an active entry takes some 60 bytes, a packed one a few.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use super::hpack::{Entry, Name};
 use crate::protocols::context::Which;
 
-/// Names by their numbers here; from [`WANTED`] on those that rules ask for.
+/// Names by their packed numbers; from [`WANTED`] on, headers that rules want.
 const NAMES: [Name; 19] = [
     Name::Method,
     Name::Path,
@@ -30,7 +30,7 @@ const NAMES: [Name; 19] = [
 ];
 const WANTED: u16 = 64;
 
-/// The number of a name; a new one does not compile before it has one.
+/// The packed number of a name; exhaustive, so a new name must get one.
 fn number(name: Name) -> u16 {
     match name {
         Name::Method => 0,
@@ -56,7 +56,7 @@ fn number(name: Name) -> u16 {
     }
 }
 
-/// A number, seven bits a byte, the lowest first.
+/// Writes a number, seven bits per byte, lowest first.
 fn put(out: &mut Vec<u8>, mut number: u32) {
     while number > 0x7f {
         out.push(number as u8 | 0x80);
@@ -78,11 +78,11 @@ fn take(bytes: &mut &[u8]) -> Option<u32> {
     None
 }
 
-/// What the protocol counts for an entry beside its name and value (RFC 7541 §4.1).
+/// Overhead per entry beside name and value (RFC 7541 §4.1).
 const EACH: u32 = 32;
 
-/// Values that many connections of a host have in their tables: paths, hosts, kinds of content. Each has a number here as long
-/// as the agent runs; of more than [`VALUES`], and of longer ones, every table has its own.
+/// Values common to the tables of many connections on a host: paths, hosts, content types. Each gets a number for the
+/// agent's lifetime; beyond [`VALUES`], and for longer values, every table stores its own copy.
 #[derive(Debug, Default)]
 struct Known {
     numbers: HashMap<Arc<[u8]>, u32>,
@@ -98,7 +98,7 @@ fn known() -> MutexGuard<'static, Known> {
 }
 
 impl Known {
-    /// The number of a value worth one.
+    /// The number of a value worth sharing.
     fn number(&mut self, name: Name, value: &[u8]) -> Option<u32> {
         if !matches!(name, Name::Path | Name::Authority | Name::ContentType) || !(5..=LONGEST).contains(&value.len()) {
             return None;
@@ -116,8 +116,8 @@ impl Known {
     }
 }
 
-/// The entries as bytes: of each its name, its size, and its value or that one's number; of one that nobody asks for only
-/// its size, which an odd number says.
+/// Packs the entries: name, size, and value or its number for each; for an unwanted entry only its size, marked by an
+/// odd number.
 pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Box<[u8]> {
     let (mut out, mut known) = (Vec::new(), known());
     for Entry { name, value, size } in entries {
@@ -138,7 +138,7 @@ pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Box<[u8]
     out.into_boxed_slice()
 }
 
-/// The entries again.
+/// Unpacks the entries.
 pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<Entry> {
     let (mut entries, known) = (VecDeque::new(), known());
     while let Some((entry, rest)) = one(bytes, &known) {

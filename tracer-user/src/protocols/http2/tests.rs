@@ -4,10 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, play_with, summary};
-use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, play, play_with, summary};
+use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp};
 
-#[path = "bodies_tests.rs"]
 mod bodies;
 
 /// A frame.
@@ -35,7 +34,7 @@ fn get(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// A call of a method.
+/// A gRPC call.
 fn call(path: &str) -> Vec<u8> {
     [&[0x83, 0x86][..], &field(":path", path), &field("content-type", "application/grpc+proto")].concat()
 }
@@ -67,7 +66,7 @@ fn check(ops: &[Op], expected: &[&str]) {
 }
 
 fn check_from(midstream: bool, ops: &[Op], expected: &[&str]) {
-    let mut conversation = Conversation::new(midstream);
+    let mut conversation = ConnectionParser::new(midstream);
     let said = play(&mut conversation, ops);
     assert_eq!(summary(&said), expected);
 }
@@ -133,7 +132,7 @@ fn interim_replies_trailers_and_pushes() {
             rx(&[preface(), headers(0, 1, &get("/a"))]),
             tx(&[headers(0, 1, &field(":status", "100"))]),
             rx(&[data(false, 1, 3), headers(END_STREAM, 1, &field("x-sum", "1"))]),
-            // A push, whose head is needed for the table: what it adds is asked for by the reply.
+            // A push, whose head the table needs: the reply refers to the entry it adds.
             tx(&[
                 frame(PUSH_PROMISE, END_HEADERS, 1, &[&[0, 0, 0, 2][..], &get("/pushed")].concat()),
                 headers(0, 2, &field(":status", "201")),
@@ -185,21 +184,21 @@ fn calls_and_what_came_of_them() {
         (vec![headers(0, 1, &field(":status", "503")), data(true, 1, 3)], "-> UNAVAILABLE @2 complete 89/34/3 @2"),
         (vec![frame(RST_STREAM, 0, 1, &[0, 0, 0, 7])], "= 14 UNAVAILABLE aborted 89/0/0 @2"),
     ] {
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(&mut conversation, &[begin(), tx(&reply)]);
-        // Statuses of calls have words; a script shows the number where it is no failure.
+        // Call statuses have names; a script shows the number if it is no failure.
         let lines: Vec<String> = summary(&said)
             .iter()
             .map(|line| line.replace("-> 12 @", "-> UNIMPLEMENTED @").replace("-> 14 @", "-> UNAVAILABLE @"))
             .collect();
         assert_eq!(lines, [format!("POST {path} @1 {expected}")]);
-        assert!(said.iter().any(|word| matches!(word, Said::Begun { protocol: grpc::NAME, .. })));
+        assert!(said.iter().any(|word| matches!(word, ExchangeEvent::Begun { protocol: grpc::NAME, .. })));
     }
 }
 
 #[test]
 fn a_connection_joined_in_its_middle() {
-    // The path is in the table since before: unnamed, and counted; what is literal is known.
+    // The path entered the table earlier: unnamed, but counted; literal fields are known.
     let known = [&[0x82, 0x86][..], &field(":path", "/known")].concat();
     check_from(
         true,
@@ -251,7 +250,7 @@ fn frames_are_found_again_after_bytes_that_were_not_captured() {
     check(
         &[
             rx(&[preface(), headers(END_STREAM, 1, &get("/a")), headers(END_STREAM, 3, &get("/b"))]),
-            // The second frame's header lies beyond what was captured.
+            // The second frame's header lies beyond the capture limit.
             cap(tx(&[headers(0, 1, OK), data(false, 1, 8000), data(false, 1, 3000)]), 1024),
             tx(&[data(true, 1, 20), headers(0, 3, OK), data(true, 3, 2)]),
         ],
@@ -279,14 +278,14 @@ fn a_body_of_known_length_is_followed_through_frames_that_were_not_captured() {
             "GET /a @1 -> 201 @2 complete 15/{}/{length} @#",
             9 * (frames + 1) + head(length).len() - 9 + length
         );
-        // However it is cut into operations: none of the later frames' beginnings is captured, or some are.
+        // However it is split into operations: none of the later frames' beginnings is captured, or some are.
         for size in [bytes.len(), 30_000, 16_393, 9_999] {
-            let pieces = bytes.chunks(size).map(|piece| cap(tx(&[piece.to_vec()]), 1024));
-            let ops: Vec<Op> = [begin()].into_iter().chain(pieces).chain(next()).collect();
+            let fragments = bytes.chunks(size).map(|piece| cap(tx(&[piece.to_vec()]), 1024));
+            let ops: Vec<Op> = [begin()].into_iter().chain(fragments).chain(next()).collect();
             let end = ops.len() - 2;
-            let mut conversation = Conversation::new(false);
+            let mut conversation = ConnectionParser::new(false);
             let said = play(&mut conversation, &ops);
-            // The table is what it was: nothing but the body was missed.
+            // The table is unchanged: only bytes of the body were missed.
             let second = format!("GET /b @{} -> 201 @{} complete 15/10/0 @{}", end + 1, end + 2, end + 2);
             let lines = summary(&said);
             assert_eq!(lines[0], line.replace('#', &end.to_string()), "{size}");
@@ -296,13 +295,13 @@ fn a_body_of_known_length_is_followed_through_frames_that_were_not_captured() {
     }
 }
 
-/// A gRPC message of so many bytes in frames of at most 16 KiB.
+/// A gRPC message of this many bytes, in frames of at most 16 KiB.
 fn message(end: bool, key: u32, bytes: usize) -> Vec<u8> {
     let prefix = [&[0][..], &(bytes as u32).to_be_bytes()].concat();
     let all = [prefix, vec![b'm'; bytes]].concat();
-    let pieces: Vec<&[u8]> = all.chunks(16_384).collect();
-    let last = pieces.len() - 1;
-    let each = pieces.iter().enumerate().map(|(at, piece)| frame(DATA, u8::from(end && at == last), key, piece));
+    let fragments: Vec<&[u8]> = all.chunks(16_384).collect();
+    let last = fragments.len() - 1;
+    let each = fragments.iter().enumerate().map(|(at, piece)| frame(DATA, u8::from(end && at == last), key, piece));
     each.collect::<Vec<_>>().concat()
 }
 
@@ -314,7 +313,7 @@ fn long_messages_are_followed_to_what_stands_behind_them() {
         let ask = |key: u32, path: &str| {
             let head = headers(0, key, &call(path));
             let bodies = sizes.iter().enumerate().map(|(at, bytes)| message(at + 1 == sizes.len(), key, *bytes));
-            // What a client says behind a body.
+            // The client's PING after a body.
             [head].into_iter().chain(bodies).chain([ping.clone()]).collect::<Vec<_>>().concat()
         };
         let answer = |key: u32, first: bool| {
@@ -330,7 +329,7 @@ fn long_messages_are_followed_to_what_stands_behind_them() {
             ops.extend(cut(rx(&[ask(key, path)])));
             ops.extend(cut(tx(&[answer(key, key == 1)])));
         }
-        let lines = summary(&play_with(&mut Conversation::new(false), &ops, tracer_common::limits::TAIL_MAX));
+        let lines = summary(&play_with(&mut ConnectionParser::new(false), &ops, tracer_common::limits::TAIL_MAX));
         assert_eq!(lines.len(), 3, "{sizes:?} {size}: {lines:?}");
         for (line, path) in lines.iter().zip(["/a.B/One", "/a.B/Two", "/a.B/Three"]) {
             assert!(line.starts_with(&format!("POST {path} @")) && line.contains("= 0 ok complete"), "{lines:?}");
@@ -340,7 +339,7 @@ fn long_messages_are_followed_to_what_stands_behind_them() {
 
 #[test]
 fn a_reckoning_that_is_wrong_is_given_up() {
-    // Other frames than it expects, and another stream's head among them.
+    // Other frames than inferred, including another stream's head.
     let length = field("content-length", "40000");
     let ops = [
         rx(&[preface(), headers(END_STREAM, 1, &get("/a"))]),
@@ -350,7 +349,7 @@ fn a_reckoning_that_is_wrong_is_given_up() {
         tx(&[data(false, 1, 21_000)]),
         tx(&[data(true, 1, 0)]),
     ];
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let lines = summary(&play(&mut conversation, &ops));
     assert!(lines.iter().any(|line| line.starts_with("lost Tx")), "{lines:?}");
     assert!(lines[0].starts_with("GET /a @1 -> 200 @2") && lines[0].contains("/? @"), "{lines:?}");
@@ -360,7 +359,7 @@ fn a_reckoning_that_is_wrong_is_given_up() {
 #[test]
 fn operations_that_overtake_each_other_are_put_in_order() {
     let settings = Settings::default();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = Vec::new();
     let begin = [preface(), headers(END_STREAM, 1, &get("/a")), headers(END_STREAM, 3, &get("/b"))].concat();
     let first = [headers(0, 1, &field(":status", "201")), data(true, 1, 5)].concat();
@@ -370,7 +369,7 @@ fn operations_that_overtake_each_other_are_put_in_order() {
         [(1, Direction::Rx, 0, &begin), (3, Direction::Tx, after, &second), (2, Direction::Tx, 0, &first)]
     {
         let at = Stamp { nanos, pid: 1, tid: nanos as u32, reads: 0 };
-        let chunk = Chunk { dir, pos, len: bytes.len() as u64, head: bytes, tail: &[], pieces: &[], at, arrived: 0 };
+        let chunk = Chunk { dir, pos, len: bytes.len() as u64, head: bytes, tail: &[], fragments: &[], at, arrived: 0 };
         conversation.bytes(&chunk, &settings, &mut out);
     }
     assert_eq!(summary(&out), ["GET /a @1 -> 201 @2 complete 15/36/5 @2", "GET /b @1 -> 201 @3 complete 15/10/0 @3"]);
@@ -379,7 +378,7 @@ fn operations_that_overtake_each_other_are_put_in_order() {
 #[test]
 fn a_reply_that_was_read_before_its_request_was_reported_waits_for_it() {
     let settings = Settings::default();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = Vec::new();
     let begin = [preface(), headers(END_STREAM, 1, &get("/a"))].concat();
     let next = headers(END_STREAM, 3, &get("/b"));
@@ -391,7 +390,7 @@ fn a_reply_that_was_read_before_its_request_was_reported_waits_for_it() {
         let at = Stamp { nanos: nanos as u64 + 1, pid: 1, tid: 1 + u32::from(dir == Direction::Rx), reads: 0 };
         let pos = &mut pos[usize::from(dir == Direction::Rx)];
         let chunk =
-            Chunk { dir, pos: *pos, len: bytes.len() as u64, head: &bytes, tail: &[], pieces: &[], at, arrived: 0 };
+            Chunk { dir, pos: *pos, len: bytes.len() as u64, head: &bytes, tail: &[], fragments: &[], at, arrived: 0 };
         *pos += bytes.len() as u64;
         conversation.bytes(&chunk, &settings, &mut out);
     }
@@ -411,18 +410,18 @@ fn an_upgrade_goes_on_as_stream_1() {
             format!("GET /b @{after} -> 200 @{} complete 15/10/0 @{}", after + 1, after + 1),
         ]
     };
-    // The server's frames with its answer, and after it.
+    // The server's frames together with its answer, and after it.
     let mut together = taken.as_bytes().to_vec();
     together.extend(&frames);
     let at_once = [text(Direction::Rx, offer), Op { bytes: together, ..tx(&[]) }];
     let after = [text(Direction::Rx, offer), text(Direction::Tx, taken), tx(&[frames])];
     for (first, reply) in [(&at_once[..], 2), (&after[..], 3)] {
         let ops = [first, &later[..]].concat();
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(&mut conversation, &ops);
         assert_eq!(summary(&said), expected(reply, reply + 1));
     }
-    // An offer that is not taken.
+    // An offer that is declined.
     check(
         &[text(Direction::Rx, offer), text(Direction::Tx, "HTTP/1.1 204 No Content\r\n\r\n")],
         &["GET /a @1 -> 204 @2 complete 105/27/0 @2"],
@@ -441,9 +440,10 @@ fn a_proxy_may_introduce_its_client() {
     ] {
         let whole = [line.clone(), request].concat();
         for cut in 0..whole.len() {
-            let pieces = [rx(&[whole[..cut].to_vec()]), rx(&[whole[cut..].to_vec()]), tx(std::slice::from_ref(&reply))];
-            let mut conversation = Conversation::new(false);
-            let said = play(&mut conversation, &pieces);
+            let fragments =
+                [rx(&[whole[..cut].to_vec()]), rx(&[whole[cut..].to_vec()]), tx(std::slice::from_ref(&reply))];
+            let mut conversation = ConnectionParser::new(false);
+            let said = play(&mut conversation, &fragments);
             let lines = summary(&said);
             assert_eq!(lines.len(), 1, "{cut} {lines:?}");
             assert!(lines[0].starts_with("GET /a @"), "{cut} {lines:?}");
@@ -455,18 +455,18 @@ fn a_proxy_may_introduce_its_client() {
 #[test]
 fn what_ends_with_the_connection_and_what_is_open_too_long() {
     let begin = || rx(&[preface(), headers(END_STREAM, 1, &get("/a")), headers(0, 3, &get("/b"))]);
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = play(&mut conversation, &[begin(), tx(&[headers(END_STREAM, 1, OK), headers(0, 3, OK)])]);
-    let mut again = Conversation::new(false);
+    let mut again = ConnectionParser::new(false);
     let mut stale = play(&mut again, &[begin(), tx(&[headers(0, 3, OK), headers(0, 1, OK)])]);
     conversation.closed(Closed::Both, Stamp { nanos: 9, ..Stamp::default() }, None, &Settings::default(), &mut out);
     assert_eq!(summary(&out), ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @1 -> 200 @2 aborted 15/10/0 @9"]);
     again.overdue(100, 1000, &Settings::default(), &mut stale);
-    assert!(!stale.iter().any(|word| matches!(word, Said::Done { .. })));
+    assert!(!stale.iter().any(|word| matches!(word, ExchangeEvent::Done { .. })));
     again.overdue(2000, 1000, &Settings::default(), &mut stale);
     let done = ["GET /a @1 -> 200 @2 unfinished 15/10/0 @2", "GET /b @1 -> 200 @2 unfinished 15/10/0 @2"];
     assert_eq!(summary(&stale), done);
-    // What comes for them afterwards is nobody's.
+    // Later frames for them belong to no exchange.
     let more = data(true, 3, 5);
     let chunk = Chunk {
         dir: Direction::Tx,
@@ -474,7 +474,7 @@ fn what_ends_with_the_connection_and_what_is_open_too_long() {
         len: more.len() as u64,
         head: &more,
         tail: &[],
-        pieces: &[],
+        fragments: &[],
         at: Stamp { nanos: 3000, ..Stamp::default() },
         arrived: 0,
     };
@@ -487,10 +487,10 @@ fn too_many_at_once_are_given_up_visibly() {
     let mut ops = vec![rx(&[preface()])];
     let most = crate::protocols::multiplex::LIMIT as u32;
     ops.extend((0..most + 5).map(|n| rx(&[headers(END_STREAM, 1 + 2 * n, &get("/a"))])));
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &ops);
-    assert_eq!(said.iter().filter(|word| matches!(word, Said::Crowded)).count(), 5);
-    assert_eq!(said.iter().filter(|word| matches!(word, Said::Done { .. })).count(), 5);
+    assert_eq!(said.iter().filter(|word| matches!(word, ExchangeEvent::Crowded)).count(), 5);
+    assert_eq!(said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), 5);
 }
 
 #[test]
@@ -546,8 +546,8 @@ fn sample() -> (Vec<u8>, Vec<u8>) {
     (requests.concat(), replies.concat())
 }
 
-/// What was said, but for when.
-fn timeless(said: &[Said]) -> Vec<String> {
+/// Events without times.
+fn timeless(said: &[ExchangeEvent]) -> Vec<String> {
     let at = |text: &str| {
         let mut out = String::new();
         let mut skip = false;
@@ -562,7 +562,7 @@ fn timeless(said: &[Said]) -> Vec<String> {
     summary(said).iter().map(|line| at(line)).collect()
 }
 
-fn pieces(bytes: &[u8], cuts: &[usize], dir: Direction) -> Vec<Op> {
+fn fragments(bytes: &[u8], cuts: &[usize], dir: Direction) -> Vec<Op> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % bytes.len()).chain([bytes.len()]).collect();
     cuts.sort_unstable();
     let mut from = 0;
@@ -579,13 +579,13 @@ proptest! {
     fn every_split_gives_the_same(a in prop::collection::vec(any::<usize>(), 0..12), b in prop::collection::vec(any::<usize>(), 0..12)) {
         let (requests, replies) = sample();
         let whole = [rx(std::slice::from_ref(&requests)), tx(std::slice::from_ref(&replies))];
-        let expected = timeless(&play(&mut Conversation::new(false), &whole));
+        let expected = timeless(&play(&mut ConnectionParser::new(false), &whole));
         prop_assert_eq!(expected.len(), 4);
-        let ops = [pieces(&requests, &a, Direction::Rx), pieces(&replies, &b, Direction::Tx)].concat();
-        prop_assert_eq!(timeless(&play(&mut Conversation::new(false), &ops)), expected);
+        let ops = [fragments(&requests, &a, Direction::Rx), fragments(&replies, &b, Direction::Tx)].concat();
+        prop_assert_eq!(timeless(&play(&mut ConnectionParser::new(false), &ops)), expected);
     }
 
-    /// Whatever is not captured: what is said of an exchange is true or missing.
+    /// With arbitrary gaps: everything reported about an exchange is true or missing.
     #[test]
     fn gaps_lose_and_do_not_lie(
         a in prop::collection::vec(any::<usize>(), 1..8),
@@ -594,21 +594,21 @@ proptest! {
     ) {
         let (requests, replies) = sample();
         let truth = [("GET", "/a"), ("POST", "/s.S/M"), ("GET", "/b"), ("_UNNAMED", "")];
-        let mut ops = [pieces(&requests, &a, Direction::Rx), pieces(&replies, &b, Direction::Tx)].concat();
+        let mut ops = [fragments(&requests, &a, Direction::Rx), fragments(&replies, &b, Direction::Tx)].concat();
         for (op, captured) in ops.iter_mut().zip(&captured) {
             op.captured = *captured;
         }
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let mut said = play(&mut conversation, &ops);
         conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
         let mut open = std::collections::HashSet::new();
         for word in &said {
             match word {
-                Said::Begun { exchange, request, .. } => {
+                ExchangeEvent::Begun { exchange, request, .. } => {
                     prop_assert!(truth.contains(&(&*request.method, &*request.path)), "{:?}", request);
                     prop_assert!(open.insert(*exchange));
                 }
-                Said::Done { exchange, .. } => prop_assert!(open.remove(exchange)),
+                ExchangeEvent::Done { exchange, .. } => prop_assert!(open.remove(exchange)),
                 _ => {}
             }
         }
@@ -616,7 +616,7 @@ proptest! {
     }
 }
 
-/// Operations as `tracer record` had them from real programs, and what they say.
+/// Operations recorded by `tracer record` from real programs, and the expected events.
 const FIXTURES: [(&str, &str, &str); 3] = [
     ("grpcio", include_str!("fixtures/grpcio.txt"), include_str!("fixtures/grpcio.expected")),
     ("node", include_str!("fixtures/node.txt"), include_str!("fixtures/node.expected")),
@@ -641,16 +641,20 @@ fn recorded(text: &str) -> Vec<Op> {
 fn what_real_programs_say() {
     for (name, text, expected) in FIXTURES {
         let ops = recorded(text);
-        let said = summary(&play(&mut Conversation::new(false), &ops)).join("\n") + "\n";
+        let said = summary(&play(&mut ConnectionParser::new(false), &ops)).join("\n") + "\n";
         assert_eq!(said, expected, "{name}:\n{said}");
-        // The same in pieces.
-        let whole = timeless(&play(&mut Conversation::new(false), &ops));
+        // The same in small parts.
+        let whole = timeless(&play(&mut ConnectionParser::new(false), &ops));
         for size in [1, 5, 9, 100] {
             let cut = |op: &Op| -> Vec<Op> {
                 op.bytes.chunks(size).map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }).collect()
             };
-            let pieces: Vec<Op> = ops.iter().flat_map(cut).collect();
-            assert_eq!(timeless(&play(&mut Conversation::new(false), &pieces)), whole, "{name} in pieces of {size}");
+            let fragments: Vec<Op> = ops.iter().flat_map(cut).collect();
+            assert_eq!(
+                timeless(&play(&mut ConnectionParser::new(false), &fragments)),
+                whole,
+                "{name} in fragments of {size}"
+            );
         }
     }
 }

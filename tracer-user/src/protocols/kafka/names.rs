@@ -1,4 +1,4 @@
-//! Names of APIs and errors (Kafka's protocol guide). What is not listed is called something else.
+//! Names of APIs and errors (Kafka's protocol guide). Unlisted ones share one name.
 
 use std::sync::{Arc, LazyLock};
 
@@ -102,7 +102,7 @@ const APIS: &[(&str, i16)] = &[
     ("DeleteShareGroupOffsets", 0),
 ];
 
-/// Errors by their numbers, from 1 on.
+/// Errors by number, starting at 1.
 const ERRORS: &str = "OFFSET_OUT_OF_RANGE CORRUPT_MESSAGE UNKNOWN_TOPIC_OR_PARTITION INVALID_FETCH_SIZE \
     LEADER_NOT_AVAILABLE NOT_LEADER_OR_FOLLOWER REQUEST_TIMED_OUT BROKER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE \
     MESSAGE_TOO_LARGE STALE_CONTROLLER_EPOCH OFFSET_METADATA_TOO_LARGE NETWORK_EXCEPTION \
@@ -136,7 +136,7 @@ const ERRORS: &str = "OFFSET_OUT_OF_RANGE CORRUPT_MESSAGE UNKNOWN_TOPIC_OR_PARTI
     SHARE_SESSION_NOT_FOUND INVALID_SHARE_SESSION_EPOCH FENCED_STATE_EPOCH INVALID_VOTER_KEY DUPLICATE_VOTER \
     VOTER_NOT_FOUND";
 
-/// Names of APIs as requests hold them.
+/// Shared API names for requests.
 static NAMES: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| APIS.iter().map(|(name, _)| Arc::from(*name)).collect());
 
 static NUMBERED: LazyLock<Vec<&'static str>> = LazyLock::new(|| ERRORS.split_whitespace().collect());
@@ -150,17 +150,17 @@ pub(super) fn is_known(key: i16) -> bool {
     api(key).is_some()
 }
 
-/// What the API of this key is called.
+/// The name of the API with this key.
 pub(super) fn name(key: i16) -> Option<Arc<str>> {
     NAMES.get(usize::try_from(key).ok()?).cloned()
 }
 
-/// Whether a version of an API is flexible; of an API that is not known, as those that come are.
+/// Whether an API version is flexible; unknown APIs are, like all future ones.
 pub(super) fn is_flexible(key: i16, version: i16) -> bool {
     api(key).is_none_or(|(_, from)| version >= from)
 }
 
-/// What an error of this number is called; `None` for none.
+/// Name of the error with this number; `None` for no error.
 pub(super) fn error(number: i16) -> Option<&'static str> {
     let at = match number {
         0 => return None,

@@ -1,7 +1,6 @@
-//! Kafka's primitive types, in their two forms: those before flexible versions, and the compact ones with tagged fields
-//! (KIP-482).
+//! Kafka's primitive types in both forms: classic, and compact with tagged fields (flexible versions, KIP-482).
 
-/// Reads values one after the other; `None` where one is cut, or none.
+/// Reads consecutive values; `None` if one is cut or invalid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -13,12 +12,12 @@ impl<'a> Reader<'a> {
         Self { bytes, flexible }
     }
 
-    /// What follows, in the other form, or the same.
+    /// The rest of the bytes, in the given form.
     pub(super) fn with(self, flexible: bool) -> Self {
         Self { flexible, ..self }
     }
 
-    /// Passes over so many bytes.
+    /// Skips this many bytes.
     pub(super) fn skip(&mut self, len: usize) -> Option<()> {
         self.take(len).map(|_| ())
     }
@@ -38,7 +37,7 @@ impl<'a> Reader<'a> {
         self.take(4)?.first_chunk().map(|bytes| i32::from_be_bytes(*bytes))
     }
 
-    /// A number in groups of seven bits, lowest first; of 32 bits.
+    /// A varint of 32 bits: groups of seven bits, lowest first.
     fn varint(&mut self) -> Option<u32> {
         let mut value = 0;
         for shift in [0, 7, 14, 21, 28] {
@@ -51,7 +50,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// How many elements, or bytes, follow; null is as good as none. Not flexible: a number of 16 bits, or of 32.
+    /// Number of elements or bytes that follow; null counts as 0. In the classic form a 16-bit or a 32-bit number.
     fn size(&mut self, short: bool) -> Option<usize> {
         if self.flexible {
             return Some(self.varint()?.saturating_sub(1) as usize);
@@ -62,7 +61,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Elements of an array.
+    /// Number of elements of an array.
     pub(super) fn count(&mut self) -> Option<usize> {
         self.size(false)
     }
@@ -73,7 +72,7 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
-    /// Bytes of any length, as far as they are there, and whether all of them are.
+    /// Bytes of any length, as far as available, and whether they are complete.
     pub(super) fn blob_as_far(&mut self) -> Option<(&'a [u8], bool)> {
         let len = self.size(false)?;
         if let Some(all) = self.take(len) {
@@ -82,24 +81,24 @@ impl<'a> Reader<'a> {
         Some((std::mem::take(&mut self.bytes), false))
     }
 
-    /// Passes over a topic's name, or number.
+    /// Skips a topic's name or id.
     pub(super) fn topic(&mut self, by_id: bool) -> Option<()> {
         if by_id { self.skip(16) } else { self.text().map(|_| ()) }
     }
 
-    /// A number as records have it: of 32 bits, zigzag (protocol buffers' `sint32`).
+    /// A number in the form records use: 32 bits, zigzag (protocol buffers' `sint32`).
     pub(super) fn signed(&mut self) -> Option<i32> {
         let value = self.varint()?;
         Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    /// Bytes as records have them, behind their length; null is as good as none.
+    /// Bytes in the form records use, after their length; null counts as empty.
     pub(super) fn piece(&mut self) -> Option<&'a [u8]> {
         let len = self.signed()?;
         self.take(usize::try_from(len).unwrap_or_default())
     }
 
-    /// Passes over a number in groups of seven bits, of up to 64.
+    /// Skips a varint of up to 64 bits.
     pub(super) fn passed(&mut self) -> Option<()> {
         for _ in 0..10 {
             if *self.take(1)?.first()? < 0x80 {
@@ -109,7 +108,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// Passes over tagged fields, where there can be some.
+    /// Skips tagged fields in flexible versions.
     pub(super) fn tags(&mut self) -> Option<()> {
         if self.flexible {
             for _ in 0..self.varint()? {

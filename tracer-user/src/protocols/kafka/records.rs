@@ -1,27 +1,27 @@
-//! What records carry: the `traceparent` in their headers (KIP-82). Record batches of version 2 have headers, older sets of
-//! messages none.
+//! Reads the `traceparent` in record headers (KIP-82). Record batches of version 2 have headers, older message sets do
+//! not.
 //!
-//! Keys and values are passed over unread; so are batches that are compressed, whose records are counted by what the batch
-//! says of them.
+//! Keys and values are skipped unread; so are compressed batches, whose records are counted by the number in the batch
+//! header.
 
 use super::read::Reader;
 use crate::model::Linked;
 use crate::protocols::context;
 
-/// Bytes of a batch that its length does not count: the offset of its first record, and the length.
+/// Bytes of a batch not counted in its length: the offset of its first record, and the length.
 const FRONT: usize = 12;
-/// The form of batches that are read.
+/// The batch version that is read.
 const MAGIC: u8 = 2;
-/// Of a batch's attributes: how it is compressed, and that it holds marks of transactions.
+/// Batch attributes: the compression, and the flag for control batches.
 const COMPRESSION: i16 = 0x07;
 const CONTROL: i16 = 0x20;
-/// The header that links.
+/// The record header that carries the link.
 const HEADER: &[u8] = b"traceparent";
 
-/// What the records of a PRODUCE carry, by what stands behind its header.
+/// The links in the records of a PRODUCE, from the bytes after its header.
 pub(super) fn sent(version: i16, mut body: Reader<'_>) -> Linked {
     let mut linked = Linked::default();
-    // What was not captured links nothing.
+    // Uncaptured records link nothing.
     let _ = topics(version, &mut body, &mut linked);
     linked
 }
@@ -43,10 +43,10 @@ fn topics(version: i16, body: &mut Reader<'_>, linked: &mut Linked) -> Option<()
     Some(())
 }
 
-/// Reads the batches of one partition, and passes over them; `None` where they were not captured to their end.
+/// Reads and skips the batches of one partition; `None` if they were not captured to their end.
 pub(super) fn batches(body: &mut Reader<'_>, linked: &mut Linked) -> Option<()> {
     let (mut rest, whole) = body.blob_as_far()?;
-    // The last may be cut by a broker: a consumer drops it then, and asks again.
+    // A broker may cut the last batch: the consumer then drops it and fetches it again.
     while let Some(len) = rest.get(8..FRONT).and_then(|len| len.first_chunk()) {
         let Ok(len) = usize::try_from(i32::from_be_bytes(*len)) else { break };
         let batch = rest.get(FRONT..).unwrap_or_default();
@@ -88,7 +88,7 @@ fn batch_of(batch: &[u8], linked: &mut Linked) {
     linked.unread = linked.unread.saturating_add(count - seen);
 }
 
-/// The value of a record's header, if it has one, and only one (W3C Trace Context §3.2).
+/// The header's value, if the record has exactly one (W3C Trace Context §3.2).
 fn header(record: &[u8]) -> Option<&[u8]> {
     let mut record = Reader::new(record, false);
     record.skip(1)?;
@@ -108,5 +108,4 @@ fn header(record: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-#[path = "records_tests.rs"]
 mod tests;

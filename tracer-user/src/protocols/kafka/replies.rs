@@ -1,5 +1,5 @@
-//! How replies say what failed: a number, at a place of its own in each API. Of several topics and partitions the first
-//! that failed counts, as far as they were captured. The records that FETCH gives are behind the same numbers.
+//! Reads failures from replies: an error number, located differently in each API. Of several topics and partitions, the
+//! first failed one captured counts. The records of a FETCH reply come after the same numbers.
 
 use super::read::Reader;
 use super::{CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, PRODUCE};
@@ -9,7 +9,7 @@ use crate::model::Linked;
 const FIND_COORDINATOR: i16 = 10;
 const JOIN_GROUP: i16 = 11;
 
-/// APIs whose reply begins with an error, and the version from which on a pause comes before it.
+/// APIs whose reply begins with an error, and the version from which the throttle time precedes it.
 const AT_THE_FRONT: &[(i16, i16)] = &[
     (JOIN_GROUP, 2),
     (12, 1),
@@ -50,12 +50,12 @@ const AT_THE_FRONT: &[(i16, i16)] = &[
     (88, 0),
 ];
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// The first thing that failed.
+    /// The first failure.
     pub(super) failure: Option<&'static str>,
-    /// What the records it brings carry.
+    /// Links carried by its records.
     pub(super) linked: Linked,
 }
 
@@ -65,15 +65,15 @@ impl Heard {
     }
 }
 
-/// What the reply says behind its header.
+/// Reads a reply after its header.
 pub(super) fn heard(api: i16, version: i16, body: Reader<'_>) -> Heard {
     let mut heard = Heard::default();
-    // What was not captured says nothing.
+    // Uncaptured fields are simply missing.
     let _ = read(api, version, body, &mut heard);
     heard
 }
 
-/// Reads as far as it is there.
+/// Reads as far as captured.
 fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Option<()> {
     if let Some((_, paused)) = AT_THE_FRONT.iter().find(|(known, _)| *known == api) {
         body.skip(if version >= *paused { 4 } else { 0 })?;
@@ -140,7 +140,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                     heard.check(body.short()?);
                     match (api, version) {
                         (OFFSET_COMMIT, _) => {}
-                        // Offsets, as many as were asked for.
+                        // Offsets, as many as requested.
                         (_, 0) => {
                             let len = body.count()?.checked_mul(8)?;
                             body.skip(len)?;

@@ -1,31 +1,31 @@
-//! What requests are about: their first topic, as far as one is named.
+//! The subject of requests: their first topic, if they name one.
 
 use super::read::Reader;
 use super::{CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, PRODUCE};
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Subject<'a> {
     /// Its first topic.
     pub(super) topic: Option<&'a [u8]>,
-    /// Topics it has.
+    /// Number of its topics.
     pub(super) topics: usize,
     /// No reply is wanted.
     pub(super) silent: bool,
-    /// Of FETCH: it goes on with what was fetched before, and says only what is different.
+    /// FETCH: continues a fetch session, and contains only the differences.
     pub(super) goes_on: bool,
 }
 
-/// Whether requests of an API say which topics they are about, where this is read.
+/// Whether this reader knows the topics in an API's requests.
 pub(super) fn has_topics(api: i16) -> bool {
     matches!(api, PRODUCE | FETCH | LIST_OFFSETS | METADATA | OFFSET_COMMIT | CREATE_TOPICS | DELETE_TOPICS)
 }
 
-/// Reads what a request is about, behind its header; `None` where that was not captured.
+/// Reads a request's subject from the bytes after its header; `None` if those were not captured.
 pub(super) fn subject(api: i16, version: i16, body: Reader<'_>) -> Option<Subject<'_>> {
     let mut body = body;
     let mut subject = Subject::default();
-    // From a version on topics are called by numbers.
+    // Later versions identify topics by id.
     let mut by_id = false;
     match api {
         PRODUCE => {

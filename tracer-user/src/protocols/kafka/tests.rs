@@ -4,15 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Chunk, Closed, Conversation, Said, Stamp, Totals};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
 
-/// Text with a length of 16 bits.
+/// Text with a 16-bit length.
 pub(super) fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u16).to_be_bytes()[..], value.as_bytes()].concat()
 }
 
-/// Text with a length of one byte, as flexible versions have it.
+/// Text with a one-byte length, as in flexible versions.
 fn compact(value: &str) -> Vec<u8> {
     [&[value.len() as u8 + 1][..], value.as_bytes()].concat()
 }
@@ -34,7 +34,7 @@ pub(super) fn answers(correlation: i32, body: &[u8]) -> Vec<u8> {
 
 const LONG: [u8; 4] = [0, 0, 0, 5];
 
-/// PRODUCE of version 3 to one partition of a topic.
+/// PRODUCE version 3 to one partition of a topic.
 fn produce(correlation: i32, topic: &str, acks: i16, records: usize) -> Vec<u8> {
     let records = [&(records as u32).to_be_bytes()[..], &vec![b'r'; records]].concat();
     let of_topic = [&[0, 0, 0, 1][..], &text(topic), &[0, 0, 0, 1], &[0, 0, 0, 7], &records].concat();
@@ -62,16 +62,16 @@ fn tx(bytes: &[Vec<u8>]) -> Op {
     Op { dir: Direction::Tx, ..rx(bytes) }
 }
 
-/// What exchanges were, without sizes and times.
+/// Exchanges without sizes and times.
 fn words(ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let word = |line: String| {
         line.split(' ').filter(|word| !word.starts_with('@') && !word.contains('/')).collect::<Vec<_>>().join(" ")
     };
     summary(&play(&mut conversation, ops)).into_iter().map(word).collect()
 }
 
-/// What the only request of a connection, and its reply, come to.
+/// The summary of a connection's only request and its reply.
 fn one(api: i16, version: i16, request: &[u8], reply: &[u8]) -> String {
     let tags: &[u8] = if names::is_flexible(api, version) && api != API_VERSIONS { &[0] } else { &[] };
     let said = words(&[rx(&[asks(api, version, 9, request)]), tx(&[answers(9, &[tags, reply].concat())])]);
@@ -92,7 +92,7 @@ fn topics_and_errors_in_old_and_in_flexible_versions() {
     let reply = [&[2][..], &compact("orders"), &[3], &first, &second, &[0], &LONG, &[0]].concat();
     assert_eq!(one(PRODUCE, 9, &body, &reply), "Produce orders, … -> INVALID_RECORD");
 
-    // FETCH: records of the first partition are passed over.
+    // FETCH: records of the first partition are skipped.
     let front = [&[0xff; 4][..], &LONG, &LONG].concat();
     let fetch = |middle: &[u8], topics: &[u8]| [&front[..], middle, topics].concat();
     let body = fetch(&[0, 0, 1, 0, 0], &[&[0, 0, 0, 1][..], &text("orders")].concat());
@@ -105,11 +105,11 @@ fn topics_and_errors_in_old_and_in_flexible_versions() {
     let reply = [&LONG[..], &[0, 0], &LONG, &[2], &compact("orders"), &[3], &part, &partition(1)].concat();
     assert_eq!(one(FETCH, 12, &body, &reply), "Fetch orders -> OFFSET_OUT_OF_RANGE");
     assert_eq!(one(FETCH, 12, &body, &[&LONG[..], &[0, 71]].concat()), "Fetch orders -> INVALID_FETCH_SESSION_EPOCH");
-    // Topics have numbers.
+    // Topics have ids.
     let body = fetch(&session, &[&[2][..], &[0x11; 16], &[1]].concat());
     assert_eq!(one(FETCH, 13, &body, &[&LONG[..], &[0, 0], &LONG, &[1], &[0]].concat()), "Fetch  -> ok");
 
-    // METADATA: of all, of one.
+    // METADATA: for all topics, for one.
     let broker = [&LONG[..], &text("host"), &LONG, &[0xff, 0xff]].concat();
     let reply = [&[0, 0, 0, 1][..], &broker, &[0; 4], &[0, 0, 0, 1], &[0, 5], &text("orders")].concat();
     assert_eq!(one(METADATA, 1, &[0xff; 4], &reply), "Metadata  -> LEADER_NOT_AVAILABLE");
@@ -189,7 +189,7 @@ fn what_authenticates_by_itself_is_no_request() {
 
 #[test]
 fn names_that_are_none_are_left_out() {
-    // A topic must look like one; what is no known API has no name.
+    // A topic must look like one; an unknown API has no name.
     let ops = [
         rx(&[heartbeat(1)]),
         rx(&[produce(2, "planted topic", 1, 4)]),
@@ -248,8 +248,8 @@ fn lengths_lead_over_what_is_not_captured() {
         assert_eq!(words(&ops), expected, "{captured}");
         let piece =
             |op: &Op| op.bytes.chunks(7000).map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }).collect::<Vec<_>>();
-        assert_eq!(words(&ops.iter().flat_map(piece).collect::<Vec<_>>()), expected, "{captured} in pieces");
-        // As clients read: lengths by themselves.
+        assert_eq!(words(&ops.iter().flat_map(piece).collect::<Vec<_>>()), expected, "{captured} in fragments");
+        // As clients read: lengths separately.
         let apart = |op: &Op| [op.bytes[..4].to_vec(), op.bytes[4..].to_vec()].map(|bytes| Op { bytes, ..op.clone() });
         assert_eq!(words(&ops.iter().flat_map(apart).collect::<Vec<_>>()), expected, "{captured}, lengths apart");
     }
@@ -264,7 +264,7 @@ fn no_reply_goes_to_another_after_a_loss() {
         ops.push(tx(&[produced(100 + nth as i32, topic, nth as i16 + 1)]));
     }
     for hidden in 2..ops.len() - 1 {
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let mut out = Vec::new();
         let mut pos = [0u64; 2];
         for (nth, op) in ops.iter().enumerate() {
@@ -272,7 +272,7 @@ fn no_reply_goes_to_another_after_a_loss() {
             let at = Stamp { nanos: (nth as u64 + 1) * 1_000_000_000, pid: 1, tid: 1, reads: 0 };
             let len = op.bytes.len() as u64;
             let chunk =
-                Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], pieces: &[], at, arrived: 0 };
+                Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], fragments: &[], at, arrived: 0 };
             pos[which] += len;
             if nth != hidden {
                 conversation.bytes(&chunk, &Settings::default(), &mut out);
@@ -281,7 +281,7 @@ fn no_reply_goes_to_another_after_a_loss() {
         let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
         let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
         conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-        assert!(out.iter().any(|word| matches!(word, Said::Lost { .. })), "{out:?}");
+        assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
         let said = summary(&out);
         for (nth, topic) in topics.iter().enumerate() {
             let (asked, answered) = (nth * 2 + 2, nth * 2 + 3);
@@ -295,7 +295,7 @@ fn no_reply_goes_to_another_after_a_loss() {
 
 #[test]
 fn a_connection_that_is_joined_in_its_middle() {
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     let rest = Op { bytes: vec![b'x'; 300], ..rx(&[]) };
     let ops = [rest, tx(&[beaten(4, 0)]), rx(&[produce(5, "orders", 1, 9)]), tx(&[produced(5, "orders", 0)])];
     let said = summary(&play(&mut conversation, &ops));
@@ -311,7 +311,7 @@ fn a_reply_that_is_reported_before_its_request_waits_for_it() {
 
 #[test]
 fn what_is_no_request_is_not_taken_for_one() {
-    // A session of ZooKeeper begins with zeros, and a length that may be any.
+    // A ZooKeeper session begins with zeros, and a length that can have any value.
     let connect = message(&[&[0; 12], &[0, 0, 0x75, 0x30], &[0; 8], &[0, 0, 0, 16], &[0; 17]]);
     for bytes in
         [&connect[..], b"\0\0\0\x10\0\x03\0\0user\0a\0\0\0\0\0\0", &message(&[&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]])]
@@ -325,10 +325,10 @@ fn what_is_no_request_is_not_taken_for_one() {
 proptest! {
     #[test]
     fn any_bytes_do_no_harm(
-        pieces in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..200), 0..250usize), 0..20),
+        fragments in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..200), 0..250usize), 0..20),
     ) {
         let mut all = vec![(true, heartbeat(1), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, false);
         prop_assert!(begun >= 1);
         prop_assert_eq!(begun, done);
@@ -339,12 +339,12 @@ proptest! {
         api in 0..24i16, version in 0..16i16, body in proptest::collection::vec(any::<u8>(), 0..200),
         reply in proptest::collection::vec(0..5u8, 0..200), captured in 0..300usize,
     ) {
-        let pieces = vec![
+        let fragments = vec![
             (true, heartbeat(1), usize::MAX),
             (true, asks(api, version, 2, &body), captured),
             (false, answers(2, &reply), captured),
         ];
-        let (_, begun, done) = survive(pieces, false);
+        let (_, begun, done) = survive(fragments, false);
         prop_assert_eq!(begun, done);
     }
 }

@@ -1,22 +1,22 @@
-//! The binary protocol: headers of 24 bytes, each with the length of what follows.
+//! The binary protocol: 24-byte headers, each with the length of what follows.
 
 use super::{OTHER, length, mark, named};
 use crate::protocols::{Asked, Detected, Reply, Request, Step};
 
 const HEADER: usize = 24;
-/// Longest body that is believed: a value of the server's greatest item size.
+/// Longest body accepted: the server's largest item size.
 const BODY_MOST: u32 = 1 << 30;
 
-/// How a command is answered.
+/// When the server answers a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Always,
-    /// Only when it hit, or failed.
+    /// Only on a hit or a failure.
     Quiet,
     Never,
 }
 
-/// Opcodes: names as in the text protocol, extra bytes of requests, answers.
+/// Opcodes: name as in the text protocol, extra bytes of requests, answer.
 pub(super) fn command(opcode: u8) -> Option<(&'static str, &'static [u8], Answer)> {
     use Answer::{Always, Never, Quiet};
     Some(match opcode {
@@ -56,10 +56,10 @@ pub(super) fn command(opcode: u8) -> Option<(&'static str, &'static [u8], Answer
     })
 }
 
-/// What a status is called that is a failure.
+/// Name of a status that is a failure.
 fn failure(status: u16) -> Option<&'static str> {
     Some(match status {
-        // Fine; a miss; what is there is another one; nothing to add to; go on.
+        // Success; a miss; key exists; not stored; continue.
         0 | 1 | 2 | 5 | 0x21 => return None,
         3 => "value_too_large",
         4 => "invalid_arguments",
@@ -104,7 +104,7 @@ impl Header {
         })
     }
 
-    /// Whether its lengths fit each other.
+    /// Whether its lengths are consistent.
     fn fits(&self) -> bool {
         self.kind == 0 && self.body <= BODY_MOST && u32::from(self.key) + u32::from(self.extra) <= self.body
     }
@@ -121,7 +121,7 @@ pub(super) fn detect_binary(bytes: &[u8]) -> Detected {
         return if known && plain { Detected::NeedMore } else { Detected::No };
     };
     let Some((_, extras, _)) = command(header.opcode) else { return Detected::No };
-    // Keys of more than 250 bytes there are none.
+    // Keys have at most 250 bytes.
     if !header.fits() || header.key > 250 {
         return Detected::No;
     }
@@ -157,13 +157,13 @@ impl Binary {
         if !header.reply || !header.fits() {
             return Step::Invalid;
         }
-        // Statistics come one by one; the last one is empty.
+        // Statistics come one by one; an empty one ends them.
         let interim = header.opcode == 0x10 && header.status == 0 && header.body > 0;
         let message = Reply { status: 0, failure: failure(header.status), interim };
         Step::Head { used: HEADER, message, body: length(header.body.into()) }
     }
 
-    /// Whether a reply is not to the quiet request that was sent first.
+    /// Whether a reply does not answer the oldest quiet request.
     pub(super) fn passes(bytes: &[u8], asked: Asked) -> Option<bool> {
         Header::read(bytes).map(|header| header.mark() != asked.note)
     }

@@ -1,9 +1,9 @@
-//! Commands and replies as scripts; see the tests of `conversation.rs` for how they are read.
+//! Commands and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, check, play, rx, summary, survive, tx};
-use crate::protocols::{Closed, Conversation, Said, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, check, play, rx, summary, survive, tx};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 use proptest::prelude::*;
 
 /// A packet of the binary protocol.
@@ -141,7 +141,7 @@ fn meta_commands() {
         &[
             rx("ms k 5 T0\r\nhello\r\nmg k v\r\nmg none v\r\n"),
             tx("HD\r\nVA 5\r\nhello\r\nEN\r\n"),
-            // Quiet ones: told apart by their opaque tokens, or by what answers them.
+            // Quiet ones: distinguished by their opaque tokens, or by the replies.
             rx("mg a v q O1\r\nmg b v q O2\r\nmg c v q O3\r\nmn\r\n"),
             tx("VA 1 O2\r\nx\r\nMN\r\n"),
             rx("md a q\r\nmd b q\r\nmn\r\n"),
@@ -164,7 +164,7 @@ fn meta_commands() {
 
 #[test]
 fn the_binary_protocol() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(
         &mut conversation,
         &[
@@ -172,7 +172,7 @@ fn the_binary_protocol() {
             op(Direction::Tx, &[say(0x21, 0x20, 0, 0, "Auth failure")]),
             op(Direction::Rx, &[ask(1, 1, 8, "k", "hello")]),
             op(Direction::Tx, &[say(1, 0, 1, 0, "")]),
-            // Of four quiet ones two are answered.
+            // Two of four quiet ones are answered.
             op(
                 Direction::Rx,
                 &[
@@ -217,12 +217,13 @@ fn the_binary_protocol() {
 
 #[test]
 fn quiet_requests_that_nothing_follows_are_complete() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, &[op(Direction::Rx, &vec![ask(0x11, 1, 8, "k", "v"); 3000])]);
-    let reported = said.iter().filter(|word| matches!(word, Said::Done { .. })).count();
+    let reported = said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
     assert!((1900..3000).contains(&reported), "not all are waited for: {reported}");
     conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    let done = said.iter().filter(|word| matches!(word, Said::Done { outcome, .. } if outcome.name() == "complete"));
+    let done =
+        said.iter().filter(|word| matches!(word, ExchangeEvent::Done { outcome, .. } if outcome.name() == "complete"));
     assert_eq!(done.count(), 3000);
 }
 
@@ -253,7 +254,7 @@ fn values_that_were_not_captured() {
 
 #[test]
 fn joining_in_the_middle() {
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     let said = play(
         &mut conversation,
         &[tx("the rest of a value\r\nEND\r\n"), rx("get k\r\n"), tx("END\r\n"), rx("touch k 1\r\n"), tx("TOUCHED\r\n")],
@@ -263,7 +264,7 @@ fn joining_in_the_middle() {
 
 #[test]
 fn lost_operations_are_said_and_survived() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, &[rx("set k 0 0 1\r\nx\r\n"), tx("STORED\r\n")]);
     let chunk = |dir, pos, head: &'static [u8], nanos| crate::protocols::Chunk {
         dir,
@@ -271,7 +272,7 @@ fn lost_operations_are_said_and_survived() {
         len: head.len() as u64,
         head,
         tail: &[],
-        pieces: &[],
+        fragments: &[],
         at: Stamp { nanos, pid: 1, tid: 1, reads: 0 },
         arrived: 0,
     };
@@ -295,17 +296,16 @@ fn errors_are_of_the_oldest_and_logs_are_left_alone() {
     );
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
-fn outcomes(said: &[Said]) -> Vec<String> {
+/// Events without times, and without the ends of heads, which depend on the operations.
+fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
     said.iter()
-        .filter_map(|word| match word {
-            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {}", request.method)),
-            Said::Replied { exchange, failure, .. } => Some(format!("{exchange} {failure:?}")),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
-                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}"))
+        .map(|word| match word {
+            ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.method),
+            ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}")
             }
-            Said::RequestDone { .. } => None,
-            other => Some(format!("{other:?}")),
+            other => format!("{other:?}"),
         })
         .collect()
 }
@@ -328,7 +328,7 @@ fn every_cut_gives_the_same() {
         op(Direction::Tx, &[say(1, 0, 1, 0, ""), say(9, 0, 3, 4, "value"), say(10, 0, 4, 0, "")]),
     ];
     for (ops, count) in [(text, 6), (binary, 4)] {
-        let expected = outcomes(&play(&mut Conversation::new(false), &ops));
+        let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
         assert_eq!(expected.iter().filter(|line| line.contains("Complete")).count(), count, "{expected:?}");
         assert!(!expected.iter().any(|line| line.contains("Lost") || line.contains("Unpaired")), "{expected:?}");
         for (which, op) in ops.iter().enumerate() {
@@ -337,19 +337,19 @@ fn every_cut_gives_the_same() {
                 let (front, back) = op.bytes.split_at(cut);
                 cuts[which].bytes = front.to_vec();
                 cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-                assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
+                assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
             }
         }
         let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
         let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-        assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected);
+        assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
     }
 }
 
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 "(get|set|mg|ms|VALUE|VA|HD|END|STAT) [a-z0-9 ]{0,9}\r\n".prop_map(String::into_bytes),
@@ -361,7 +361,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (_, begun, done) = survive(pieces, midstream);
+        let (_, begun, done) = survive(fragments, midstream);
         prop_assert_eq!(begun, done);
     }
 
@@ -376,7 +376,7 @@ proptest! {
             tx(&format!("CLIENT_ERROR {secret}\r\n")),
             op(Direction::Rx, &[ask(0x21, 0, 0, "PLAIN", &secret)]),
         ];
-        let said = format!("{:?}", play(&mut Conversation::new(true), &ops));
+        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
         prop_assert!(!said.contains(&secret), "{}", said);
     }
 }

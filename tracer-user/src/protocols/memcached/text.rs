@@ -1,13 +1,13 @@
-//! The text protocol: lines of words, values after some of them.
+//! The text protocol: lines of words, some followed by values.
 
 use memchr::memchr;
 
 use super::{OTHER, length, mark, named};
 use crate::protocols::{Asked, Body, Detected, Reply, Request, Step, Walked};
 
-/// Longest line that is waited for: the server gives up on a command of this length without a line's end.
+/// Longest line waited for: the server gives up on a command of this length without a line end.
 const LINE: usize = 8 * 1024;
-/// Longest value that is believed: the server's greatest item size.
+/// Longest value accepted: the server's largest item size.
 const VALUE_MOST: u64 = 1 << 30;
 /// Longest key.
 const KEY: usize = 250;
@@ -39,14 +39,14 @@ const PLAIN: &[&str] = &[
     "shutdown",
     "quit",
 ];
-/// Commands with one: its length is the fifth word.
+/// Commands with a value, whose length is the fifth word.
 const STORES: &[&str] = &["set", "add", "replace", "append", "prepend", "cas"];
-/// The meta command with one: its length is the third word.
+/// The meta command with a value, whose length is the third word.
 const META_STORE: &str = "ms";
 /// Commands whose first argument is a key.
 const KEYED: &[&str] = &["get", "gets", "delete", "incr", "decr", "touch", "mg", "md", "ma", "me"];
 
-/// First words of replies that are one line.
+/// First words of single-line replies.
 const LINES: &[&str] = &[
     "STORED",
     "NOT_STORED",
@@ -71,9 +71,9 @@ const LINES: &[&str] = &[
     "UNSAFE",
     "SAME",
 ];
-/// The same for those that are failures.
+/// First words of single-line replies that are failures.
 const FAILURES: &[&str] = &["ERROR", "CLIENT_ERROR", "SERVER_ERROR", "BUSY"];
-/// First words of the lines of lists, which END ends.
+/// First words of the lines of a list, which END ends.
 const LISTS: &[&str] = &["VALUE", "STAT", "ITEM", "PREFIX"];
 
 /// All commands.
@@ -81,7 +81,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     PLAIN.iter().chain(STORES).chain([&META_STORE]).copied()
 }
 
-/// A line without its end, and its length with it. `Err(true)`: it could still come.
+/// A line without its end, and its full length. `Err(true)`: the end may still come.
 fn line(bytes: &[u8]) -> Result<(&[u8], usize), bool> {
     match memchr(b'\n', bytes.get(..bytes.len().min(LINE)).unwrap_or_default()) {
         Some(end) => {
@@ -105,7 +105,7 @@ fn listed(list: &[&'static str], word: &[u8]) -> Option<&'static str> {
     list.iter().find(|known| known.as_bytes() == word).copied()
 }
 
-/// What a line asks.
+/// Content of a command line.
 struct Command {
     name: &'static str,
     /// Bytes of the value and the line end after it.
@@ -143,14 +143,14 @@ fn command(line: &[u8]) -> Option<Command> {
             asked.silent = rest.last() == Some(b"noreply");
         }
         "quit" | "shutdown" => asked.silent = true,
-        // Lines of a log follow its reply.
+        // A log stream follows its reply.
         "watch" => asked.tunnel = true,
         _ => {}
     }
     Some(Command { name, value, asked })
 }
 
-/// What a first line from the server is.
+/// Kind of a server's first line.
 enum Answer {
     Line(Option<&'static str>),
     /// This many bytes follow.
@@ -173,9 +173,9 @@ fn answer(line: &[u8]) -> Option<Answer> {
     (listed(LISTS, first).is_some() || first.starts_with(b"key=")).then_some(Answer::List)
 }
 
-/// Whether a line is written as clients and servers do.
+/// Whether a line contains only characters that clients and servers send.
 fn is_text(line: &[u8]) -> bool {
-    // Keys may hold anything but spaces and control characters.
+    // Keys may contain anything but spaces and control characters.
     line.iter().all(|byte| *byte >= b' ' && *byte != 0x7f)
 }
 
@@ -212,7 +212,7 @@ pub(super) fn detect_text(bytes: &[u8]) -> Detected {
         let numbers = rest.clone().all(|word| number(Some(word)).is_some()) && matches!(rest.count(), 2 | 3);
         return if key && numbers && used > line.len() + 1 { Detected::Reply } else { Detected::No };
     }
-    // A word or two could be many a protocol's: it is looked at again with its reply.
+    // One or two words could belong to many protocols: decided together with the reply.
     match listed(PLAIN, first) {
         Some(name) if KEYED.contains(&name) && rest.next().is_none_or(|key| key.len() > KEY) => Detected::No,
         Some(_) => Detected::NeedMore,
@@ -220,7 +220,7 @@ pub(super) fn detect_text(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether `asked` and `answer` are of this protocol together.
+/// Whether `asked` and `answer` together belong to this protocol.
 pub(super) fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
     let Some(command) = line(asked).ok().and_then(|(line, _)| command(line)).filter(|command| !command.asked.silent)
     else {
@@ -236,14 +236,14 @@ pub(super) fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
     fits && used > line.len() + 1
 }
 
-/// Whether a reply is not to the quiet request that was sent first.
+/// Whether a reply does not answer the oldest quiet request.
 pub(super) fn passes(bytes: &[u8], asked: Asked) -> Option<bool> {
     let (line, _) = line(bytes).ok()?;
     let mut rest = words(line);
     let first = rest.next().unwrap_or_default();
     if asked.note != 0 {
         let own = rest.any(|flag| flag.first() == Some(&b'O') && mark(flag, 0) == asked.note);
-        // Errors say nothing of whose they are.
+        // Errors do not show which request they answer.
         return Some(!own && listed(FAILURES, first).is_none());
     }
     Some((first.len() != 2 || first == b"MN") && listed(FAILURES, first).is_none())
@@ -262,7 +262,7 @@ pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
             Step::Head { used, message: named(name, asked), body: length(value) }
         }
         Err(true) if !cut => Step::NeedMore,
-        // Many keys: named by what is there.
+        // Many keys: named by the captured part.
         Err(_) => {
             let first = words(bytes).next().unwrap_or_default();
             let Some(name) = listed(PLAIN, first).filter(|_| first.len() < bytes.len()) else {
@@ -282,10 +282,10 @@ pub(super) struct Text {
     first: [u8; 6],
     /// Bytes of the line so far.
     have: usize,
-    /// Words of it so far, and the number the current one is.
+    /// Words of the line so far, and the current one's value as a number.
     word: u8,
     number: u64,
-    /// A value's length, and bytes left of the line end after it.
+    /// A value's length, and the bytes left of the line end after it.
     value: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! BSON (bsonspec.org), as far as commands need it: the elements of a document, one level at a time.
 //!
-//! Its own small reader: documents come cut, and only a few of their first elements are looked at.
+//! A small hand-written reader: documents arrive cut, and only a few of their first elements matter.
 
-/// Longest name of an element that is looked at, bytes.
+/// Longest element name read, in bytes.
 const NAME: usize = 64;
 
 /// An element's value.
@@ -10,15 +10,15 @@ const NAME: usize = 64;
 pub(super) enum Value<'a> {
     /// A string.
     Text(&'a [u8]),
-    /// A whole number; a double or a boolean as one.
+    /// An integer; doubles and booleans are converted.
     Number(i64),
-    /// A document, or an array, which is one by indices.
+    /// A document, or an array, which is a document keyed by indices.
     Document(Elements<'a>),
     /// Anything else.
     Other,
 }
 
-/// The elements of a document, as far as they are there.
+/// The elements of a document, as far as captured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Elements<'a> {
     rest: &'a [u8],
@@ -49,7 +49,7 @@ impl<'a> Iterator for Elements<'a> {
             0x01 => (Value::Number(double(bytes, at)?), at + 8),
             0x02 | 0x0d | 0x0e => {
                 let len = length(bytes, at)?;
-                // The length counts the zero behind the text.
+                // The length counts the terminating zero.
                 let text = bytes.get(at + 4..(at + 4 + len).saturating_sub(1)).map_or(Value::Other, Value::Text);
                 (text, at + 4 + len)
             }
@@ -67,7 +67,7 @@ impl<'a> Iterator for Elements<'a> {
             0x13 => fixed(16)?,
             _ => return None,
         };
-        // What is longer than what is there was the last that can be told.
+        // An element longer than the captured bytes is the last one read.
         self.rest = bytes.get(end..).unwrap_or_default();
         Some((name, value))
     }
@@ -89,7 +89,7 @@ fn double(bytes: &[u8], at: usize) -> Option<i64> {
     Some(value as i64)
 }
 
-/// Text up to a zero, and where the next thing begins; `None` where there is no zero, or too late.
+/// Zero-terminated text, and the offset after it; `None` without a zero, or if it comes too late.
 pub(super) fn text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let rest = bytes.get(at..)?;
     let len = rest.iter().take(NAME * 4).position(|byte| *byte == 0)?;

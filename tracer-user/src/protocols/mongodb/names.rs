@@ -1,4 +1,4 @@
-//! Names of commands and numbers of errors. Only these leave the parser: what a client calls a command may be anything.
+//! Names of commands and numbers of errors. Only these leave the parser: a client may send anything as a command.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 /// Any other error.
 pub(super) const OTHER: &str = "_OTHER";
 
-/// Commands that name a collection by their own value.
+/// Commands whose own value names a collection.
 const OF_COLLECTION: &str = "aggregate checkShardingIndex cleanupOrphaned clone cloneCollectionAsCapped collMod collStats \
     compact convertToCapped count create createIndexes createSearchIndexes dataSize delete deleteIndexes distinct drop \
     dropIndexes dropSearchIndex find findAndModify findandmodify geoNear geoSearch getDistinctValues group insert \
@@ -15,7 +15,7 @@ const OF_COLLECTION: &str = "aggregate checkShardingIndex cleanupOrphaned clone 
     planCacheClearFilters planCacheListFilters planCacheSetFilter reIndex setAllowMigrations update \
     updateSearchIndex validate";
 
-/// Other commands; their values are numbers, names of users, keys.
+/// Other commands; their values are numbers, user names, keys.
 const PLAIN: &str = "abortMoveCollection abortReshardCollection abortTransaction abortUnshardCollection addShard \
     addShardToZone analyze analyzeShardKey appendOplogNote applyOps authenticate autoCompact autoSplitVector \
     availableQueryOptions balancerCollectionStatus balancerStart balancerStatus balancerStop buildInfo buildinfo \
@@ -48,7 +48,7 @@ const PLAIN: &str = "abortMoveCollection abortReshardCollection abortTransaction
 pub(super) struct Command {
     /// Its name.
     pub(super) name: Arc<str>,
-    /// Its own value names a collection.
+    /// Whether its own value names a collection.
     pub(super) of_collection: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn command(name: &[u8]) -> Option<&'static Command> {
     COMMANDS.get(name)
 }
 
-/// Numbers of errors up to this are given one after the other.
+/// Error numbers up to this are consecutive.
 const DENSE: usize = 512;
 /// The others (MongoDB's `error_codes.yml`).
 const SPARSE: [(i64, &str); 22] = [
@@ -95,7 +95,7 @@ const SPARSE: [(i64, &str); 22] = [
 
 static NUMBERS: LazyLock<Vec<String>> = LazyLock::new(|| (0..DENSE).map(|number| number.to_string()).collect());
 
-/// What an error of this number is called.
+/// Name of the error with this number.
 pub(super) fn error(number: i64) -> &'static str {
     let dense = usize::try_from(number).ok().filter(|number| *number > 0).and_then(|number| NUMBERS.get(number));
     let sparse = || SPARSE.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 
 /// An element of any type.
 fn element(kind: u8, name: &str, value: &[u8]) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn op_msg(id: u32, to: u32, flags: u32, elements: &[Vec<u8>]) -> Vec<u8> {
     message(MESSAGE, id, to, &[&flags.to_le_bytes()[..], &[0], &document(elements)].concat())
 }
 
-/// A command about a collection.
+/// A command on a collection.
 fn asks(id: u32, name: &str, collection: &str) -> Vec<u8> {
     op_msg(id, 0, 0, &[string(name, collection), string("$db", "shop")])
 }
@@ -61,11 +61,11 @@ fn tx(bytes: &[Vec<u8>]) -> Op {
 }
 
 fn said_of(midstream: bool, ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(midstream);
+    let mut conversation = ConnectionParser::new(midstream);
     summary(&play(&mut conversation, ops))
 }
 
-/// What exchanges were, without sizes and times.
+/// Exchanges without sizes and times.
 fn words(ops: &[Op]) -> Vec<String> {
     let word = |line: String| {
         line.split(' ').filter(|word| !word.starts_with('@') && !word.contains('/')).collect::<Vec<_>>().join(" ")
@@ -87,7 +87,7 @@ fn commands_and_their_collections() {
     let more = [element(0x12, "getMore", &[1; 8]), string("collection", "orders")];
     assert_eq!(one(op_msg(7, 0, 0, &more)), "getMore getMore orders");
     assert_eq!(one(op_msg(7, 0, 1 << 16, &[number("ping", 1)])), "ping ping");
-    // What is named is somebody, or nothing that is known.
+    // The value is a user's name, or the command is unknown.
     assert_eq!(one(asks(7, "createUser", "planted")), "createUser createUser");
     assert_eq!(one(asks(7, "planted", "planted")), "_OTHER _OTHER");
     let nothing = words(&[rx(&[op_msg(7, 0, 0, &[])]), tx(&[fine(7)])]);
@@ -102,7 +102,7 @@ fn documents_before_their_command() {
     };
     let small = document(&[string("_id", "planted")]);
     assert_eq!(words(&[rx(&[body(&small)]), tx(&[fine(7)])]), ["insert insert orders -> ok complete"]);
-    // Beyond what is looked at.
+    // Beyond the part that is read.
     assert_eq!(words(&[rx(&[body(&small.repeat(100))]), tx(&[fine(7)])]), ["insert insert -> ok complete"]);
 }
 
@@ -206,7 +206,7 @@ fn replies_that_follow_unasked() {
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said[0].starts_with("getMore getMore a @1 -> ok @2 = 0 43 complete"), "{said:?}");
     assert!(said[0].ends_with("@4"), "{said:?}");
-    // How the server is: told again and again, asked once.
+    // hello: asked once, the server answers again and again.
     let ops = [
         rx(&[op_msg(7, 0, 1 << 16, &[number("hello", 1)])]),
         tx(&[more(21, 7)]),
@@ -223,7 +223,7 @@ fn what_is_compressed_is_named_so() {
     assert_eq!(words(&[rx(&[packed(7, 0)]), tx(&[packed(8, 7)])]), ["_COMPRESSED _COMPRESSED -> ok complete"]);
 }
 
-/// A long request, a long reply and others behind them.
+/// A long request, a long reply, and others after them.
 fn long_ones() -> Vec<Op> {
     let rows = element(4, "firstBatch", &document(&vec![string("0", &"planted".repeat(20)); 2000]));
     let insert =
@@ -246,11 +246,11 @@ fn lengths_lead_over_what_is_not_captured() {
     for captured in [64, 1024, 4096, usize::MAX] {
         let ops: Vec<Op> = long_ones().into_iter().map(|op| cap(op, captured)).collect();
         assert_eq!(words(&ops), LONG_SAID, "{captured}");
-        // In operations of 8000 bytes, with the same captured of each.
-        let pieces =
+        // In operations of 8000 bytes, with the same capture limit for each.
+        let fragments =
             ops.iter().flat_map(|op| op.bytes.chunks(8000).map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }));
-        assert_eq!(words(&pieces.collect::<Vec<_>>()), LONG_SAID, "{captured} in pieces");
-        // As drivers read: headers by themselves.
+        assert_eq!(words(&fragments.collect::<Vec<_>>()), LONG_SAID, "{captured} in fragments");
+        // As drivers read: headers separately.
         let apart = ops
             .iter()
             .flat_map(|op| [op.bytes[..16].to_vec(), op.bytes[16..].to_vec()].map(|bytes| Op { bytes, ..op.clone() }));
@@ -260,7 +260,7 @@ fn lengths_lead_over_what_is_not_captured() {
 
 #[test]
 fn the_rest_of_a_long_message_need_not_be_reported() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let ops = long_ones();
     let front = Op { bytes: ops[0].bytes[..4096].to_vec(), ..ops[0].clone() };
     play(&mut conversation, &[front]);
@@ -290,9 +290,9 @@ fn every_cut_says_the_same() {
     assert_eq!(words(&single.collect::<Vec<_>>()), expected);
 }
 
-/// Plays operations of which some are not reported; `after`: the last stamp.
+/// Plays operations, some of which are not reported; `after`: the last stamp.
 fn with_gaps(ops: &[Op], hidden: impl Fn(usize) -> bool) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut out = Vec::new();
     let mut pos = [0u64; 2];
     for (nth, op) in ops.iter().enumerate() {
@@ -305,7 +305,7 @@ fn with_gaps(ops: &[Op], hidden: impl Fn(usize) -> bool) -> Vec<String> {
             len,
             head: &op.bytes,
             tail: &[],
-            pieces: &[],
+            fragments: &[],
             at,
             arrived: 0,
         };
@@ -317,7 +317,7 @@ fn with_gaps(ops: &[Op], hidden: impl Fn(usize) -> bool) -> Vec<String> {
     let totals = crate::protocols::Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
     let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
     conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-    assert!(out.iter().any(|word| matches!(word, Said::Lost { .. })), "{out:?}");
+    assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
     summary(&out)
 }
 
@@ -364,10 +364,10 @@ fn a_reply_that_is_reported_before_its_request_waits_for_it() {
 proptest! {
     #[test]
     fn any_bytes_do_no_harm(
-        pieces in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..200), 0..250usize), 0..20),
+        fragments in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..200), 0..250usize), 0..20),
     ) {
         let mut all = vec![(true, asks(5, "find", "a"), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, false);
         prop_assert!(begun >= 1);
         prop_assert_eq!(begun, done);
@@ -377,12 +377,12 @@ proptest! {
     fn any_documents_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200), flags in 0..4u32, captured in 0..300usize) {
         let len = (bytes.len() as u32 + 4).to_le_bytes();
         let body = [&flags.to_le_bytes()[..], &[0], &len, &bytes].concat();
-        let pieces = vec![
+        let fragments = vec![
             (true, message(MESSAGE, 5, 0, &body), captured),
             (false, message(MESSAGE, 6, 5, &body), captured),
             (true, asks(7, "find", "a"), usize::MAX),
         ];
-        let (_, begun, done) = survive(pieces, true);
+        let (_, begun, done) = survive(fragments, true);
         prop_assert_eq!(begun, done);
     }
 }

@@ -1,9 +1,9 @@
-//! Single packets: headers, and the fields of those that are looked at.
+//! Single packets: headers, and the fields that are read.
 
 use crate::protocols::Detected;
 use crate::protocols::framed::Way;
 
-/// Types of packets (§2.1.2).
+/// Packet types (§2.1.2).
 pub(super) mod kind {
     pub(in super::super) const CONNECT: u8 = 1;
     pub(in super::super) const CONNACK: u8 = 2;
@@ -22,12 +22,12 @@ pub(super) mod kind {
     pub(in super::super) const AUTH: u8 = 15;
 }
 
-/// A packet, as far as it is there.
+/// A packet, as far as captured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
     pub(super) kind: u8,
     flags: u8,
-    /// Bytes before its payload, and of it.
+    /// Bytes before its payload, and of the payload.
     pub(super) header: usize,
     pub(super) remaining: usize,
     pub(super) payload: &'a [u8],
@@ -37,13 +37,13 @@ pub(super) struct Packet<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Publish<'a> {
     pub(super) topic: &'a [u8],
-    /// Identifier, where it is to be answered.
+    /// Packet identifier, if it needs an answer.
     pub(super) id: Option<u16>,
     pub(super) alias: Option<u16>,
     pub(super) traceparent: Option<&'a [u8]>,
 }
 
-/// A number of one to four bytes (§1.5.5), and how many they were. `Err(true)`: it goes on.
+/// A variable byte integer (§1.5.5) and its length. `Err(true)`: incomplete.
 fn varint(bytes: &[u8]) -> Result<(usize, usize), bool> {
     let mut value = 0;
     for at in 0..4 {
@@ -56,7 +56,7 @@ fn varint(bytes: &[u8]) -> Result<(usize, usize), bool> {
     Err(false)
 }
 
-/// A text or some bytes after their length; what follows them.
+/// Length-prefixed text or bytes, and the rest.
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
@@ -67,7 +67,7 @@ fn short(bytes: &[u8]) -> Option<u16> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads the front of a packet. `Err`: so many bytes are needed, or it is none that `way` has.
+    /// Reads the front of a packet. `Err`: number of bytes needed, or `None` if `way` has no such packet.
     pub(super) fn read(bytes: &'a [u8], way: Way) -> Result<Self, Option<usize>> {
         let Some(first) = bytes.first() else { return Err(Some(2)) };
         let (kind, flags) = (first >> 4, first & 15);
@@ -107,7 +107,7 @@ impl<'a> Packet<'a> {
         Ok(Self { kind, flags, header, remaining, payload: payload.get(..remaining).unwrap_or(payload) })
     }
 
-    /// Bytes of all of it.
+    /// Total bytes.
     pub(super) fn len(&self) -> u64 {
         (self.header + self.remaining) as u64
     }
@@ -121,19 +121,19 @@ impl<'a> Packet<'a> {
         self.payload.get(at).copied()
     }
 
-    /// The identifier its payload begins with.
+    /// The packet identifier at the front of its payload.
     pub(super) fn id(&self) -> u16 {
         short(self.payload).unwrap_or(0)
     }
 
-    /// The protocol level a client asks for.
+    /// The protocol level that a client requests.
     pub(super) fn version(&self) -> Option<u8> {
         let (name, rest) = text(self.payload)?;
         matches!(name, b"MQTT" | b"MQIsdp").then(|| rest.first().copied()).flatten()
     }
 
-    /// Bytes of the payload before the message itself, as far as can be told by now, with no more than so many of
-    /// properties; `None` when it is no message.
+    /// Bytes of the payload before the message body, as far as known by now, counting at most `properties` bytes of
+    /// properties; `None` if this is not a message.
     pub(super) fn publish_needs(&self, version: Option<u8>, properties: usize) -> Option<usize> {
         let Some(len) = short(self.payload) else { return Some(2) };
         let fixed = 2 + usize::from(len) + if self.flags & 6 == 0 { 0 } else { 2 };
@@ -145,13 +145,13 @@ impl<'a> Packet<'a> {
         }
         match varint(self.payload.get(fixed..).unwrap_or_default()) {
             Ok((len, used)) if fixed + used + len <= self.remaining => Some(fixed + used + len.min(properties)),
-            // Its length goes on.
+            // The length field is incomplete.
             Err(true) if self.payload.len() < self.remaining => Some(self.payload.len().max(fixed) + 1),
             _ => None,
         }
     }
 
-    /// A message's fields; `None` when its topic is not there.
+    /// A message's fields; `None` if its topic is missing.
     pub(super) fn publish(&self, version: Option<u8>) -> Option<Publish<'a>> {
         let (topic, mut rest) = text(self.payload)?;
         let mut id = None;
@@ -180,12 +180,12 @@ impl<'a> Packet<'a> {
         match version {
             Some(5) => after(),
             Some(_) => plain(),
-            // A length of properties that is zero makes no filter of the older form.
+            // Read as a filter in the older form, a properties length of zero is empty.
             None => plain().or_else(after),
         }
     }
 
-    /// The first refusal among the answers to a subscription.
+    /// The first refusal in the answer to a subscription.
     pub(super) fn refusal(&self, version: Option<u8>) -> Option<&'static str> {
         let rest = self.payload.get(2..)?;
         let codes = match version {
@@ -196,7 +196,7 @@ impl<'a> Packet<'a> {
         codes.iter().find_map(|code| super::reasons::word(Some(*code)))
     }
 
-    /// Whether it holds together as one that was sent, for where nothing says that a packet begins.
+    /// Whether it is consistent enough to be a packet when packet boundaries are unknown.
     fn is_likely(&self) -> bool {
         match self.kind {
             kind::PUBLISH => {
@@ -221,7 +221,7 @@ impl<'a> Packet<'a> {
 }
 
 impl<'a> Publish<'a> {
-    /// Properties of a message (MQTT 5 §3.3.2.3); the rest of one that is none is not read.
+    /// Reads a message's properties (MQTT 5 §3.3.2.3); stops at an unknown one.
     fn properties(&mut self, mut bytes: &'a [u8]) {
         while let Some((id, rest)) = bytes.split_first() {
             let after = match id {
@@ -250,7 +250,7 @@ impl<'a> Publish<'a> {
     }
 }
 
-/// What the first bytes of a message are.
+/// Classifies the first bytes of a message.
 pub(super) fn detect(bytes: &[u8]) -> Detected {
     match bytes {
         [0x10] => return Detected::NeedMore,
@@ -295,12 +295,12 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     Detected::No
 }
 
-/// Where a packet begins, in bytes of which that is not known.
+/// Offset of a packet's beginning when packet boundaries are unknown.
 pub(super) fn find(way: Way, bytes: &[u8]) -> Option<usize> {
     (0..bytes.len()).find(|at| {
         let mut rest = bytes.get(*at..).unwrap_or_default();
         let mut seen = 0;
-        // Packets up to the end of what there is, or three in a row.
+        // Requires packets up to the end of the bytes, or three in a row.
         loop {
             let Ok(packet) = Packet::read(rest, way) else { return false };
             if !packet.is_likely() {

@@ -1,6 +1,6 @@
-//! Why something was refused (MQTT 5 §2.4; 3.1.1 §3.2.2.3), by words of a list.
+//! Names of reason codes (MQTT 5 §2.4; 3.1.1 §3.2.2.3), from a list.
 
-/// The word for a reason; `None` where it is none to complain of, or was not said.
+/// The name of a reason code; `None` if it is missing or no failure.
 pub(super) fn word(reason: Option<u8>) -> Option<&'static str> {
     Some(match reason? {
         0..0x80 => return None,
@@ -35,7 +35,7 @@ pub(super) fn word(reason: Option<u8>) -> Option<&'static str> {
     })
 }
 
-/// The same for a connection, which versions before 5 number otherwise.
+/// The same for a connection, which versions before 5 number differently.
 pub(super) fn connection(reason: Option<u8>, version: Option<u8>) -> Option<&'static str> {
     match reason {
         Some(1..=5) if version != Some(5) => word(match reason {

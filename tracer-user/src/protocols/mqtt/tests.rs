@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
 
 fn packet(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
@@ -31,7 +31,7 @@ fn connect(version: u8) -> Vec<u8> {
     packet(0x10, &[&head[..], &text("id"), &text("planted"), &text("planted")].concat())
 }
 
-/// A message of quality `qos`, its packet identifier where it has one.
+/// A message with QoS `qos`, and its packet identifier if it has one.
 fn publish(topic: &str, qos: u8, id: u16, properties: Option<&[u8]>, body: usize) -> Vec<u8> {
     let mut payload = text(topic);
     if qos > 0 {
@@ -58,14 +58,14 @@ fn tx(packets: &[Vec<u8>]) -> Op {
 }
 
 fn lines(midstream: bool, ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(midstream);
+    let mut conversation = ConnectionParser::new(midstream);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     summary(&said)
 }
 
-/// What a broker sees of a client of `version`, after both introduced themselves.
+/// A broker's view of a client of `version`, after the login.
 fn check(version: u8, ops: &[Op], expected: &[&str]) {
     let accepted = if version == 5 { packet(0x20, &[0, 0, 0]) } else { packet(0x20, &[0, 0]) };
     let found = lines(false, &[&[rx(&[connect(version)]), tx(&[accepted])], ops].concat());
@@ -171,10 +171,10 @@ fn connections_and_subscriptions_are_answered() {
 fn a_message_says_who_produced_it() {
     let context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let properties = [&[0x01, 1, 0x26][..], &text("traceparent"), &text(context)].concat();
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[rx(&[connect(5)]), tx(&[publish("a", 0, 0, Some(&properties), 3)])]);
     let found = said.iter().find_map(|word| match word {
-        Said::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
+        ExchangeEvent::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
         _ => None,
     });
     assert_eq!(found.unwrap().parent_id, 0xb7ad_6b71_6920_3331);
@@ -195,7 +195,7 @@ fn gaps_are_said_and_the_next_message_is_found() {
 #[test]
 fn which_end_is_the_client_shows_later() {
     let mut ops: Vec<Op> = (0..40).map(|_| rx(&[publish("a/b", 0, 0, None, 3)])).collect();
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     play(&mut conversation, &ops);
     assert_eq!((conversation.protocol(), conversation.want().verdict), (None, Verdict::Unknown));
     ops.extend([tx(&[vec![0xd0, 0]]), rx(&[publish("a/b", 1, 3, None, 3)]), tx(&[ack(0x40, 3, &[])])]);
@@ -216,21 +216,21 @@ proptest! {
         let plain = |line: String| line.split(' ').filter(|word| !word.starts_with('@')).collect::<Vec<_>>().join(" ");
         let of = |ops: &[Op]| lines(false, ops).into_iter().map(plain).collect::<Vec<_>>();
         let mut cuts = cuts.into_iter().cycle();
-        let mut pieces = Vec::new();
+        let mut fragments = Vec::new();
         for op in &ops {
             let mut rest = op.bytes.as_slice();
             while !rest.is_empty() {
                 let (front, back) = rest.split_at(cuts.next().unwrap_or(usize::MAX).min(rest.len()));
-                pieces.push(Op { bytes: front.to_vec(), ..op.clone() });
+                fragments.push(Op { bytes: front.to_vec(), ..op.clone() });
                 rest = back;
             }
         }
-        prop_assert_eq!(of(&pieces), of(&ops));
+        prop_assert_eq!(of(&fragments), of(&ops));
     }
 
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 Just(connect(4)),
@@ -250,7 +250,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (conversation, begun, done) = survive(pieces, midstream);
+        let (conversation, begun, done) = survive(fragments, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }

@@ -1,16 +1,16 @@
-//! How connections end, and requests that do not.
+//! How connections end, and how requests without an end are reported.
 
 use std::ops::RangeInclusive;
 
 use super::{LONGEST, Multiplexed, Open, PATIENCE};
 use crate::model::{Direction, Nanos, Outcome};
 use crate::protocols::framed::Way;
-use crate::protocols::{Closed, Said, Settings, Stamp, Totals, Verdict};
+use crate::protocols::{Closed, ExchangeEvent, Settings, Stamp, Totals, Verdict};
 
 impl Multiplexed {
-    /// The request that is open longest, and whether it need not be answered.
+    /// The request open longest, and whether its reply is optional.
     pub(super) fn oldest(&self) -> Option<(u64, bool)> {
-        // Keys count up, but where either end makes them.
+        // Keys count up, except where either end assigns them.
         let oldest = if self.framed.is_mutual() {
             self.open.iter().min_by_key(|(_, open)| open.exchange)
         } else {
@@ -26,13 +26,13 @@ impl Multiplexed {
         (status, failure): (u16, Option<&'static str>),
         len: u64,
         (first, at): (Stamp, Stamp),
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) {
         let settled: Vec<u64> = self.open.range(keys).map(|(key, _)| *key).collect();
         let each = len / (settled.len().max(1) as u64);
         for key in settled {
             self.touch(key);
-            // It may have been answered in what was not seen: then this failure is none of its own.
+            // An unseen reply may have answered it: then this failure is not its own.
             if failure.is_some() && self.open.get(&key).is_some_and(|open| open.doubtful && !open.replied) {
                 self.done(key, Outcome::Unfinished, at, out);
                 continue;
@@ -40,20 +40,20 @@ impl Multiplexed {
             if let Some(open) = self.open.get_mut(&key) {
                 open.replied = true;
                 open.reply_bytes += each;
-                out.push(Said::Replied { exchange: open.exchange, status, failure, first, sure: true });
+                out.push(ExchangeEvent::Replied { exchange: open.exchange, status, failure, first, sure: true });
             }
             self.done(key, Outcome::Complete, at, out);
         }
     }
 
-    /// The connection ended, one way or both.
+    /// The connection ended, in one direction or both.
     pub(in crate::protocols) fn closed(
         &mut self,
         how: Closed,
         at: Stamp,
         totals: Option<Totals>,
         settings: &Settings,
-        out: &mut Vec<Said>,
+        out: &mut Vec<ExchangeEvent>,
     ) {
         if self.verdict == Verdict::Ignore {
             return;
@@ -88,7 +88,7 @@ impl Multiplexed {
             let asked = self.open.iter().filter(|(_, open)| open.way == way);
             let asked: Vec<(u64, bool)> = asked.map(|(key, open)| (*key, open.doubtful)).collect();
             for (key, doubtful) in asked {
-                // Its end may have been in what was not seen.
+                // The end may have been among bytes that were missed.
                 let outcome = if lost || doubtful { Outcome::Unfinished } else { Outcome::Aborted };
                 self.done(key, outcome, at, out);
             }
@@ -99,8 +99,8 @@ impl Multiplexed {
         self.give_up_left(at, out);
     }
 
-    /// Where nothing more is read, nobody will see what becomes of requests that are open.
-    pub(super) fn give_up_left(&mut self, at: Stamp, out: &mut Vec<Said>) {
+    /// Once the parser ignores the connection, open requests can never complete: gives them up.
+    pub(super) fn give_up_left(&mut self, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         if self.verdict != Verdict::Ignore {
             return;
         }
@@ -110,9 +110,15 @@ impl Multiplexed {
         }
     }
 
-    /// What waited long enough is taken; requests of which nothing was heard for `idle` nanoseconds, and those that are
-    /// open longer than [`LONGEST`], are reported as they stand.
-    pub(in crate::protocols) fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<Said>) {
+    /// Releases operations parked for too long; reports requests silent for `idle` nanoseconds, and those open longer
+    /// than [`LONGEST`], as they stand.
+    pub(in crate::protocols) fn overdue(
+        &mut self,
+        now: Nanos,
+        idle: u64,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) {
         self.touched.clear();
         while self.parked.first().is_some_and(|held| now.saturating_sub(held.at.nanos) >= PATIENCE) {
             self.release_one(settings, out);
@@ -127,13 +133,13 @@ impl Multiplexed {
         }
     }
 
-    /// Nothing happened for `idle` nanoseconds: everything is over as it stands.
-    pub(in crate::protocols) fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<Said>) {
+    /// After `idle` nanoseconds without any operation, ends everything as it stands.
+    pub(in crate::protocols) fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<ExchangeEvent>) {
         if now.saturating_sub(self.rx.last.nanos.max(self.tx.last.nanos)) < idle {
             return;
         }
         for held in std::mem::take(&mut self.parked) {
-            out.push(Said::Lost { dir: held.dir, bytes: held.len });
+            out.push(ExchangeEvent::Lost { dir: held.dir, bytes: held.len });
         }
         while let Some((key, last)) = self.open.first_key_value().map(|(key, open)| (*key, open.last)) {
             self.done(key, Outcome::Unfinished, last, out);

@@ -1,19 +1,19 @@
-//! Operations in the order of their bytes: threads share a connection, and records of theirs overtake each other.
+//! Restores the byte order of operations: threads share a connection, and their records overtake each other.
 
 use super::Multiplexed;
 use crate::model::Direction;
-use crate::protocols::conversation::Held;
-use crate::protocols::{Chunk, Said, Settings};
+use crate::protocols::connection_parser::Held;
+use crate::protocols::{Chunk, ExchangeEvent, Settings};
 
 impl Multiplexed {
-    /// Whether an operation before this one has not come yet, or the request it answers has not.
+    /// Whether an earlier operation, or the request that this one answers, has not arrived yet.
     pub(super) fn must_wait(&mut self, chunk: &Chunk<'_>) -> bool {
         let dir = chunk.dir;
         let lane = self.lane(dir);
         if lane.lost.is_none() && chunk.pos.saturating_sub(lane.pos) > lane.left {
             return true;
         }
-        // In order behind one that waits.
+        // Stays in order behind a parked operation.
         if self.parked.iter().any(|held| held.dir == dir && held.pos < chunk.pos) {
             return true;
         }
@@ -29,7 +29,7 @@ impl Multiplexed {
         first && follows && !self.is_early(held.dir, &held.head)
     }
 
-    /// Whether these bytes, which were read, answer what this end has sent and was not told yet.
+    /// Whether these received bytes answer a request that this end sent but whose record has not arrived.
     fn is_early(&self, dir: Direction, bytes: &[u8]) -> bool {
         let open = &self.open;
         dir == Direction::Rx
@@ -41,8 +41,8 @@ impl Multiplexed {
         self.parked.push(Held::from(chunk));
     }
 
-    /// Takes what has waited longest, and what has to come before it, with the gap before it.
-    pub(super) fn release_one(&mut self, settings: &Settings, out: &mut Vec<Said>) {
+    /// Takes the longest-parked operation, preceded by those before it in the stream and the gap before them.
+    pub(super) fn release_one(&mut self, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let Some(dir) = self.parked.first().map(|held| held.dir) else { return };
         let first = self.parked.iter().enumerate().filter(|(_, held)| held.dir == dir).min_by_key(|(_, held)| held.pos);
         let Some(at) = first.map(|(at, _)| at) else { return };
@@ -50,9 +50,9 @@ impl Multiplexed {
         self.take_held(&held, settings, out);
     }
 
-    pub(super) fn take_held(&mut self, held: &Held, settings: &Settings, out: &mut Vec<Said>) {
-        let Held { dir, pos, len, head, tail, pieces, at, arrived } = held;
-        let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, pieces, at: *at, arrived: *arrived };
+    pub(super) fn take_held(&mut self, held: &Held, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+        let Held { dir, pos, len, head, tail, fragments, at, arrived } = held;
+        let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, fragments, at: *at, arrived: *arrived };
         self.take(&chunk, settings, out);
     }
 }

@@ -1,5 +1,4 @@
-//! Whether the first bytes of a message are this protocol's: the server's greeting, or a command in the middle of a
-//! connection.
+//! Recognises this protocol by a message's first bytes: the server's greeting, or a command in mid-stream.
 
 use memchr::{memchr, memmem};
 
@@ -7,9 +6,9 @@ use super::packets::{HEADER, Packet, long, packet};
 use super::{EXECUTE, PREPARE, QUERY};
 use crate::protocols::Detected;
 
-/// The version of the protocol, with which a greeting begins.
+/// The protocol version, which begins a greeting.
 const GREETING: u8 = 10;
-/// Longest greeting, and longest name of a version in it.
+/// Longest greeting, and longest version string in it.
 const GREETING_LIMIT: u64 = 512;
 const VERSION_LIMIT: usize = 100;
 
@@ -34,7 +33,7 @@ pub(super) fn greeting<'a>(packet: &Packet<'a>) -> Result<Option<&'a [u8]>, ()> 
     }
 }
 
-/// `mariadb`: whether it is to be MariaDB's, which says so in its greeting.
+/// `mariadb`: whether to look for MariaDB, which identifies itself in its greeting.
 pub(super) fn detect(bytes: &[u8], mariadb: bool) -> Detected {
     let Some(packet) = packet(bytes) else {
         let third = bytes.get(2).copied().unwrap_or_default();
@@ -51,11 +50,11 @@ pub(super) fn detect(bytes: &[u8], mariadb: bool) -> Detected {
         Ok(None) => return Detected::NeedMore,
         Err(()) => {}
     }
-    // Which of the two it is shows in the greeting alone.
+    // Only the greeting tells the two apart.
     if !mariadb && is_command(&packet, bytes.len()) { Detected::Request } else { Detected::No }
 }
 
-/// Whether a packet is a command as clients send it: one, and nothing behind it.
+/// Whether a packet is a command as clients send it: alone, with nothing after it.
 fn is_command(packet: &Packet<'_>, there: usize) -> bool {
     let alone = there <= HEADER + packet.length as usize;
     let text = |text: &[u8]| {

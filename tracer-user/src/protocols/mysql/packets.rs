@@ -1,18 +1,18 @@
-//! Packets: three bytes of length, a number in the exchange, then what it says.
+//! Packets: three bytes of length, a sequence number, then the payload.
 
-/// Bytes of a packet before what it says.
+/// Bytes of a packet before its payload.
 pub(super) const HEADER: usize = 4;
-/// A packet of this length is followed by the rest of it.
+/// A packet of this length continues in the next one.
 pub(super) const FULL: u64 = 0xff_ffff;
 
 /// The front of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
-    /// Its number in the exchange: 0 begins one.
+    /// Its sequence number; 0 begins an exchange.
     pub(super) number: u8,
-    /// Bytes of what it says.
+    /// Length of the payload.
     pub(super) length: u64,
-    /// What it says, as far as it is there.
+    /// The captured part of the payload.
     pub(super) payload: &'a [u8],
 }
 
@@ -21,13 +21,13 @@ impl Packet<'_> {
         self.payload.len() as u64 == self.length
     }
 
-    /// Bytes of it that are there, its header included, and that are not.
+    /// Its bytes that are there, including the header, and the number still missing.
     pub(super) fn split(&self) -> (usize, u64) {
         (HEADER + self.payload.len(), self.length - self.payload.len() as u64)
     }
 }
 
-/// Reads the front of a packet; `None`: less than its header is there.
+/// Reads the front of a packet; `None`: its header is incomplete.
 pub(super) fn packet(bytes: &[u8]) -> Option<Packet<'_>> {
     let [a, b, c, number, payload @ ..] = bytes else { return None };
     let length = u64::from(u32::from_le_bytes([*a, *b, *c, 0]));
@@ -47,7 +47,7 @@ pub(super) fn long(bytes: &[u8], at: usize) -> Option<u32> {
     four.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// A number that says how long it is, and where it ends.
+/// A length-encoded integer, and the offset after it.
 pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let first = *bytes.get(at)?;
     let size = match first {

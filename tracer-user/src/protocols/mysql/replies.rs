@@ -1,4 +1,4 @@
-//! What the server answers: where a reply ends, and how it failed.
+//! Replies of the server: where each ends, and how it failed.
 
 use std::sync::LazyLock;
 
@@ -11,14 +11,14 @@ const OK: u8 = 0;
 const EOF: u8 = 0xfe;
 const ERROR: u8 = 0xff;
 const INFILE: u8 = 0xfb;
-/// Flags of the server's status: another result follows; a cursor was opened instead of rows.
+/// Server status flags: another result follows; a cursor was opened instead of rows.
 const MORE: u16 = 0x0008;
 const CURSOR: u16 = 0x0040;
-/// An error of this number tells of progress (MariaDB).
+/// An error with this number reports progress (MariaDB).
 const PROGRESS: u16 = 0xffff;
-/// What is looked at of a packet stands within this many bytes of its beginning.
+/// Everything needed of a packet lies within this many bytes of its beginning.
 const FRONT: usize = 64;
-/// Numbers of errors: of the server, and of clients' libraries that servers never send.
+/// Error numbers: the server's, and those of client libraries, which servers never send.
 const ERRORS: std::ops::Range<u16> = 1000..5000;
 /// Any other number.
 const OTHER: &str = "_OTHER";
@@ -31,42 +31,42 @@ fn name(number: u16) -> &'static str {
     if ERRORS.contains(&number) { NUMBERS.get(at..at + 4).unwrap_or(OTHER) } else { OTHER }
 }
 
-/// Where a reply stands.
+/// Position in a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Its first packet, or the first one of another result, is next.
+    /// The first packet of the reply, or of another result, is next.
     #[default]
     First,
     /// This many packets of columns are next.
     Columns(u64),
-    /// What stands between columns and rows where the server was not told to leave it out.
+    /// The EOF packet between columns and rows, unless both ends agreed to omit it.
     Between,
     Rows,
-    /// This many packets are next, and it ends with them.
+    /// This many packets are next, and end the reply.
     Last(u64),
 }
 
-/// How far a reply is read.
+/// Progress in reading a reply.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     begun: bool,
     stage: Stage,
-    /// The packet goes on in the next one.
+    /// The packet continues in the next one.
     continued: bool,
     failure: Option<&'static str>,
-    /// The statement's number, once a reply has told it.
+    /// The statement id, once a reply gave it.
     pub(super) prepared: Option<u32>,
-    /// Columns are not followed by a packet of their own ([`super::DEPRECATE_EOF`]).
+    /// No EOF packet follows the columns ([`super::DEPRECATE_EOF`]).
     pub(super) lean: bool,
 }
 
-/// What a packet does to the reply it is in.
+/// Effect of a packet on the current reply.
 enum Does {
     GoesOn,
     Ends,
-    /// It belongs to no reply.
+    /// The packet belongs to no reply.
     Unasked,
-    /// More bytes of it are needed.
+    /// More bytes of the packet are needed.
     Needs,
 }
 
@@ -85,7 +85,7 @@ impl Progress {
                     (self.begun, self.stage, self.continued) = (begun, stage, continued);
                     return self.wait(at, cut);
                 }
-                // Where a reply begins is a step of its own: its time is that of its first byte.
+                // The beginning of a reply is a step of its own: its time is that of its first byte.
                 _ if !begun && self.begun && at > 0 => {
                     (self.begun, self.stage, self.continued) = (begun, stage, continued);
                     return Step::Pass { used: at, rest: 0 };
@@ -104,7 +104,7 @@ impl Progress {
         }
     }
 
-    /// Nothing more can be read than `at` bytes.
+    /// No more than `at` bytes can be read.
     fn wait<T>(&self, at: usize, cut: bool) -> Step<T> {
         match at {
             0 if cut => Step::Trailing,
@@ -121,7 +121,8 @@ impl Progress {
             return if self.begun { Does::GoesOn } else { Does::Unasked };
         }
         if !self.begun {
-            // A reply begins with the number after the command's; what logging in says in between is higher.
+            // A reply begins with the command's sequence number plus one; packets of a login in between have higher
+            // ones.
             if number == 0 || (number != 1 && note != NOTE_AUTH) {
                 return Does::Unasked;
             }
@@ -154,7 +155,7 @@ impl Progress {
                 INFILE => Does::GoesOn,
                 _ => {
                     let Some((columns, at)) = integer(payload, 0) else { return Does::Ends };
-                    // MariaDB leaves out columns the client knows already.
+                    // MariaDB omits columns the client already knows.
                     let known = payload.get(at) == Some(&0) && length == at as u64 + 1;
                     self.stage = match columns {
                         0 => Stage::Rows,
@@ -169,7 +170,7 @@ impl Progress {
                 Does::GoesOn
             }
             Stage::Between | Stage::Rows if first == EOF && length < 9.max(if self.lean { FULL } else { 0 }) => {
-                // The old form is five bytes long, the new one is an OK.
+                // The old EOF packet is five bytes long, the new one is an OK packet.
                 let status = if length == 5 {
                     short(payload, 3)
                 } else {
@@ -195,7 +196,7 @@ impl Progress {
         }
     }
 
-    /// The first packet of what answers a PREPARE: the statement's number, and how many packets follow.
+    /// The first packet of the reply to PREPARE: the statement id, and the number of packets that follow.
     fn prepared(&mut self, payload: &[u8]) -> Does {
         let Some(number) = super::packets::long(payload, 1) else { return Does::Ends };
         self.prepared = Some(number);
@@ -208,23 +209,23 @@ impl Progress {
         if left == 0 { Does::Ends } else { Does::GoesOn }
     }
 
-    /// The reply is over.
+    /// Ends the reply.
     fn end(&mut self) -> Reply {
         let failure = self.failure;
         self.restart();
         reply(failure)
     }
 
-    /// What was being read does not go on.
+    /// The message being read is cut off.
     pub(super) fn restart(&mut self) {
         *self = Self { prepared: self.prepared, lean: self.lean, ..Self::default() };
     }
 
-    /// The reply that ends with `bytes`, where only that can be found of it.
+    /// The reply that ends with `bytes`, when only its end can be found.
     pub(super) fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
         let failure = match (error_at_end(bytes), bytes) {
             (Some(code), _) => Some(name(code)),
-            // The end of rows, in its old and in its new form; of the old one's header a byte may be missing.
+            // The end of rows, in its old and in its new form; a byte of the old one's header may be missing.
             (None, [.., 0, 0, _, EOF, _, _, low, high]) if is_status(*low, *high) => None,
             (None, [.., _, EOF, 0, 0, low, high, _, _]) if is_status(*low, *high) => None,
             _ => return None,
@@ -234,13 +235,13 @@ impl Progress {
     }
 }
 
-/// Whether these are flags of a server's status after which nothing follows.
+/// Whether these can be final server status flags, with no result after them.
 fn is_status(low: u8, high: u8) -> bool {
     let status = u16::from_le_bytes([low, high]);
     status & MORE == 0 && status & 0x8004 == 0
 }
 
-/// The number of the error with which `bytes` end.
+/// The number of the error at the end of `bytes`.
 fn error_at_end(bytes: &[u8]) -> Option<u16> {
     let is_error = |at: &usize| {
         let header = at.checked_sub(HEADER).and_then(|from| packet(bytes.get(from..)?));

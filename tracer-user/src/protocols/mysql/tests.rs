@@ -1,9 +1,9 @@
-//! Sessions as scripts; see the tests of `conversation.rs` for how they are read.
+//! Sessions as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::*;
 use crate::model::{Direction, Side};
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Conversation, Said, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{ConnectionParser, ExchangeEvent, Verdict};
 use proptest::prelude::*;
 
 const PLAIN: u32 = 0x0000_f7df & !TLS & !COMPRESS;
@@ -45,7 +45,7 @@ fn error(number: u8, code: u16) -> Vec<u8> {
     packet_of(number, &[&[0xff][..], &code.to_le_bytes(), b"#42000planted message"].concat())
 }
 
-/// How a result of one column begins.
+/// The beginning of a result with one column.
 fn columns(lean: bool) -> Vec<u8> {
     let mut all = [packet_of(1, &[1]), packet_of(2, b"\x03def\0\0\0\x01a\0\x0c\x21\0\0\0\0\0\x08\0\0\0\0\0")].concat();
     if !lean {
@@ -54,7 +54,7 @@ fn columns(lean: bool) -> Vec<u8> {
     all
 }
 
-/// A result of one column; `lean`: in the new form.
+/// A result with one column; `lean`: in the new form.
 fn result(rows: usize, lean: bool, status: u8) -> Vec<u8> {
     let mut all = columns(lean);
     (0..rows).for_each(|row| all.extend(packet_of(4 + row as u8, b"\x07planted")));
@@ -86,17 +86,17 @@ fn tx(parts: &[Vec<u8>]) -> Op {
     Op { dir: Direction::Tx, ..rx(parts) }
 }
 
-/// What was said, without bytes: names, replies, ends.
-fn said_lines(said: &[Said]) -> Vec<String> {
+/// Events without bytes: names, replies, ends.
+fn said_lines(said: &[ExchangeEvent]) -> Vec<String> {
     let short = |line: String| line.split(' ').filter(|word| !word.contains('/')).collect::<Vec<_>>().join(" ");
     summary(said).into_iter().map(short).collect()
 }
 
 fn lines(ops: &[Op]) -> Vec<String> {
-    said_lines(&play(&mut Conversation::new(false), ops))
+    said_lines(&play(&mut ConnectionParser::new(false), ops))
 }
 
-/// How a session begins, with these abilities.
+/// The beginning of a session with these capabilities.
 fn begun(capabilities: u32, then: &[Op]) -> Vec<Op> {
     let meet = [
         tx(&[greeting("5.5.5-10.11.6-MariaDB-0+deb12u1", u32::MAX)]),
@@ -199,7 +199,7 @@ fn both_ends_and_both_names() {
         for (from, to, side) in
             [(Direction::Tx, Direction::Rx, Side::Server), (Direction::Rx, Direction::Tx, Side::Client)]
         {
-            let mut conversation = Conversation::new(false);
+            let mut conversation = ConnectionParser::new(false);
             let ops = [
                 Op { dir: from, ..rx(&[greeting(version, PLAIN)]) },
                 Op { dir: to, ..rx(&[login(PLAIN)]) },
@@ -229,7 +229,7 @@ fn a_proxy_may_introduce_its_client_before_the_greeting_or_behind_it() {
         for cut in 1..whole.len() {
             let [front, rest] = [&whole[..cut], &whole[cut..]].map(|part| rx(&[part.to_vec()]));
             let found = lines(&[&[hello(), front, rest][..], &then].concat());
-            // The login's first byte is in the first piece or in the second.
+            // The login's first byte is in the first part or in the second.
             let at = if cut > header.len() { 2 } else { 3 };
             let connect = format!("CONNECT CONNECT @{at} -> ok @4 complete @4");
             assert_eq!(found, [connect.as_str(), "SELECT SELECT @5 -> ok @6 complete @6"], "behind it, cut at {cut}");
@@ -263,7 +263,7 @@ fn what_cannot_be_read_is_named_and_left_alone() {
         (&compressed, &["CONNECT CONNECT @2 -> ok @3 upgraded @3"]),
         (&replicated, &["CONNECT CONNECT @2 -> ok @3 complete @3"]),
     ] {
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         assert_eq!(said_lines(&play(&mut conversation, ops)), expected);
         let encrypted = expected.is_empty();
         let left = if encrypted { (Verdict::Trace, Some("tls")) } else { (Verdict::Ignore, Some("mysql")) };
@@ -314,7 +314,7 @@ fn what_is_not_captured_is_passed_over() {
 
 #[test]
 fn connections_are_joined_in_their_middle() {
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     let ops = [
         tx(&[packet_of(7, b"\x07planted")]),
         tx(&[eof(8, 2)]),
@@ -329,17 +329,16 @@ fn connections_are_joined_in_their_middle() {
     );
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
-fn outcomes(said: &[Said]) -> Vec<String> {
+/// Events without times, and without the ends of heads, which depend on the operations.
+fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
     said.iter()
-        .filter_map(|word| match word {
-            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {}", request.path)),
-            Said::Replied { exchange, failure, .. } => Some(format!("{exchange} {failure:?}")),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
-                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}"))
+        .map(|word| match word {
+            ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.path),
+            ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}")
             }
-            Said::RequestDone { .. } => None,
-            other => Some(format!("{other:?}")),
+            other => format!("{other:?}"),
         })
         .collect()
 }
@@ -362,7 +361,7 @@ fn every_cut_gives_the_same() {
                 tx(&[ok(1, 2)]),
             ],
         );
-        let expected = outcomes(&play(&mut Conversation::new(false), &ops));
+        let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
         assert!(!expected.iter().any(|line| line.contains("Unpaired") || line.contains("Lost")), "{expected:#?}");
         assert!(expected.iter().any(|line| line == "4 UPDATE b"), "{expected:#?}");
         for (which, op) in ops.iter().enumerate() {
@@ -371,14 +370,14 @@ fn every_cut_gives_the_same() {
                 let (front, back) = op.bytes.split_at(cut);
                 cuts[which].bytes = front.to_vec();
                 cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-                assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
+                assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
             }
         }
-        // Byte by byte; a greeting shows by its first ones.
+        // Byte by byte; a greeting is recognised by its first bytes.
         let bytes =
             |op: &Op| op.bytes.chunks(1).map(|byte| Op { bytes: byte.to_vec(), ..op.clone() }).collect::<Vec<_>>();
         let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-        assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected);
+        assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
     }
 }
 
@@ -398,7 +397,7 @@ fn statements_beyond_what_is_remembered_are_told() {
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 (any::<u8>(), any::<u8>(), 0u8..20).prop_map(|(number, kind, length)| vec![length, 0, 0, number, kind]),
@@ -417,7 +416,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (conversation, begun, done) = survive(pieces, midstream);
+        let (conversation, begun, done) = survive(fragments, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 
@@ -434,7 +433,7 @@ proptest! {
             rx(&[query(&secret)]),
             tx(&[packet_of(1, format!("\u{1}{secret}").as_bytes())]),
         ]);
-        let said = format!("{:?}", play(&mut Conversation::new(false), &ops)).to_lowercase();
+        let said = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
         prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
     }
 }

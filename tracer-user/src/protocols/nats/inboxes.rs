@@ -1,18 +1,18 @@
-//! Which subjects a connection listens to: a publication that names one of them for its reply is a request.
+//! The subjects a connection subscribes to: a publication with one of them as reply subject is a request.
 
 use super::hash;
 
-/// Subscriptions remembered; beyond it the oldest is forgotten and the usual name decides.
+/// Subscriptions remembered; beyond it the oldest is forgotten and the usual inbox prefix decides.
 const LIMIT: usize = 24;
-/// What client libraries call theirs.
+/// Inbox prefix that client libraries use.
 pub(super) const USUAL: &[u8] = b"_INBOX.";
 
-/// What is known of it.
+/// Known subscriptions of a connection.
 #[derive(Debug)]
 pub(super) struct Inboxes {
-    /// What a subject hashes to, or what stands before its first wildcard, which the lowest bit says.
+    /// Hash of each subject, or of the part before its first wildcard; the lowest bit tells which.
     known: Vec<u64>,
-    /// Some were not seen, or forgotten.
+    /// Some subscriptions were missed or forgotten.
     partial: bool,
 }
 
@@ -25,10 +25,10 @@ impl Inboxes {
         Self { known: Vec::new(), partial: joined }
     }
 
-    /// The connection listens to `subject`.
+    /// Notes that the connection subscribes to `subject`.
     pub(super) fn listen(&mut self, subject: &[u8]) {
         let wild = subject.iter().position(|byte| matches!(byte, b'*' | b'>'));
-        // Who listens to everything waits for nothing by it.
+        // A client that subscribes to everything expects no particular answer.
         if wild == Some(0) {
             return;
         }
@@ -56,12 +56,12 @@ impl Inboxes {
             || prefixes.take(16).any(|end| self.known.contains(&entry(reply.get(..end).unwrap_or_default(), true)))
     }
 
-    /// Subscriptions may have been in what was not seen.
+    /// Notes that subscriptions may have been missed.
     pub(super) fn miss(&mut self) {
         self.partial = true;
     }
 
-    /// Nothing moves for a while.
+    /// The connection goes idle: shrink kept state.
     pub(super) fn rest(&mut self) {
         self.known.shrink_to_fit();
     }

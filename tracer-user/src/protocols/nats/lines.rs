@@ -1,11 +1,11 @@
-//! Single lines, and what messages carry before their payload.
+//! Single lines, and the header of messages before the payload.
 
 use crate::protocols::Detected;
 use crate::protocols::framed::Way;
 
-/// Longest message a server can be told to take, bytes.
+/// Longest message a server can be configured to accept, in bytes.
 const LONGEST: usize = 64 << 20;
-/// Words lines begin with, by who sends them.
+/// First words of lines, by sender.
 const FROM_CLIENT: &[&[u8]] = &[b"CONNECT", b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG"];
 const FROM_SERVER: &[&[u8]] = &[b"INFO", b"MSG", b"HMSG", b"+OK", b"-ERR", b"PING", b"PONG"];
 
@@ -14,7 +14,7 @@ const FROM_SERVER: &[&[u8]] = &[b"INFO", b"MSG", b"HMSG", b"+OK", b"-ERR", b"PIN
 pub(super) struct Sent<'a> {
     pub(super) subject: &'a [u8],
     pub(super) reply: Option<&'a [u8]>,
-    /// Bytes of its header, and of everything after the line but the last line end.
+    /// Bytes of its header, and of everything after the line except the final line end.
     pub(super) header: usize,
     pub(super) total: usize,
 }
@@ -33,7 +33,7 @@ pub(super) enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line with its end; `None` for none that `way` has.
+    /// Reads a line including its end; `None` if `way` has no such line.
     pub(super) fn read(bytes: &'a [u8], way: Way) -> Option<Self> {
         let bytes = bytes.strip_suffix(b"\n")?;
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
@@ -59,7 +59,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A message's line: `subject`, then `skipped` fields, a reply subject or none, then `sizes` numbers.
+/// A message's line: `subject`, `skipped` fields, an optional reply subject, then `sizes` numbers.
 fn sent(rest: &[u8], skipped: usize, sizes: usize) -> Option<Line<'_>> {
     let mut fields: [&[u8]; 5] = [&[]; 5];
     let mut count = 0;
@@ -92,7 +92,7 @@ fn number(field: &[u8]) -> Option<usize> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// Whether a line that goes on can be one that `way` has.
+/// Whether an incomplete line can be one that `way` has.
 pub(super) fn may_begin(way: Way, bytes: &[u8]) -> bool {
     let known = if way == Way::Request { FROM_CLIENT } else { FROM_SERVER };
     known.iter().any(|word| {
@@ -103,9 +103,9 @@ pub(super) fn may_begin(way: Way, bytes: &[u8]) -> bool {
     })
 }
 
-/// What the first bytes of a message are.
+/// Classifies the first bytes of a message.
 pub(super) fn detect(bytes: &[u8]) -> Detected {
-    // Only what no other protocol says: introductions, and lines of messages that hold together.
+    // Only distinctive lines: INFO and CONNECT, and consistent lines of messages.
     let begins = |word: &[u8]| {
         let n = bytes.len().min(word.len());
         bytes.get(..n) == word.get(..n)
@@ -138,7 +138,7 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     if more { Detected::NeedMore } else { Detected::No }
 }
 
-/// Whether a line that was sent whole stands at the front of `bytes`, with what must follow it where that is there.
+/// Whether a complete line is at the front of `bytes`, followed by the bytes it requires as far as they are there.
 fn stands(line: &[u8], bytes: &[u8], way: Way) -> bool {
     if !line.ends_with(b"\r\n") {
         return false;
@@ -154,7 +154,7 @@ fn stands(line: &[u8], bytes: &[u8], way: Way) -> bool {
     }
 }
 
-/// Where a line begins, in bytes of which that is not known.
+/// Offset of a line's beginning when line boundaries are unknown.
 pub(super) fn find(way: Way, bytes: &[u8]) -> Option<usize> {
     let after = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     [0].into_iter().chain(after).find(|at| {
@@ -165,8 +165,7 @@ pub(super) fn find(way: Way, bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Whether a client wants to hear of everything it sends: so it is where it does not say otherwise. What else it says,
-/// passwords among it, is not looked at.
+/// Whether a client uses verbose mode, which is the default. Its other options, including passwords, are not read.
 pub(super) fn is_verbose(options: &[u8]) -> bool {
     const NAME: &[u8] = b"\"verbose\"";
     let Some(at) = options.windows(NAME.len()).position(|window| window == NAME) else { return true };
@@ -175,7 +174,7 @@ pub(super) fn is_verbose(options: &[u8]) -> bool {
     !value.starts_with(b"false")
 }
 
-/// The value of a field in a message's header (`NATS/1.0`, then lines as HTTP has them).
+/// The value of a field in a message's header (`NATS/1.0`, then lines as in HTTP).
 pub(super) fn header<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let mut lines = head.split(|byte| *byte == b'\n').skip(1);
     lines.find_map(|line| {
@@ -185,12 +184,12 @@ pub(super) fn header<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// Whether a header begins with a status, which only servers say.
+/// Whether a header begins with a status, which only servers send.
 pub(super) fn is_status(head: &[u8]) -> bool {
     matches!(head.strip_prefix(b"NATS/1.0 "), Some([b'1'..=b'5', ..]))
 }
 
-/// What an answer says went wrong.
+/// The failure reported in an answer.
 pub(super) fn status(head: &[u8]) -> Option<&'static str> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let code = line.strip_prefix(b"NATS/1.0").unwrap_or_default().trim_ascii();
@@ -205,7 +204,7 @@ pub(super) fn status(head: &[u8]) -> Option<&'static str> {
     failure.or_else(|| header(head, b"Nats-Service-Error-Code").map(|_| "SERVICE_ERROR"))
 }
 
-/// What an acknowledgement to JetStream says, where it is none.
+/// The kind of negative acknowledgement to JetStream, if it is one.
 pub(super) fn refusal(payload: &[u8]) -> Option<&'static str> {
     match payload {
         [b'-', b'N', b'A', b'K', ..] => Some("NAK"),
@@ -214,7 +213,7 @@ pub(super) fn refusal(payload: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What `-ERR` is about; of a list, because the text quotes subjects.
+/// The kind of an `-ERR`, from a list, because the text quotes subjects.
 pub(super) fn error(text: &[u8]) -> &'static str {
     let text = text.trim_ascii();
     let text = text.strip_prefix(b"'").unwrap_or(text).to_ascii_lowercase();

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
 
 const INFO: &[u8] = b"INFO {\"server_id\":\"NA\",\"version\":\"2.9.10\",\"headers\":true} \r\n";
 const QUIET: &[u8] = b"CONNECT {\"verbose\": false,\"user\":\"planted\",\"pass\":\"planted\"}\r\nPING\r\n";
@@ -19,17 +19,17 @@ fn tx(bytes: &[u8]) -> Op {
     Op { dir: Direction::Tx, ..rx(bytes) }
 }
 
-fn lines_of(mut conversation: Conversation, ops: &[Op]) -> Vec<String> {
+fn lines_of(mut conversation: ConnectionParser, ops: &[Op]) -> Vec<String> {
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     summary(&said)
 }
 
-/// What a server sees: `ops`, after both introduced themselves.
+/// A server's view: `ops`, after INFO and CONNECT.
 fn check(ops: &[Op], expected: &[&str]) {
     let all = [&[tx(INFO), rx(QUIET), tx(b"PONG\r\n")], ops].concat();
-    let found = lines_of(Conversation::new(false), &all);
+    let found = lines_of(ConnectionParser::new(false), &all);
     assert_eq!(found.first().map(String::as_str), Some("connect  @2 -> ok @3 complete 62/6/0 @3"), "{found:#?}");
     assert_eq!(found.get(1..).unwrap_or_default(), expected);
 }
@@ -59,7 +59,7 @@ fn a_request_is_answered_by_a_message() {
             rx(b"PUB ask.8 _INBOX.abc.2 2\r\nhi\r\n"),
             tx(b"HMSG _INBOX.abc.2 1 30 30\r\nNATS/1.0 503 No Responders\r\n\r\n\r\n"),
             tx(b"MSG _INBOX.abc.1 1 3\r\nyes\r\n"),
-            // Nobody listens to it here.
+            // This connection does not subscribe to it.
             rx(b"PUB ask.9 elsewhere 2\r\nhi\r\n"),
             rx(b"PUB ask.10 _INBOX.abc.3 2\r\nhi\r\n"),
         ],
@@ -80,7 +80,7 @@ fn a_delivery_is_answered_where_it_asks_for_it() {
             tx(b"MSG work.3 4 $JS.ACK.S.C.1.1.1.1.0 2\r\nhi\r\nMSG work.4 4 $JS.ACK.S.C.1.2.2.1.0 2\r\nhi\r\n"),
             rx(b"PUB _INBOX.x.1 3\r\nyes\r\n"),
             rx(b"PUB $JS.ACK.S.C.1.2.2.1.0 4\r\n-NAK\r\nPUB $JS.ACK.S.C.1.1.1.1.0 0\r\n\r\n"),
-            // The same message by two subscriptions, and nobody answers.
+            // The same message through two subscriptions, unanswered.
             tx(b"MSG work.5 4 _INBOX.x.9 2\r\nhi\r\nMSG work.5 5 _INBOX.x.9 2\r\nhi\r\n"),
         ],
         &[
@@ -113,7 +113,7 @@ fn pulled_messages_are_deliveries() {
 #[test]
 fn verbose_servers_confirm() {
     let found = lines_of(
-        Conversation::new(false),
+        ConnectionParser::new(false),
         &[
             tx(INFO),
             rx(b"CONNECT {}\r\nSUB a 1\r\nPUB a 1\r\nx\r\nPUB b 1\r\nx\r\n"),
@@ -134,13 +134,14 @@ fn verbose_servers_confirm() {
 
 #[test]
 fn a_connection_is_refused() {
-    let found = lines_of(Conversation::new(false), &[tx(INFO), rx(QUIET), tx(b"-ERR 'Authorization Violation'\r\n")]);
+    let found =
+        lines_of(ConnectionParser::new(false), &[tx(INFO), rx(QUIET), tx(b"-ERR 'Authorization Violation'\r\n")]);
     assert_eq!(found, ["connect  @2 -> AUTHORIZATION_VIOLATION @3 complete 62/32/0 @3"]);
 }
 
 #[test]
 fn what_follows_a_secure_greeting_is_left_alone() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[tx(INFO), rx(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"), tx(&[7; 300])]);
     assert_eq!(summary(&said), Vec::<String>::new());
     assert_eq!(conversation.want().verdict, Verdict::Ignore);
@@ -150,10 +151,10 @@ fn what_follows_a_secure_greeting_is_left_alone() {
 fn a_message_says_who_produced_it() {
     let head = "NATS/1.0\r\nTraceParent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n";
     let line = format!("HMSG a.b 7 {} {}\r\n{head}hello\r\n", head.len(), head.len() + 5);
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[tx(INFO), rx(QUIET), tx(line.as_bytes())]);
     let found = said.iter().find_map(|word| match word {
-        Said::Begun { request, side, .. } if *request.method == *DELIVER => Some((request.traceparent, *side)),
+        ExchangeEvent::Begun { request, side, .. } if *request.method == *DELIVER => Some((request.traceparent, *side)),
         _ => None,
     });
     let (context, side) = found.unwrap();
@@ -163,7 +164,7 @@ fn a_message_says_who_produced_it() {
 
 #[test]
 fn gaps_are_said_and_the_next_message_is_found() {
-    // A message whose rest was not captured, and one that began in what was not.
+    // A message whose rest was not captured, and one that began in uncaptured bytes.
     let long = [b"PUB long 3000\r\n".as_slice(), &[b'x'; 3000], b"\r\nPUB next 1\r\nx\r\n"].concat();
     check(
         &[cap(rx(&long), 100), rx(b"PUB after 1\r\nx\r\n")],
@@ -178,7 +179,7 @@ fn gaps_are_said_and_the_next_message_is_found() {
 #[test]
 fn a_connection_is_joined_in_its_middle() {
     let found = lines_of(
-        Conversation::new(true),
+        ConnectionParser::new(true),
         &[
             tx(b"PING\r\n"),
             rx(b"PONG\r\nPUB a.b _INBOX.q.1 2\r\nhi\r\n"),
@@ -196,7 +197,7 @@ fn too_many_requests_are_given_up_visibly() {
         ops.push(rx(format!("PUB a _INBOX.abc.{i} 0\r\n\r\n").as_bytes()));
     }
     let all = [&[tx(INFO), rx(QUIET), tx(b"PONG\r\n")][..], &ops].concat();
-    let found = lines_of(Conversation::new(false), &all);
+    let found = lines_of(ConnectionParser::new(false), &all);
     assert_eq!(found.iter().filter(|line| *line == "crowded").count(), 1100 - 1024);
     assert_eq!(found.iter().filter(|line| line.starts_with("request a")).count(), 1100);
 }
@@ -226,23 +227,23 @@ proptest! {
             rx(b"PUB $JS.ACK.a 4\r\n-NAK\r\n"),
         ];
         let plain = |line: String| line.split(' ').filter(|word| !word.starts_with('@')).collect::<Vec<_>>().join(" ");
-        let of = |ops: &[Op]| lines_of(Conversation::new(false), ops).into_iter().map(plain).collect::<Vec<_>>();
+        let of = |ops: &[Op]| lines_of(ConnectionParser::new(false), ops).into_iter().map(plain).collect::<Vec<_>>();
         let mut cuts = cuts.into_iter().cycle();
-        let mut pieces = Vec::new();
+        let mut fragments = Vec::new();
         for op in &ops {
             let mut rest = op.bytes.as_slice();
             while !rest.is_empty() {
                 let (front, back) = rest.split_at(cuts.next().unwrap_or(usize::MAX).min(rest.len()));
-                pieces.push(Op { bytes: front.to_vec(), ..op.clone() });
+                fragments.push(Op { bytes: front.to_vec(), ..op.clone() });
                 rest = back;
             }
         }
-        prop_assert_eq!(of(&pieces), of(&ops));
+        prop_assert_eq!(of(&fragments), of(&ops));
     }
 
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 Just(INFO.to_vec()),
@@ -260,7 +261,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (conversation, begun, done) = survive(pieces, midstream);
+        let (conversation, begun, done) = survive(fragments, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
 }

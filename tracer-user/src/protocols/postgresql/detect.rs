@@ -1,4 +1,4 @@
-//! Whether the first bytes of a message are this protocol's: its beginning, or messages in its middle.
+//! Recognises this protocol by a message's first bytes: at a connection's beginning, or in mid-stream.
 
 use memchr::memchr;
 
@@ -6,21 +6,21 @@ use super::frames::{Frame, Front, error_field, frame, name, number};
 use super::{REPLIES, REQUESTS};
 use crate::protocols::Detected;
 
-/// Codes in place of the version of a connection's first message.
+/// Codes in place of the protocol version in a connection's first message.
 pub(super) const CANCEL: u32 = 80_877_102;
 pub(super) const TLS: u32 = 80_877_103;
 pub(super) const GSS: u32 = 80_877_104;
 /// Longest first message, the server's own limit.
 const STARTUP_LIMIT: u32 = 10_000;
 
-/// The length and the code of a connection's first message.
+/// Length and code of a connection's first message.
 pub(super) enum Startup {
     Is(u32, u32),
     Short,
     No,
 }
 
-/// Reads the front of a message without a kind.
+/// Reads the front of a message without a type.
 pub(super) fn startup(bytes: &[u8]) -> Startup {
     let (Some(length), Some(code)) = (number(bytes, 0), number(bytes, 4)) else {
         return if bytes.starts_with(&[0, 0]) || matches!(bytes, [] | [0]) { Startup::Short } else { Startup::No };
@@ -39,8 +39,8 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
         [0, ..] => {
             return match startup(bytes) {
                 Startup::Is(length, code) if code >> 16 == 3 => match bytes.get(8) {
-                    // Names of parameters follow, or the zero behind them. The same eight bytes begin a request of Kafka,
-                    // whose number follows.
+                    // Parameter names follow, or the terminating zero. The same eight bytes can begin a Kafka request,
+                    // where the correlation id follows.
                     Some(b'a'..=b'z' | b'A'..=b'Z' | b'_') => Detected::Request,
                     Some(0) if length == 9 => Detected::Request,
                     Some(_) => Detected::No,
@@ -51,7 +51,7 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
                 Startup::No => Detected::No,
             };
         }
-        // No message in whose middle a connection is joined begins with more than 16 MiB of its own.
+        // A mid-stream connection never starts with a message of more than 16 MiB.
         [_, high, ..] if *high != 0 => return Detected::No,
         _ => {}
     }
@@ -65,8 +65,8 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether the messages of one side follow each other here and look like what they say, the first of none of the kinds
-/// that say too little; `None`: more bytes are needed.
+/// Whether the bytes are consecutive, plausible messages of one side, and the first one's type is distinctive (not in
+/// `weak`); `None`: more bytes are needed.
 fn side(bytes: &[u8], (kinds, weak): (&[u8], &[u8]), fits: impl Fn(&Frame<'_>) -> bool) -> Option<bool> {
     let mut rest = bytes;
     let mut first = true;
@@ -91,7 +91,7 @@ fn side(bytes: &[u8], (kinds, weak): (&[u8], &[u8]), fits: impl Fn(&Frame<'_>) -
     }
 }
 
-/// Whether the fields look like those of the client's message.
+/// Whether the fields fit a client's message.
 fn is_request(frame: &Frame<'_>) -> bool {
     let Frame { kind, total, fields } = *frame;
     let whole = frame.is_whole();
@@ -107,7 +107,7 @@ fn is_request(frame: &Frame<'_>) -> bool {
             }
             None => !whole && is_text(fields),
         },
-        // Portal, statement, then counts: the first of formats.
+        // Portal, statement, then counts, that of the format codes first.
         b'B' => match name(fields).and_then(|(portal, rest)| Some((portal, name(rest)?))) {
             Some((portal, (statement, rest))) => {
                 let formats = rest.get(..2).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]));
@@ -122,7 +122,7 @@ fn is_request(frame: &Frame<'_>) -> bool {
     }
 }
 
-/// The same for the server's.
+/// The same for the server's messages.
 fn is_reply(frame: &Frame<'_>) -> bool {
     let Frame { kind, total, fields } = *frame;
     let whole = frame.is_whole();
@@ -134,7 +134,7 @@ fn is_reply(frame: &Frame<'_>) -> bool {
             tag.is_some_and(|tag| is_text(tag) && tag.first().is_none_or(u8::is_ascii_uppercase))
         }
         b'E' | b'N' => error_field(fields, b"S").is_some() || (!whole && matches!(fields.first(), None | Some(b'S'))),
-        // Columns, or parameters: their number fits the length.
+        // Columns or parameters: their number fits the length.
         b'T' | b't' | b'D' => fields.get(..2).is_none_or(|two| {
             let each = if kind == b'T' { 19 } else { 4 };
             u64::from(u16::from_be_bytes([two[0], two[1]])) * each + 7 <= total
@@ -145,7 +145,7 @@ fn is_reply(frame: &Frame<'_>) -> bool {
     }
 }
 
-/// Whether `bytes` can be text of a query or a name.
+/// Whether `bytes` can be the text of a query or a name.
 fn is_text(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte >= b' ' || matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c))
 }

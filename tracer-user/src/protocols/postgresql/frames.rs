@@ -1,23 +1,23 @@
-//! Messages of the protocol, version 3: a byte that says which, its length, and its fields.
+//! Messages of protocol version 3: a type byte, a length, and fields.
 
 use memchr::memchr;
 
 /// Bytes of a message before its fields.
 pub(super) const HEADER: usize = 5;
-/// Longest message that is believed: the server's own limit, 1 GiB.
+/// Longest message accepted: the server's own limit, 1 GiB.
 const LIMIT: u64 = 1 << 30;
 
 /// The front of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) kind: u8,
-    /// Bytes of it, the first one included.
+    /// Length in bytes, including the type byte.
     pub(super) total: u64,
-    /// Fields, as far as they are there.
+    /// The captured part of the fields.
     pub(super) fields: &'a [u8],
 }
 
-/// What stands at a message's beginning.
+/// Result of reading a message's beginning.
 pub(super) enum Front<'a> {
     Frame(Frame<'a>),
     /// Less than its header.
@@ -31,7 +31,7 @@ impl Frame<'_> {
         (self.fields.len() + HEADER) as u64 == self.total
     }
 
-    /// Bytes of it that are there, and that are not.
+    /// Its bytes that are there, and the number still missing.
     pub(super) fn split(&self) -> (usize, u64) {
         let there = self.fields.len() + HEADER;
         (there, self.total - there as u64)
@@ -59,13 +59,13 @@ pub(super) fn frame<'a>(bytes: &'a [u8], kinds: &[u8]) -> Front<'a> {
     Front::Frame(Frame { kind: *kind, total, fields: bytes.get(HEADER..end).unwrap_or_default() })
 }
 
-/// Splits a name off the front of `bytes`; `None` when its end is not there.
+/// Splits a name off the front of `bytes`; `None` if its end is missing.
 pub(super) fn name(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr(0, bytes)?;
     Some((bytes.get(..end)?, bytes.get(end + 1..)?))
 }
 
-/// A field of an error: the first one of a kind of `kinds`. `None` when there is none, or not yet.
+/// The first field of an error whose type is one of `kinds`. `None` if there is none, or not yet.
 pub(super) fn error_field<'a>(mut fields: &'a [u8], kinds: &[u8]) -> Option<&'a [u8]> {
     while let Some((kind, rest)) = fields.split_first() {
         let (value, rest) = name(rest)?;
@@ -75,4 +75,16 @@ pub(super) fn error_field<'a>(mut fields: &'a [u8], kinds: &[u8]) -> Option<&'a 
         fields = rest;
     }
     None
+}
+
+/// Whether the last bytes of a request are an Execute and a Sync.
+pub(super) fn executes(last: &[u8]) -> bool {
+    let Some(before) = last.strip_suffix(&[b'S', 0, 0, 0, 4]) else { return false };
+    // A portal's name, and the maximum number of rows.
+    let executes = |at: usize| {
+        let Front::Frame(execute) = frame(before.get(at..).unwrap_or_default(), b"E") else { return false };
+        let rest = name(execute.fields).map(|(_, rest)| rest.len());
+        execute.total == (before.len() - at) as u64 && rest == Some(size_of::<u32>())
+    };
+    (0..before.len()).any(executes)
 }

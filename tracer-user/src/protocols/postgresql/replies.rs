@@ -1,39 +1,39 @@
-//! What the server answers: where a reply ends, and how it failed.
+//! Replies of the server: where each ends, and how it failed.
 
 use super::frames::{Frame, Front, HEADER, error_field, frame, number};
 use super::sqlstate::{ABORTED, OTHER, code};
 use super::{NOTE_ANSWERS, NOTE_READY, NOTE_SYNC, NOTE_UNKNOWN, REPLIES};
 use crate::protocols::{Body, Reply, Step};
 
-/// The kind of an error stands within this many bytes of its beginning.
+/// An error's SQLSTATE lies within this many bytes of its beginning.
 const ERROR_FRONT: usize = 256;
 /// Bytes of ReadyForQuery.
 const READY: usize = 6;
 
-/// How far a reply is read.
+/// Progress in reading a reply.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Something of it was read.
+    /// Part of it was read.
     begun: bool,
-    /// Messages it has answered.
+    /// Number of messages it has answered.
     answers: u16,
     failure: Option<&'static str>,
-    /// An error was told: what was sent before the next Sync is passed over by the server.
+    /// The server reported an error: it skips everything sent before the next Sync.
     skipping: bool,
-    /// The server has notified this client of something: it listens.
+    /// The server has notified this client, so it listens.
     notified: bool,
 }
 
-/// What a message does to the reply it is in.
+/// Effect of a message on the current reply.
 enum Does {
-    /// It goes on.
+    /// The reply continues.
     GoesOn,
     Ends,
-    /// It belongs to no reply.
+    /// The message belongs to no reply.
     Unasked,
-    /// The connection becomes something else.
+    /// The connection changes protocol.
     Switches,
-    /// More bytes of it are needed.
+    /// More bytes of the message are needed.
     Needs,
 }
 
@@ -53,7 +53,7 @@ impl Progress {
             };
             let begun = self.begun;
             let does = self.message(&frame, cut, note);
-            // Where a reply begins is a step of its own: its time is that of its first byte.
+            // The beginning of a reply is a step of its own: its time is that of its first byte.
             if !begun && self.begun && at > 0 {
                 self.begun = false;
                 return Step::Pass { used: at, rest: 0 };
@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// Nothing more can be read than `at` bytes.
+    /// No more than `at` bytes can be read.
     fn wait<T>(&self, at: usize, cut: bool) -> Step<T> {
         match at {
             0 if cut => Step::Trailing,
@@ -98,7 +98,7 @@ impl Progress {
         if !self.begun {
             match frame.kind {
                 b'N' | b'A' | b'S' => return Does::Unasked,
-                // Of a Sync that was counted to no request.
+                // Answers a Sync that was counted for no request.
                 b'Z' if !matches!(note, NOTE_READY | NOTE_SYNC) => {
                     self.skipping = false;
                     return Does::Unasked;
@@ -132,7 +132,7 @@ impl Progress {
         }
     }
 
-    /// Notes what a message said.
+    /// Notes the content of a message.
     fn count(&mut self, frame: &Frame<'_>) {
         match frame.kind {
             b'Z' => {
@@ -153,12 +153,12 @@ impl Progress {
         }
     }
 
-    /// What is told next was not read from its beginning.
+    /// The next message was not read from its beginning.
     pub(super) fn broken(&mut self) {
         *self = Self { notified: self.notified, ..Self::default() };
     }
 
-    /// The reply that ends with `bytes`, where only that can be found of it.
+    /// The reply that ends with `bytes`, when only its end can be found.
     pub(super) fn last(&mut self, bytes: &[u8], listens: bool) -> Option<Reply> {
         let found = last(bytes, listens || self.notified)?;
         let Self { failure, notified, .. } = std::mem::take(self);
@@ -166,7 +166,7 @@ impl Progress {
         Some(reply(failure.or(found.failure)))
     }
 
-    /// The reply is over.
+    /// Ends the reply.
     fn end(&mut self) -> Reply {
         let Self { failure, skipping, notified, .. } = std::mem::take(self);
         (self.skipping, self.notified) = (skipping, notified);
@@ -178,7 +178,7 @@ fn reply(failure: Option<&'static str>) -> Reply {
     Reply { status: 0, failure, interim: false }
 }
 
-/// Whether `bytes` are messages that answer nothing.
+/// Whether `bytes` are messages that answer no request.
 pub(super) fn are_unasked(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Front::Frame(frame) = frame(rest, b"NAS")
@@ -192,10 +192,10 @@ pub(super) fn are_unasked(bytes: &[u8]) -> bool {
     false
 }
 
-/// The reply that ends with `bytes`: with ReadyForQuery. The kind of an error is found where the whole message is in
-/// them; that there was one shows in the state of a transaction, too, and in how it ends: its last field and itself with
-/// a zero byte each, where a tag has one. Of what else can stand there, only a notification without payload ends so:
-/// whoever `listens` may get one.
+/// The reply that ends with `bytes`, that is, with ReadyForQuery. An error's SQLSTATE is found if `bytes` contain the
+/// whole message. That there was an error also shows in the transaction status, and in its ending: a zero byte ends its
+/// last field and another the message itself, where a command tag has only one. Of the other messages possible there,
+/// only a notification without payload ends like that, and only a client that `listens` gets one.
 fn last(bytes: &[u8], listens: bool) -> Option<Reply> {
     let (before, ready) = bytes.split_at_checked(bytes.len().checked_sub(READY)?)?;
     let (front, state) = ready.split_at_checked(HEADER)?;

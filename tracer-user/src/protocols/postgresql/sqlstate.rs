@@ -1,5 +1,5 @@
-//! SQLSTATE codes (PostgreSQL's errcodes.txt, up to version 15): what can be the kind of a failure. A function may raise
-//! any other five characters; those are [`OTHER`].
+//! SQLSTATE codes (PostgreSQL's errcodes.txt, up to version 15), used as kinds of failure. A function may raise any
+//! other five characters; those become [`OTHER`].
 
 /// Codes, sorted, each of five characters and a space.
 const CODES: &str = "\
@@ -20,12 +20,12 @@ const CODES: &str = "\
     P0001 P0002 P0003 P0004 XX000 XX001 XX002 \
     ";
 
-/// A code that is not in the list.
+/// An unlisted code.
 pub(super) const OTHER: &str = "_OTHER";
-/// A request that the server passed over because an earlier one of the same pipeline failed: it has no code.
+/// A request that the server skipped because an earlier one of the same pipeline failed: it has no SQLSTATE.
 pub(super) const ABORTED: &str = "pipeline_aborted";
 
-/// The code that `bytes` are.
+/// The listed code equal to `bytes`.
 pub(super) fn code(bytes: &[u8]) -> &'static str {
     let (mut low, mut high) = (0, CODES.len() / 6);
     while low < high {

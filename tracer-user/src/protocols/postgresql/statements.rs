@@ -1,4 +1,4 @@
-//! Statements a connection has prepared, by name, and what its portals run.
+//! Prepared statements of a connection, by name, and the statements its portals run.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use rustc_hash::FxHashMap;
 
 use crate::protocols::sql::Summary;
 
-/// Most named statements, and most named portals, of one connection that are remembered.
+/// Most named statements, and most named portals, remembered per connection.
 const LIMIT: usize = 1024;
-/// Longest name that is remembered, bytes.
+/// Longest name remembered, in bytes.
 pub(super) const NAME: usize = 256;
-/// About what one takes, bytes.
+/// Approximate size of one, in bytes.
 const EACH: usize = 32;
 
-/// By what their names hash to; `None` where what one stands for is not known.
+/// By hash of the name; `None` if the statement is unknown.
 type Names = FxHashMap<u64, Option<Arc<Summary>>>;
 
 fn hash(name: &[u8]) -> u64 {
@@ -23,7 +23,7 @@ fn hash(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What names stand for. The empty name has a place of its own: most clients use no other.
+/// Statements by name. The empty name is stored separately: most clients use no other.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     unnamed: Option<Arc<Summary>>,
@@ -32,8 +32,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// `name` stands for `summary` from now on. Where there is no room it stands for nothing, and is counted as unnamed
-    /// when it is used.
+    /// Binds `name` to `summary`. If there is no room it is not kept, and its uses count as unnamed.
     pub(super) fn set(&mut self, name: &[u8], summary: Option<Arc<Summary>>) {
         if name.is_empty() {
             self.unnamed = summary;
@@ -61,7 +60,7 @@ impl Named {
         }
     }
 
-    /// About how many bytes the named ones take.
+    /// Approximate size of the named ones, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.named.as_ref().map_or(0, |named| named.len() * EACH)
     }
@@ -70,7 +69,7 @@ impl Named {
         (self.unnamed, self.named) = (None, None);
     }
 
-    /// Gives back the room it does not need.
+    /// Shrinks excess capacity.
     pub(super) fn rest(&mut self) {
         self.named = self.named.take().filter(|named| !named.is_empty());
         if let Some(named) = &mut self.named {
@@ -78,7 +77,7 @@ impl Named {
         }
     }
 
-    /// Names for which there was no room, since last asked.
+    /// Number of names refused for lack of room since the last call.
     pub(super) fn take_refused(&mut self) -> u64 {
         u64::from(std::mem::take(&mut self.refused))
     }

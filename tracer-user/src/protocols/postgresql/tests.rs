@@ -1,9 +1,9 @@
-//! Sessions as scripts; see the tests of `conversation.rs` for how they are read.
+//! Sessions as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Chunk, Conversation, Said, Settings, Stamp, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 use proptest::prelude::*;
 
 /// A message.
@@ -12,7 +12,7 @@ fn message(kind: u8, fields: &[u8]) -> Vec<u8> {
     [&[kind][..], &length, fields].concat()
 }
 
-/// Names that end with a zero each, then `rest`.
+/// Names with a terminating zero each, then `rest`.
 fn fields(names: &[&str], rest: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = names.iter().flat_map(|name| [name.as_bytes(), &[0]].concat()).collect();
     bytes.extend_from_slice(rest);
@@ -44,7 +44,7 @@ fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
 
-/// What prepares and runs a statement without a name.
+/// The messages that prepare and run an unnamed statement.
 fn run(sql: &str) -> Vec<u8> {
     [parse("", sql), bind("", "", b"v"), describe(b'P', ""), execute("")].concat()
 }
@@ -70,7 +70,7 @@ fn error(severity: &str, code: &str) -> Vec<u8> {
     message(b'E', text.as_bytes())
 }
 
-/// What answers [`run`].
+/// The reply to [`run`].
 fn ran(rows: usize) -> Vec<u8> {
     let rows: Vec<u8> = (0..rows).flat_map(|_| row(b"x")).collect();
     [message(b'1', b""), message(b'2', b""), columns(), rows, complete("SELECT 1")].concat()
@@ -103,12 +103,12 @@ fn welcome() -> Vec<u8> {
     .concat()
 }
 
-/// What was said, without bytes: names, replies, ends.
+/// Events without bytes: names, replies, ends.
 fn lines(ops: &[Op]) -> Vec<String> {
-    said_lines(&play(&mut Conversation::new(false), ops))
+    said_lines(&play(&mut ConnectionParser::new(false), ops))
 }
 
-fn said_lines(said: &[Said]) -> Vec<String> {
+fn said_lines(said: &[ExchangeEvent]) -> Vec<String> {
     let short = |line: String| {
         let words: Vec<&str> = line.split(' ').collect();
         let kept: Vec<&str> = words.iter().copied().filter(|word| !word.contains('/')).collect();
@@ -188,14 +188,14 @@ fn a_session_from_its_beginning() {
 fn a_connection_that_turns_to_tls_is_left_alone() {
     for (asked, answer) in [(TLS, b"S"), (GSS, b"G")] {
         for (first, second) in [(Direction::Rx, Direction::Tx), (Direction::Tx, Direction::Rx)] {
-            let mut conversation = Conversation::new(false);
+            let mut conversation = ConnectionParser::new(false);
             let ops = [
                 Op { dir: first, ..rx(&[code(asked)]) },
                 Op { dir: second, ..rx(&[answer.to_vec()]) },
                 Op { dir: first, ..rx(&[b"\x16\x03\x01".to_vec()]) },
             ];
             assert_eq!(play(&mut conversation, &ops), []);
-            // Of TLS the turns are timed.
+            // TLS is timed by round trips.
             let left = if asked == TLS { (Verdict::Trace, Some("tls")) } else { (Verdict::Ignore, Some("postgresql")) };
             assert_eq!((conversation.want().verdict, conversation.protocol()), left);
         }
@@ -208,7 +208,7 @@ fn refused_and_ended_connections() {
         lines(&[rx(&[startup()]), tx(&[error("FATAL", "28P01")])]),
         ["CONNECT CONNECT @1 -> 28P01 @2 complete @2"]
     );
-    // By the administrator, while nothing is asked and while something is.
+    // Ended by the administrator, while a request is open and while none is.
     let ended = error("FATAL", "57P01");
     assert_eq!(
         lines(&[rx(&[startup()]), tx(&[welcome()]), tx(std::slice::from_ref(&ended))]),
@@ -265,7 +265,7 @@ fn pipelines() {
             "SELECT SELECT c @1 -> ok @2 complete @2",
         ]
     );
-    // The first one fails: the server passes over the others.
+    // The first one fails: the server skips the others.
     let failed = [message(b'1', b""), error("ERROR", "23505"), ready(b'I')];
     assert_eq!(
         lines(&[rx(&three), tx(&failed), rx(&[query("SELECT 1")]), tx(&[ran(0), ready(b'I')])]),
@@ -280,7 +280,7 @@ fn pipelines() {
     let many = [vec![run("SELECT * FROM a"); 100].concat(), sync()];
     let found = lines(&[rx(&many), tx(&failed)]);
     assert_eq!(found.iter().filter(|line| line.contains("pipeline_aborted @2 complete")).count(), 99);
-    // Each with a Sync of its own; and with Flush instead, the Sync later.
+    // Each with its own Sync; and with Flush instead, the Sync later.
     assert_eq!(
         lines(&[
             rx(&[run("SELECT * FROM a"), sync(), run("SELECT * FROM b"), sync()]),
@@ -351,7 +351,7 @@ fn copies() {
             rx(&[query("COPY t TO STDOUT")]),
             tx(&[message(b'H', &[0, 0, 0]), data.clone()]),
             tx(&[data.clone(), done.clone(), complete("COPY 2"), ready(b'I')]),
-            // Extended: the Sync behind the Execute is passed over by the server, that behind the data counts.
+            // Extended: the server skips the Sync after the Execute; the one after the data counts.
             rx(&[parse("", "COPY t FROM STDIN"), bind("", "", b""), execute(""), sync()]),
             tx(&[message(b'1', b""), message(b'2', b""), message(b'G', &[0, 0, 0])]),
             rx(&[data, message(b'f', b"planted\0"), sync()]),
@@ -371,7 +371,7 @@ fn copies() {
 #[test]
 fn what_is_not_captured_is_passed_over() {
     let long = vec![b'x'; 100_000];
-    // A parameter and a row longer than what is captured, and a statement.
+    // A parameter and a row longer than the capture limit, and a statement.
     let insert = [parse("", "INSERT INTO t VALUES ($1)"), bind("", "", &long), execute(""), sync()];
     let text = format!("SELECT * FROM u WHERE a = '{}' AND b IN (SELECT c FROM w)", "y".repeat(50_000));
     assert_eq!(
@@ -380,7 +380,7 @@ fn what_is_not_captured_is_passed_over() {
             tx(&[message(b'1', b""), message(b'2', b""), complete("INSERT 0 1"), ready(b'I')]),
             cap(rx(&[query(&text)]), 4096),
             cap(tx(&[columns(), row(&long), complete("SELECT 1"), ready(b'I')]), 1000),
-            // Many rows: their end shows in the last bytes, an error in the last operation.
+            // Many rows: the last bytes reveal their end, the last operation an error.
             rx(&[query("SELECT * FROM v")]),
             cap(tx(&[columns(), vec![row(&[b'z'; 500]); 10].concat()]), 1000),
             cap(tx(&[vec![row(&[b'z'; 500]); 10].concat()]), 1000),
@@ -407,7 +407,7 @@ fn an_error_at_the_end_of_a_long_result_shows_in_its_last_bytes() {
             rx(&[query("SELECT * FROM v")]),
             rows(),
             ends(error("ERROR", "22012")),
-            // Who listens may be told something without a word, which ends as an error does.
+            // A client that listens may get a notification without payload, which ends like an error.
             rx(&[query("LISTEN channel")]),
             tx(&[complete("LISTEN"), ready(b'I')]),
             rx(&[query("SELECT * FROM v")]),
@@ -438,7 +438,7 @@ fn executions_that_were_not_captured_are_counted_by_their_answers() {
         let count = |name: &str| {
             found.iter().filter(|line| line.starts_with(name) && line.contains("-> ok @4 complete @4")).count()
         };
-        // Where the statement's name is there.
+        // Where the statement's name was captured.
         let named = (captured + one.len() - 8) / one.len();
         assert_eq!((count("INSERT INSERT t"), count("_UNNAMED")), (named, 10 - named), "{captured}: {found:#?}");
         assert_eq!(found.last().map(String::as_str), Some("SELECT SELECT @5 -> ok @6 complete @6"), "{found:#?}");
@@ -447,7 +447,7 @@ fn executions_that_were_not_captured_are_counted_by_their_answers() {
 
 #[test]
 fn connections_are_joined_in_their_middle() {
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     let said = play(
         &mut conversation,
         &[
@@ -482,19 +482,154 @@ fn names_are_bounded() {
     assert_eq!((named.get(b"s5"), named.bytes()), (None, 0));
 }
 
-#[test]
-fn statements_beyond_what_is_remembered_are_told() {
-    let mut ops = vec![];
-    for i in 0..1027 {
-        ops.push(rx(&[parse(&format!("s{i}"), "SELECT 1"), message(b'S', b"")]));
-        ops.push(tx(&[message(b'1', b""), ready(b'I')]));
-    }
-    let said = play(&mut Conversation::new(true), &ops);
-    let names: u64 = said.iter().map(|word| if let Said::Forgotten { names } = word { *names } else { 0 }).sum();
-    assert_eq!(names, 3);
+/// Events without times, and without the ends of heads, which depend on the operations.
+fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
+    said.iter()
+        .map(|word| match word {
+            ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.path),
+            ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}")
+            }
+            other => format!("{other:?}"),
+        })
+        .collect()
 }
 
-/// A session with everything in it.
+#[test]
+fn every_cut_gives_the_same() {
+    let ops = session();
+    let whole = play(&mut ConnectionParser::new(false), &ops);
+    let expected = outcomes(&whole);
+    assert_eq!(whole.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), 11, "{expected:#?}");
+    assert!(
+        !whole.iter().any(|word| matches!(word, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
+        "{expected:#?}"
+    );
+    assert!(expected.iter().any(|line| line.contains("pipeline_aborted")), "{expected:#?}");
+    for (which, op) in ops.iter().enumerate() {
+        for cut in 1..op.bytes.len() {
+            let mut cuts = ops.clone();
+            let (front, back) = op.bytes.split_at(cut);
+            cuts[which].bytes = front.to_vec();
+            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
+            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
+        }
+    }
+    let fragments = |size: usize| -> Vec<Op> {
+        let fragments =
+            |op: &Op| op.bytes.chunks(size).map(|piece| Op { bytes: piece.to_vec(), ..op.clone() }).collect();
+        ops.iter().flat_map(|op| -> Vec<Op> { fragments(op) }).collect()
+    };
+    for size in [1, 2, 3, 5, 7, 64, 1000] {
+        assert_eq!(
+            outcomes(&play(&mut ConnectionParser::new(false), &fragments(size))),
+            expected,
+            "fragments of {size}"
+        );
+    }
+}
+
+#[test]
+fn a_gap_shifts_no_reply() {
+    // Each operation in turn is lost: the last query's result never changes.
+    let queries = ["a", "b", "c", "d"].map(|table| query(&format!("SELECT * FROM {table}")));
+    for lost in 0..6 {
+        let mut ops = Vec::new();
+        for (i, query) in queries.iter().enumerate() {
+            ops.push(rx(std::slice::from_ref(query)));
+            let kind = if i == 3 { "22012" } else { "42P01" };
+            ops.push(tx(&[error("ERROR", kind), ready(b'I')]));
+        }
+        let mut conversation = ConnectionParser::new(false);
+        let settings = Settings::default();
+        let (mut said, mut pos) = (Vec::new(), [0u64; 2]);
+        for (i, op) in ops.iter().enumerate() {
+            let which = usize::from(op.dir == Direction::Tx);
+            let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: i as u32 / 2 + 1 };
+            let (len, head) = (op.bytes.len() as u64, &op.bytes[..]);
+            let (dir, pos_of) = (op.dir, pos[which]);
+            let chunk = Chunk { dir, pos: pos_of, len, head, tail: &[], fragments: &[], at, arrived: 0 };
+            pos[which] += len;
+            if i != lost {
+                conversation.bytes(&chunk, &settings, &mut said);
+            }
+        }
+        let found = said_lines(&said);
+        let last = found.iter().find(|line| line.starts_with("SELECT SELECT d")).unwrap();
+        // The reply after a lost one could answer either of two waiting requests.
+        let expected = if lost == 5 { "unfinished @4" } else { "-> 22012 @8 complete @8" };
+        assert_eq!(*last, format!("SELECT SELECT d @7 {expected}"), "{lost}: {found:?}");
+        for line in &found {
+            assert!(!line.contains("22012") || line.contains(" d "), "{lost}: {line}");
+        }
+        if lost != 0 && lost != 1 {
+            assert!(found.iter().any(|line| line.starts_with("lost")), "it says so: {lost}: {found:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(
+        fragments in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                (any::<u8>(), 0u8..20).prop_map(|(kind, length)| vec![kind, 0, 0, 0, length]),
+                Just(query("SELECT * FROM a")),
+                Just(startup()),
+                Just(code(TLS)),
+                Just(run("SELECT * FROM b")),
+                Just(bind("p", "s", b"x")),
+                Just(execute("p")),
+                Just(sync()),
+                Just(message(b'c', b"")),
+                Just(b"N".to_vec()),
+                Just(ran(2)),
+                Just(error("ERROR", "23505")),
+                Just(error("FATAL", "57P01")),
+                Just(ready(b'I')),
+                Just(welcome()),
+            ], 0usize..120),
+            0..30,
+        ),
+        midstream: bool,
+    ) {
+        let (conversation, begun, done) = survive(fragments, midstream);
+        // A connection that changed to TLS or replication is not followed to its end.
+        prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
+    }
+
+    #[test]
+    fn values_never_show(secret in "[a-zA-Z]{12,20}", captured in 0usize..300) {
+        let startup = {
+            let rest = fields(&["user", &secret, "database", &secret, "options", &secret, ""], b"");
+            [&(rest.len() as u32 + 8).to_be_bytes()[..], &196_608_u32.to_be_bytes(), &rest].concat()
+        };
+        let notice = format!("SERROR\0C{secret}\0M{secret}\0\0");
+        let ops = [
+            rx(&[startup]),
+            rx(&[message(b'p', &fields(&[&secret], b""))]),
+            tx(&[welcome()]),
+            cap(rx(&[query(&format!("UPDATE t SET a = '{secret}' WHERE b = $${secret}$$"))]), captured),
+            tx(&[message(b'E', notice.as_bytes()), ready(b'I')]),
+            cap(rx(&[parse(&secret, &format!("SELECT '{secret}'")), bind(&secret, &secret, secret.as_bytes()), execute(&secret), sync()]), captured),
+            tx(&[row(secret.as_bytes()), complete(&secret), ready(b'I')]),
+            rx(&[query(&secret)]),
+            tx(&[message(b'A', &fields(&[&secret, &secret], &[0; 4])), ready(b'I')]),
+        ];
+        let said = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
+        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+    }
+}
+
+#[test]
+fn an_idle_connection_takes_little() {
+    let bytes = std::mem::size_of::<Session>();
+    assert!(bytes <= 384, "{bytes} bytes");
+}
+
+/// A session with every kind of message.
 fn session() -> Vec<Op> {
     let asked = [
         code(TLS),
@@ -555,146 +690,8 @@ fn session() -> Vec<Op> {
         message(b'3', b""),
         ready(b'I'),
     ];
-    // The server's one byte comes before the client goes on.
+    // The server's one byte comes before the client continues.
     vec![rx(&asked[..1]), tx(&replies[..1]), rx(&asked[1..]), tx(&replies[1..])]
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
-fn outcomes(said: &[Said]) -> Vec<String> {
-    said.iter()
-        .filter_map(|word| match word {
-            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {}", request.path)),
-            Said::Replied { exchange, failure, .. } => Some(format!("{exchange} {failure:?}")),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
-                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}"))
-            }
-            Said::RequestDone { .. } => None,
-            other => Some(format!("{other:?}")),
-        })
-        .collect()
-}
-
-#[test]
-fn every_cut_gives_the_same() {
-    let ops = session();
-    let whole = play(&mut Conversation::new(false), &ops);
-    let expected = outcomes(&whole);
-    assert_eq!(whole.iter().filter(|word| matches!(word, Said::Done { .. })).count(), 11, "{expected:#?}");
-    assert!(!whole.iter().any(|word| matches!(word, Said::Unpaired { .. } | Said::Lost { .. })), "{expected:#?}");
-    assert!(expected.iter().any(|line| line.contains("pipeline_aborted")), "{expected:#?}");
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.clone();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
-        }
-    }
-    let pieces = |size: usize| -> Vec<Op> {
-        let pieces = |op: &Op| op.bytes.chunks(size).map(|piece| Op { bytes: piece.to_vec(), ..op.clone() }).collect();
-        ops.iter().flat_map(|op| -> Vec<Op> { pieces(op) }).collect()
-    };
-    for size in [1, 2, 3, 5, 7, 64, 1000] {
-        assert_eq!(outcomes(&play(&mut Conversation::new(false), &pieces(size))), expected, "pieces of {size}");
-    }
-}
-
-#[test]
-fn a_gap_shifts_no_reply() {
-    // Each operation in turn is lost: what is said of the last query is always the same.
-    let queries = ["a", "b", "c", "d"].map(|table| query(&format!("SELECT * FROM {table}")));
-    for lost in 0..6 {
-        let mut ops = Vec::new();
-        for (i, query) in queries.iter().enumerate() {
-            ops.push(rx(std::slice::from_ref(query)));
-            let kind = if i == 3 { "22012" } else { "42P01" };
-            ops.push(tx(&[error("ERROR", kind), ready(b'I')]));
-        }
-        let mut conversation = Conversation::new(false);
-        let settings = Settings::default();
-        let (mut said, mut pos) = (Vec::new(), [0u64; 2]);
-        for (i, op) in ops.iter().enumerate() {
-            let which = usize::from(op.dir == Direction::Tx);
-            let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: i as u32 / 2 + 1 };
-            let (len, head) = (op.bytes.len() as u64, &op.bytes[..]);
-            let (dir, pos_of) = (op.dir, pos[which]);
-            let chunk = Chunk { dir, pos: pos_of, len, head, tail: &[], pieces: &[], at, arrived: 0 };
-            pos[which] += len;
-            if i != lost {
-                conversation.bytes(&chunk, &settings, &mut said);
-            }
-        }
-        let found = said_lines(&said);
-        let last = found.iter().find(|line| line.starts_with("SELECT SELECT d")).unwrap();
-        // What follows a lost reply while two wait could be either's.
-        let expected = if lost == 5 { "unfinished @4" } else { "-> 22012 @8 complete @8" };
-        assert_eq!(*last, format!("SELECT SELECT d @7 {expected}"), "{lost}: {found:?}");
-        for line in &found {
-            assert!(!line.contains("22012") || line.contains(" d "), "{lost}: {line}");
-        }
-        if lost != 0 && lost != 1 {
-            assert!(found.iter().any(|line| line.starts_with("lost")), "it says so: {lost}: {found:?}");
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_bytes(
-        pieces in proptest::collection::vec(
-            (any::<bool>(), prop_oneof![
-                proptest::collection::vec(any::<u8>(), 0..60),
-                (any::<u8>(), 0u8..20).prop_map(|(kind, length)| vec![kind, 0, 0, 0, length]),
-                Just(query("SELECT * FROM a")),
-                Just(startup()),
-                Just(code(TLS)),
-                Just(run("SELECT * FROM b")),
-                Just(bind("p", "s", b"x")),
-                Just(execute("p")),
-                Just(sync()),
-                Just(message(b'c', b"")),
-                Just(b"N".to_vec()),
-                Just(ran(2)),
-                Just(error("ERROR", "23505")),
-                Just(error("FATAL", "57P01")),
-                Just(ready(b'I')),
-                Just(welcome()),
-            ], 0usize..120),
-            0..30,
-        ),
-        midstream: bool,
-    ) {
-        let (conversation, begun, done) = survive(pieces, midstream);
-        // A connection that turned to TLS or to replication is not followed to its end.
-        prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
-    }
-
-    #[test]
-    fn values_never_show(secret in "[a-zA-Z]{12,20}", captured in 0usize..300) {
-        let startup = {
-            let rest = fields(&["user", &secret, "database", &secret, "options", &secret, ""], b"");
-            [&(rest.len() as u32 + 8).to_be_bytes()[..], &196_608_u32.to_be_bytes(), &rest].concat()
-        };
-        let notice = format!("SERROR\0C{secret}\0M{secret}\0\0");
-        let ops = [
-            rx(&[startup]),
-            rx(&[message(b'p', &fields(&[&secret], b""))]),
-            tx(&[welcome()]),
-            cap(rx(&[query(&format!("UPDATE t SET a = '{secret}' WHERE b = $${secret}$$"))]), captured),
-            tx(&[message(b'E', notice.as_bytes()), ready(b'I')]),
-            cap(rx(&[parse(&secret, &format!("SELECT '{secret}'")), bind(&secret, &secret, secret.as_bytes()), execute(&secret), sync()]), captured),
-            tx(&[row(secret.as_bytes()), complete(&secret), ready(b'I')]),
-            rx(&[query(&secret)]),
-            tx(&[message(b'A', &fields(&[&secret, &secret], &[0; 4])), ready(b'I')]),
-        ];
-        let said = format!("{:?}", play(&mut Conversation::new(false), &ops)).to_lowercase();
-        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
-    }
-}
-
-#[test]
-fn an_idle_connection_takes_little() {
-    let bytes = std::mem::size_of::<Session>();
-    assert!(bytes <= 384, "{bytes} bytes");
-}
+mod long;

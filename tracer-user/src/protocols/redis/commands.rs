@@ -1,5 +1,5 @@
-//! Names of Redis commands. Only these become names of classes: what a connection calls a command may be anything, a
-//! password typed at the wrong moment included.
+//! Names of Redis commands. Only these become request classes: a connection may send anything as a command, even a
+//! password typed at the wrong moment.
 
 use std::sync::{Arc, LazyLock};
 
@@ -60,7 +60,7 @@ const CONTAINERS: &[(&str, &str)] = &[
     ("XINFO", "CONSUMERS GROUPS HELP STREAM"),
 ];
 
-/// Commands of the usual modules, by their prefix.
+/// Commands of the usual modules, by module prefix.
 const MODULES: &[(&str, &str)] = &[
     ("BF", "ADD CARD EXISTS INFO INSERT MADD MEXISTS RESERVE"),
     ("CF", "ADD ADDNX COUNT DEL EXISTS INFO INSERT INSERTNX MEXISTS RESERVE"),
@@ -84,9 +84,9 @@ const MODULES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a command that is not in the lists is called.
+/// Name of an unlisted command.
 pub(super) const OTHER: &str = "_OTHER";
-/// Longest name, of a command or of a subcommand.
+/// Longest name of a command or subcommand.
 pub(super) const NAME_LIMIT: usize = 32;
 
 /// A command.
@@ -94,11 +94,11 @@ pub(super) const NAME_LIMIT: usize = 32;
 pub(super) struct Command {
     /// Its name, upper case.
     pub(super) name: Arc<str>,
-    /// Its subcommands: their names and what the two are called together.
+    /// Its subcommands: name, and the joined name of command and subcommand.
     pub(super) subcommands: Vec<(&'static str, Arc<str>)>,
 }
 
-/// Commands by name, and what the others are called.
+/// Commands by name, and the name of all others.
 #[derive(Debug)]
 pub(super) struct Commands {
     by_name: FxHashMap<Box<[u8]>, Command>,
@@ -108,7 +108,7 @@ pub(super) struct Commands {
     pub(super) empty: Arc<str>,
 }
 
-/// The lists above, ready for use.
+/// The lists above, indexed.
 pub(super) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     let mut by_name = FxHashMap::default();
     let mut add = |name: String, subcommands: &'static str| {
@@ -130,7 +130,7 @@ pub(super) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     Commands { by_name, other: Arc::from(OTHER), empty: Arc::from("") }
 });
 
-/// `word` in upper case, when it is short enough to be a name.
+/// `word` in upper case, if short enough for a name.
 fn upper(word: &[u8]) -> Option<([u8; NAME_LIMIT], usize)> {
     let mut name = [0; NAME_LIMIT];
     name.get_mut(..word.len())?.copy_from_slice(word);
@@ -145,7 +145,7 @@ impl Commands {
         self.by_name.get(name.get(..len)?)
     }
 
-    /// Whether some command's name begins with `word`.
+    /// Whether any command's name begins with `word`.
     pub(super) fn begins(&self, word: &[u8]) -> bool {
         upper(word).is_some_and(|(name, len)| {
             let word = name.get(..len).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Commands {
 }
 
 impl Command {
-    /// What the command is called with this subcommand; its own name when that is not known.
+    /// The joined name with this subcommand; the command's own name if the subcommand is unknown.
     pub(super) fn with(&self, word: &[u8]) -> &Arc<str> {
         let known = self.subcommands.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(word));
         known.map_or(&self.name, |(_, joined)| joined)

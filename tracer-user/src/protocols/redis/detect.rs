@@ -1,4 +1,4 @@
-//! Whether the first bytes of a message are RESP. An array is by itself, when it names a command; a line is not.
+//! Recognises RESP by a message's first bytes. An array that names a command suffices; a line does not.
 
 use super::commands::COMMANDS;
 use super::read::{Read, confirmed, header, word};
@@ -24,7 +24,7 @@ pub(super) fn detect_array(bytes: &[u8]) -> Detected {
                 return Detected::Reply;
             }
             if CONFIRMATIONS.contains(&word) && count == 3 {
-                // `subscribe channel :1` confirms, `subscribe channel channel` asks.
+                // `subscribe channel :1` confirms a subscription, `subscribe channel channel` requests some.
                 return match confirmed(bytes, after) {
                     Read::Got(_) => Detected::Reply,
                     Read::Short => Detected::NeedMore,
@@ -39,7 +39,7 @@ pub(super) fn detect_array(bytes: &[u8]) -> Detected {
     }
 }
 
-/// A line that begins with a command could be many a protocol's: it is only looked at again with its reply.
+/// A line that begins with a command could belong to many protocols: it is only decided together with its reply.
 pub(super) fn detect_inline(bytes: &[u8]) -> Detected {
     let end = bytes.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
     let first = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Pieces of RESP read off the front of bytes that may end anywhere.
+//! Reads RESP elements off the front of bytes that may end anywhere.
 
 use memchr::memchr;
 
@@ -6,7 +6,7 @@ use super::commands::NAME_LIMIT;
 use crate::protocols::elements::Elements;
 use crate::protocols::stream::Fed;
 
-/// Kinds of errors (the first word of an error) that are told apart; scripts may invent others.
+/// Error kinds (first words of errors) that are distinguished; scripts may invent others.
 pub(super) const ERRORS: &[&str] = &[
     "ERR",
     "WRONGTYPE",
@@ -45,17 +45,17 @@ pub(super) const ERRORS: &[&str] = &[
     "SYNTAX",
     "SAVEDERR",
 ];
-/// What every other kind is called.
+/// Name of every other kind.
 pub(super) const OTHER_ERROR: &str = "_OTHER";
-/// Something read off the front of bytes.
+/// Result of reading an element.
 pub(super) enum Read<T> {
     Got(T),
-    /// The bytes end before it does.
+    /// The bytes end before the element does.
     Short,
     Bad,
 }
 
-/// `KIND number CR LF` at `at`: the number and the position after it. `None` is a number below zero.
+/// `KIND number CR LF` at `at`: the number and the position after it. A negative number becomes `None`.
 pub(super) fn header(bytes: &[u8], at: usize, kind: u8) -> Read<(Option<u64>, usize)> {
     let rest = bytes.get(at..).unwrap_or_default();
     match rest.first() {
@@ -76,7 +76,7 @@ pub(super) fn header(bytes: &[u8], at: usize, kind: u8) -> Read<(Option<u64>, us
     Read::Got((u64::try_from(number).ok(), at + 1 + end + 1))
 }
 
-/// A string at `at` that may be a name: its bytes, or none of a longer one, and the position after it.
+/// A string at `at` that may be a name: its bytes (`None` if it is too long), and the position after it.
 pub(super) fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
     let (len, start) = match header(bytes, at, b'$') {
         Read::Got((Some(len), start)) => (len, start),
@@ -94,7 +94,7 @@ pub(super) fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
     }
 }
 
-/// The second and third part of a confirmation, from `at`: the channel (or null), and how many are subscribed to.
+/// The second and third element of a confirmation, from `at`: the channel (or null), and the number of subscriptions.
 pub(super) fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
     let (len, start) = match header(bytes, at, b'$') {
         Read::Got(found) => found,
@@ -113,7 +113,7 @@ pub(super) fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
     }
 }
 
-/// The kind of the error that `bytes` begin with.
+/// The kind of the error at the front of `bytes`.
 pub(super) fn error(bytes: &[u8]) -> Read<&'static str> {
     let text = match bytes.first() {
         Some(b'!') => match header(bytes, 0, b'!') {
@@ -130,7 +130,7 @@ pub(super) fn error(bytes: &[u8]) -> Read<&'static str> {
     Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
 }
 
-/// The kind of the first error among the values of the array that `bytes` begin with, as far as they go.
+/// The kind of the first error among the available elements of the array at the front of `bytes`.
 pub(super) fn inner_error(bytes: &[u8]) -> Option<&'static str> {
     let Read::Got((Some(count), mut at)) = header(bytes, 0, b'*') else { return None };
     for _ in 0..count {

@@ -1,8 +1,8 @@
-//! Commands and replies as scripts; see the tests of `conversation.rs` for how they are read.
+//! Commands and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::*;
-use crate::protocols::conversation::tests::{Op, cap, check, play, rx, summary, survive, tx};
-use crate::protocols::{Conversation, Said, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, check, play, rx, summary, survive, tx};
+use crate::protocols::{ConnectionParser, ExchangeEvent, Verdict};
 use proptest::prelude::*;
 
 /// A command as clients send it.
@@ -127,7 +127,7 @@ fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
             format!("{kind}3\r\n${}\r\n{word}\r\n$1\r\n{channel}\r\n:{n}\r\n", word.len())
         };
         let message = format!("{kind}3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n");
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(
             &mut conversation,
             &[
@@ -159,7 +159,7 @@ fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
 
 #[test]
 fn a_subscriber_joined_in_its_middle_waits_for_nothing() {
-    let mut conversation = Conversation::new(true);
+    let mut conversation = ConnectionParser::new(true);
     let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
     let said = play(&mut conversation, &[rx(message), rx(message), rx(message)]);
     assert_eq!(said, []);
@@ -200,14 +200,14 @@ fn inline_commands_need_their_reply_to_be_believed() {
             "_OTHER  @3 -> ERR @4 complete 5/14/0 @4",
         ],
     );
-    // Other protocols look alike.
+    // Other protocols with similar commands.
     for ops in [
         [rx("get k\r\n"), tx("200 ok\r\n"), rx("get k\r\n"), tx("200 ok\r\n")],
         [tx("+OK POP3\r\n"), rx("USER a\r\n"), tx("+OK\r\n"), rx("QUIT\r\n")],
     ] {
         check(&ops, &[]);
     }
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     play(&mut conversation, &[rx("get k\r\n"), tx("END\r\n")]);
     assert_eq!(conversation.protocol(), Some("memcached"));
 }
@@ -225,7 +225,7 @@ fn values_need_not_be_captured() {
             "PING  @5 -> ok @6 complete 14/7/0 @6",
         ],
     );
-    // Its end lies in an operation of its own.
+    // Its end is in an operation of its own.
     let (front, back) = set.split_at(50_000);
     check(&[cap(rx(front), 60), cap(rx(back), 10), tx("+OK\r\n")], &["SET  @1 -> ok @3 complete 100031/5/0 @3"]);
 }
@@ -236,7 +236,7 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
     let asked = get.repeat(100);
     let replies = "$1\r\nv\r\n".repeat(100);
     for captured in [0, 1, get.len(), get.len() * 10, get.len() * 10 + 7, get.len() * 10 + 18] {
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(
             &mut conversation,
             &[ask(&["PING"]), tx("+PONG\r\n"), cap(rx(&asked), captured), tx(&replies), rx(&get), tx("$-1\r\n")],
@@ -245,7 +245,7 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
         let count = |start: &str| lines.iter().filter(|line| line.starts_with(start) && line.contains("-> ok")).count();
         assert_eq!((count("PING"), count("GET") + count("_UNNAMED")), (1, 101), "{captured}: {lines:?}");
         assert_eq!(count("GET"), 1 + (captured + 5) / get.len(), "{captured}: {lines:?}");
-        // The next round is whole again.
+        // The next round is complete again.
         assert!(lines.iter().any(|line| line == "GET  @5 -> ok @6 complete 20/5/0 @6"), "{captured}: {lines:?}");
         assert!(conversation.want().head_rx > 0, "more is asked for");
     }
@@ -254,10 +254,10 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
 #[test]
 fn the_rest_of_a_command_is_no_command() {
     let incr = command(&["INCR", "n"]);
-    // One that begins in bytes that were not captured, for every place where the next operation can begin in it.
+    // A command that begins in uncaptured bytes, for every position where the next operation can begin in it.
     for cut in 1..incr.len() {
         let (front, back) = incr.split_at(cut);
-        let mut conversation = Conversation::new(false);
+        let mut conversation = ConnectionParser::new(false);
         let said = play(
             &mut conversation,
             &[
@@ -278,7 +278,7 @@ fn the_rest_of_a_command_is_no_command() {
 #[test]
 fn a_pipeline_of_more_than_can_wait_is_counted() {
     let asked = command(&["GET", "k"]).repeat(20_000);
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said =
         play(&mut conversation, &[tx(&asked), rx(&"$-1\r\n".repeat(20_000)), tx(&command(&["PING"])), rx("+PONG\r\n")]);
     let lines = summary(&said);
@@ -289,7 +289,7 @@ fn a_pipeline_of_more_than_can_wait_is_counted() {
 
 #[test]
 fn replies_that_were_not_captured_shift_no_others() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let asked = [command(&["SET", "k", "v"]), command(&["GET", "k"]), command(&["INCR", "n"])].concat();
     let said = play(
         &mut conversation,
@@ -309,7 +309,7 @@ fn replies_that_were_not_captured_shift_no_others() {
 
 #[test]
 fn replication_is_left_alone() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let said = play(&mut conversation, &[ask(&["PSYNC", "?", "-1"]), tx("+FULLRESYNC abc 0\r\n"), tx("$5\r\nREDIS")]);
     assert!(summary(&said)[0].contains("upgraded"), "{said:?}");
     assert_eq!(conversation.want().verdict, Verdict::Ignore);
@@ -329,7 +329,7 @@ fn monitors_end_with_their_reply() {
     );
 }
 
-/// A session with everything in it, and its lines without times.
+/// A session with every kind of message, and the number of its exchanges.
 fn session() -> (Vec<Op>, usize) {
     let asked = [
         command(&["HELLO", "3", "AUTH", "user", "secret"]),
@@ -357,17 +357,16 @@ fn session() -> (Vec<Op>, usize) {
     (vec![rx(&asked), tx(&replies)], 7)
 }
 
-/// What was said, without times and without where heads ended, which is where operations did.
-fn outcomes(said: &[Said]) -> Vec<String> {
+/// Events without times, and without the ends of heads, which depend on the operations.
+fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
     said.iter()
-        .filter_map(|word| match word {
-            Said::Begun { exchange, request, .. } => Some(format!("{exchange} {}", request.method)),
-            Said::Replied { exchange, failure, .. } => Some(format!("{exchange} {failure:?}")),
-            Said::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
-                Some(format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}"))
+        .map(|word| match word {
+            ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.method),
+            ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
+            ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
+                format!("{exchange} {outcome:?} {request_bytes} {reply_bytes}")
             }
-            Said::RequestDone { .. } => None,
-            other => Some(format!("{other:?}")),
+            other => format!("{other:?}"),
         })
         .collect()
 }
@@ -375,29 +374,32 @@ fn outcomes(said: &[Said]) -> Vec<String> {
 #[test]
 fn every_cut_gives_the_same() {
     let (ops, count) = session();
-    let whole = play(&mut Conversation::new(false), &ops);
+    let whole = play(&mut ConnectionParser::new(false), &ops);
     let expected = outcomes(&whole);
-    assert_eq!(whole.iter().filter(|word| matches!(word, Said::Done { .. })).count(), count, "{expected:?}");
-    assert!(!whole.iter().any(|word| matches!(word, Said::Unpaired { .. } | Said::Lost { .. })), "{whole:?}");
+    assert_eq!(whole.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), count, "{expected:?}");
+    assert!(
+        !whole.iter().any(|word| matches!(word, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
+        "{whole:?}"
+    );
     for (which, op) in ops.iter().enumerate() {
         for cut in 1..op.bytes.len() {
             let mut cuts = ops.clone();
             let (front, back) = op.bytes.split_at(cut);
             cuts[which].bytes = front.to_vec();
             cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected, "cut {which} at {cut}");
+            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
         }
     }
     // Byte by byte.
     let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
     let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-    assert_eq!(outcomes(&play(&mut Conversation::new(false), &cuts)), expected);
+    assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
 }
 
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in proptest::collection::vec(
+        fragments in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..60),
                 "[*$+>%-][0-9-]{0,3}\r\n".prop_map(String::into_bytes),
@@ -409,7 +411,7 @@ proptest! {
         ),
         midstream: bool,
     ) {
-        let (_, begun, done) = survive(pieces, midstream);
+        let (_, begun, done) = survive(fragments, midstream);
         prop_assert_eq!(begun, done);
     }
 
@@ -424,7 +426,7 @@ proptest! {
             rx(&format!("PING {secret}\r\n")),
             tx(&format!("${}\r\n{secret}\r\n", secret.len())),
         ];
-        let said = format!("{:?}", play(&mut Conversation::new(true), &ops)).to_lowercase();
+        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops)).to_lowercase();
         prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
     }
 }

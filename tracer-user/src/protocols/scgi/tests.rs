@@ -1,11 +1,11 @@
-//! Requests and replies as scripts; see the tests of `conversation.rs` for how they are read.
+//! Requests and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, Stamp};
 
 fn rx(bytes: &[u8]) -> Op {
     Op { dir: Direction::Rx, bytes: bytes.to_vec(), captured: usize::MAX }
@@ -27,9 +27,9 @@ fn get(path: &str) -> Vec<u8> {
     ask("0", &[("REQUEST_METHOD", "GET"), ("REQUEST_URI", path), ("QUERY_STRING", "secret=1")])
 }
 
-/// One connection that the server closes.
+/// Summary of one connection that the server closes.
 fn lines(ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 9, ..Stamp::default() };
     conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
@@ -88,7 +88,7 @@ fn requests_that_are_long_or_cut() {
 
 #[test]
 fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let sized = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
     let mut said = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
@@ -99,11 +99,11 @@ fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
+        fragments in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
         midstream: bool,
     ) {
         let mut all = vec![(true, get("/a"), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, midstream);
         prop_assert_eq!(begun, done);
     }

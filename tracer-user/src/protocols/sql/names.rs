@@ -1,4 +1,4 @@
-//! Names in summaries: verbs from lists, and names of tables without what changes in them.
+//! Names in summaries: verbs from lists, and table names without their variable parts.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,14 +6,14 @@ use rustc_hash::FxHashMap;
 
 use super::Dialect;
 
-/// Longest part of a table's name that is shown, bytes.
+/// Longest part of a table name shown, in bytes.
 const PART: usize = 63;
-/// Most parts of a name with dots that are shown.
+/// Most dot-separated parts of a name shown.
 const PARTS: usize = 6;
-/// A name with more digits than this has a number or a date in it.
+/// A name with more digits than this contains a number or a date.
 const DIGITS: usize = 3;
 
-/// Verbs after which nothing but the statement's end is looked for.
+/// Verbs after which the rest of the statement is skipped.
 const PLAIN: &[&str] = &[
     "ABORT",
     "ANALYZE",
@@ -84,7 +84,7 @@ const PLAIN: &[&str] = &[
     "XA",
 ];
 
-/// What CREATE, ALTER and DROP are about.
+/// Object kinds after CREATE, ALTER and DROP.
 const OBJECTS: &[&str] = &[
     "ACCESS",
     "AGGREGATE",
@@ -128,7 +128,7 @@ const OBJECTS: &[&str] = &[
     "VIEW",
 ];
 
-/// Names that are often used, so that they need no new string.
+/// Frequent names, which need no new string.
 static SHARED: LazyLock<FxHashMap<&'static str, Arc<str>>> = LazyLock::new(|| {
     let others = [
         super::OTHER,
@@ -158,7 +158,7 @@ static SHARED: LazyLock<FxHashMap<&'static str, Arc<str>>> = LazyLock::new(|| {
     PLAIN.iter().copied().chain(others).map(|name| (name, Arc::from(name))).collect()
 });
 
-/// `name`, shared where it is a usual one.
+/// `name`, shared if frequent.
 pub(in crate::protocols) fn shared(name: &str) -> Arc<str> {
     SHARED.get(name).cloned().unwrap_or_else(|| Arc::from(name))
 }
@@ -167,17 +167,18 @@ fn find(list: &[&'static str], word: &[u8]) -> Option<&'static str> {
     list.iter().find(|name| name.as_bytes().eq_ignore_ascii_case(word)).copied()
 }
 
-/// The verb that `word` is, of those after which nothing is looked for.
+/// The verb in [`PLAIN`] that `word` is.
 pub(super) fn plain(word: &[u8]) -> Option<&'static str> {
     find(PLAIN, word)
 }
 
-/// What kind of object `word` names, after CREATE, ALTER or DROP.
+/// The object kind that `word` names, after CREATE, ALTER or DROP.
 pub(super) fn object(word: &[u8]) -> Option<&'static str> {
     find(OBJECTS, word)
 }
 
-/// A name with dots in it that is no table's (of a collection, a topic), bounded and without what changes, as those are.
+/// A dotted name other than a table's (a collection, a topic), bounded and without its variable parts, like table
+/// names.
 pub(in crate::protocols) fn dotted(text: &[u8]) -> String {
     let mut name = String::new();
     for (nth, piece) in text.split(|byte| *byte == b'.').take(PARTS).enumerate() {
@@ -187,8 +188,8 @@ pub(in crate::protocols) fn dotted(text: &[u8]) -> String {
     name
 }
 
-/// Adds a part of a table's name to `name`: bounded, without spaces and control characters, and with each number
-/// replaced when there are many digits: what a partition or a temporary table has in its name.
+/// Appends a part of a table name to `name`: bounded, without spaces and control characters, and with numbers replaced
+/// if there are many digits, as in the names of partitions and temporary tables.
 pub(super) fn part(name: &mut String, text: &[u8], quoted: bool, dialect: Dialect) {
     let text = text.get(..text.len().min(PART)).unwrap_or_default();
     let numbered = text.iter().filter(|byte| byte.is_ascii_digit()).count() > DIGITS;

@@ -1,12 +1,12 @@
-//! One statement's verbs and tables, in the order in which they stand.
+//! Reads one statement's verbs and tables, in order.
 
 use super::names::{object, part, plain};
 use super::tokens::{Token, Tokens};
 use super::{Dialect, OTHER, SUMMARY_LIMIT};
 
-/// Deepest parentheses in which tables are looked for.
+/// Deepest nesting of parentheses searched for tables.
 const DEPTH: usize = 32;
-/// Most names given by WITH that are remembered.
+/// Most WITH names remembered.
 const NAMED: usize = 16;
 /// Words that may stand between a verb and the table.
 const BEFORE: &[&str] = &[
@@ -26,7 +26,7 @@ const BEFORE: &[&str] = &[
     "QUICK",
     "VIEW",
 ];
-/// Words after which no tables follow until the next FROM or JOIN.
+/// Words that end a list of tables until the next FROM or JOIN.
 const AFTER: &[&str] = &[
     "WHERE",
     "GROUP",
@@ -47,18 +47,18 @@ const AFTER: &[&str] = &[
     "RESTRICT",
 ];
 
-/// What one statement is.
+/// A statement's operation and summary.
 pub(super) struct Statement {
     pub(super) operation: String,
     pub(super) text: String,
 }
 
-/// What stands inside of one pair of parentheses, or of none.
+/// State inside one pair of parentheses, or at the top level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    /// A verb would be one here.
+    /// A verb may come here.
     start: bool,
-    /// A verb was here: FROM and JOIN lead to tables.
+    /// A verb came: FROM and JOIN lead to tables.
     query: bool,
     /// A table's name is next.
     table: bool,
@@ -68,38 +68,38 @@ struct Level {
     using: bool,
     /// A verb can follow a closing parenthesis or AS.
     reopens: bool,
-    /// A name that stands for a query is next (WITH).
+    /// The name of a common table expression is next (WITH).
     naming: bool,
     /// Commas lead to such a name.
     with: bool,
 }
 
-/// A statement that is being read.
+/// A statement being read.
 struct Reader<'a> {
     dialect: Dialect,
     text: String,
     operation: Option<String>,
-    /// The first verb at all, which may stand in parentheses.
+    /// The very first verb, which may stand in parentheses.
     first: Option<String>,
-    /// Where in the text the tables of the current verb begin.
+    /// Offset in `text` where the tables of the current verb begin.
     tables: usize,
     named: Vec<&'a [u8]>,
     levels: Vec<Level>,
-    /// Parentheses deeper than are looked into.
+    /// Open parentheses beyond the depth searched.
     deeper: usize,
 }
 
-/// Whether the rest of a statement is to be read.
+/// Whether to read the rest of a statement.
 #[derive(PartialEq, Eq)]
 enum Rest {
     Read,
-    /// Nothing of interest up to its end.
+    /// Nothing of interest until the statement's end.
     Skip,
-    /// Its end cannot be told: it has others in it.
+    /// The statement contains others, so its end cannot be recognised.
     Drop,
 }
 
-/// Reads a statement off the front of `tokens`; `None` when there is none.
+/// Reads a statement off the front of `tokens`; `None` if there is none.
 pub(super) fn statement(tokens: &mut Tokens<'_>, dialect: Dialect) -> Option<Statement> {
     let mut first = tokens.next()?;
     while first == Token::End {
@@ -118,7 +118,7 @@ pub(super) fn statement(tokens: &mut Tokens<'_>, dialect: Dialect) -> Option<Sta
     let mut rest = Rest::Read;
     let mut next = Some(first);
     while let Some(token) = next {
-        // What is skipped ends at the next semicolon, wherever that stands: nobody reads the parentheses.
+        // A skipped part ends at the next semicolon even within parentheses, which are not tracked.
         if token == Token::End && (reader.is_outermost() || rest == Rest::Skip) {
             break;
         }
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
             Token::Open => {
                 let outer = *self.level();
                 self.level().table = false;
-                // In place of a table: a query, or tables that are joined.
+                // In place of a table: a subquery, or joined tables.
                 let joined = outer.table;
                 self.levels.push(Level { start: true, query: joined, table: joined, list: joined, ..Level::default() });
             }
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         Rest::Read
     }
 
-    /// A name where a table's may be.
+    /// Handles a name where a table's may be.
     fn name(&mut self, first: &'a [u8], quoted: bool, tokens: &mut Tokens<'a>) {
         let level = self.level();
         let (table, naming) = (level.table, level.naming);
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
             let (text, quoted) = match tokens.clone().next() {
                 Some(Token::Word(text)) => (text, false),
                 Some(Token::Quoted(text)) => (text, true),
-                // Cut, or no name at all.
+                // Cut, or not a name.
                 _ => return,
             };
             tokens.next();
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
                 part(&mut name, text, quoted, self.dialect);
             }
         }
-        // A function's result is no table; a table's columns are listed like that only where one is written to.
+        // Functions are not tables; only tables that are written to have a column list.
         let list = self.level().list;
         if list && tokens.clone().next() == Some(Token::Open) {
             return;
@@ -254,20 +254,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A verb.
+    /// Handles a verb.
     fn verb(&mut self, name: &str, explains: bool) {
         self.push(name);
         self.tables = self.text.len();
         self.first.get_or_insert_with(|| name.to_owned());
         if self.is_outermost() && self.operation.as_deref().is_none_or(|known| known == "EXPLAIN" && !explains) {
             let known = self.operation.take();
-            // Explaining is another thing than doing.
+            // EXPLAIN does not execute, so it stays the operation.
             self.operation = Some(known.unwrap_or_else(|| name.to_owned()));
         }
     }
 
     fn word(&mut self, word: &'a [u8], tokens: &mut Tokens<'a>) -> Rest {
-        // Part of a name, whatever else it could be.
+        // Part of a name, whatever keyword it resembles.
         let level = *self.level();
         if level.naming && is(word, "RECURSIVE") {
             return Rest::Read;
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         } else if query && (is(word, "JOIN") || is(word, "STRAIGHT_JOIN")) {
             (level.table, level.list) = (true, true);
         } else if query && is(word, "DISTINCT") {
-            // `IS DISTINCT FROM` leads to no table, and `SELECT DISTINCT FROM` is none.
+            // `IS DISTINCT FROM` leads to no table, and `SELECT DISTINCT FROM` is not SQL.
             if matches!(tokens.clone().next(), Some(Token::Word(next)) if is(next, "FROM")) {
                 tokens.next();
             }
@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
         Rest::Read
     }
 
-    /// A word where a verb may be.
+    /// Handles a word where a verb may be.
     fn begin(&mut self, word: &'a [u8], tokens: &mut Tokens<'a>) -> Rest {
         let outermost = self.is_outermost();
         let old = *self.level();
@@ -337,7 +337,7 @@ impl<'a> Reader<'a> {
                 self.verb("VALUES", false);
             }
         } else if !outermost {
-            // No query, but an expression, columns, a call's arguments; or tables that are joined.
+            // Not a query: an expression, columns or a call's arguments; or joined tables.
             level.start = false;
             if level.table {
                 return self.word(word, tokens);
@@ -346,13 +346,13 @@ impl<'a> Reader<'a> {
             *level = Level { start: is(word, "EXPLAIN"), reopens: true, ..Level::default() };
             self.verb(&upper(word), true);
         } else if old.reopens {
-            // Options of EXPLAIN; words after the names of WITH.
+            // Options of EXPLAIN; words after WITH names.
             return Rest::Read;
         } else if is(word, "TRUNCATE") || is(word, "LOCK") || is(word, "TABLE") {
             *level = Level { table: true, list: true, ..Level::default() };
             self.verb(&upper(word), false);
         } else if is(word, "COPY") || is(word, "CALL") || is(word, "EXEC") {
-            // Its FROM leads to a file, its parentheses may hold a query.
+            // Its FROM leads to a file; its parentheses may hold a query.
             *level = Level { table: true, ..Level::default() };
             if tokens.clone().next() == Some(Token::Open) {
                 level.table = false;
@@ -374,9 +374,9 @@ impl<'a> Reader<'a> {
         Rest::Read
     }
 
-    /// What is created, altered or dropped.
+    /// Handles the object that is created, altered or dropped.
     fn define(&mut self, verb: &str, tokens: &mut Tokens<'a>) -> Rest {
-        // OR REPLACE, TEMPORARY, UNIQUE, DEFINER = … and what else comes before.
+        // Skips OR REPLACE, TEMPORARY, UNIQUE, DEFINER = … and the like.
         let mut words = 0;
         let kind = loop {
             match tokens.clone().next() {
@@ -407,14 +407,14 @@ impl<'a> Reader<'a> {
                     return Rest::Read;
                 }
                 *self.level() = Level { table: true, ..Level::default() };
-                // Of what follows only queries count, which begin with SELECT.
+                // In what follows only queries count, which begin with SELECT.
                 Rest::Read
             }
             "INDEX" if verb == "CREATE" => {
                 *self.level() = Level { using: true, ..Level::default() };
                 Rest::Read
             }
-            // Bodies of code, with statements in them.
+            // Code bodies, which contain statements.
             "FUNCTION" | "PROCEDURE" | "TRIGGER" | "EVENT" | "RULE" | "PACKAGE" | "ROUTINE" if verb != "DROP" => {
                 Rest::Drop
             }

@@ -1,4 +1,4 @@
-//! Statements and what must be said of them.
+//! Statements and their expected summaries.
 
 use super::*;
 use proptest::prelude::*;

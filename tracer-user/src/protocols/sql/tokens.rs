@@ -1,14 +1,14 @@
-//! SQL to tokens: what is a name, what is a literal, where comments end. Total: whatever is not understood is
-//! [`Token::Other`], and what does not end goes on to the end.
+//! Splits SQL into tokens: names, literals, comments. Total: anything not understood is [`Token::Other`], and
+//! unterminated tokens extend to the end.
 
 use memchr::{memchr, memmem};
 
 use super::Dialect;
 
-/// A piece of a statement.
+/// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// A key word or a name that is not quoted.
+    /// A keyword or an unquoted name.
     Word(&'a [u8]),
     /// A quoted name, without its quotes.
     Quoted(&'a [u8]),
@@ -32,7 +32,7 @@ pub(super) struct Tokens<'a> {
     text: &'a [u8],
     at: usize,
     dialect: Dialect,
-    /// The text goes on after its end, so that a word there is a piece of one.
+    /// The text continues beyond its captured part, so a word at its end may be incomplete.
     cut: bool,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Tokens<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Takes all up to and with the first `end`; to the end of the text where there is none. Gives what stood before.
+    /// Takes everything up to and including the first `end`, or to the end of the text; returns the bytes before it.
     fn until(&mut self, end: &[u8]) -> &'a [u8] {
         let rest = self.rest();
         let found = memmem::find(rest, end);
@@ -64,7 +64,7 @@ impl<'a> Tokens<'a> {
         rest.get(..len).unwrap_or_default()
     }
 
-    /// Passes over a comment; false when none begins here.
+    /// Skips a comment; false if none begins here.
     fn comment(&mut self) -> bool {
         let my = self.dialect == Dialect::MySql;
         match (self.peek(0), self.peek(1)) {
@@ -74,7 +74,7 @@ impl<'a> Tokens<'a> {
             (Some(b'#'), _) if my => {
                 self.until(b"\n");
             }
-            // What MySQL and MariaDB run and others do not: its words count. Its end stands for itself.
+            // A comment that MySQL and MariaDB execute and others skip: its words count. Its end is a token of its own.
             (Some(b'/'), Some(b'*')) if my && (self.peek(2) == Some(b'!') || self.rest().starts_with(b"/*M!")) => {
                 self.at += if self.peek(2) == Some(b'!') { 3 } else { 4 };
                 self.while_is(|byte| byte.is_ascii_digit());
@@ -85,7 +85,7 @@ impl<'a> Tokens<'a> {
                 self.until(b"*/");
             }
             (Some(b'/'), Some(b'*')) => {
-                // PostgreSQL's nest.
+                // PostgreSQL's comments nest.
                 let mut depth = 0_usize;
                 while self.at < self.text.len() {
                     match (self.peek(0), self.peek(1)) {
@@ -105,7 +105,7 @@ impl<'a> Tokens<'a> {
         true
     }
 
-    /// Takes what stands between quotes, the first of which is at hand; two in a row are one of the text.
+    /// Takes a quoted text from its opening quote on; a doubled quote stands for itself.
     fn quoted(&mut self, quote: u8, escapes: bool) -> &'a [u8] {
         self.at += 1;
         let from = self.at;
@@ -120,12 +120,12 @@ impl<'a> Tokens<'a> {
                 self.at += 1;
             }
         }
-        // It does not end: what it is, is not known.
+        // Unterminated: its content is unknown.
         self.at = self.text.len();
         &[]
     }
 
-    /// A `$`: PostgreSQL's parameters and quotes.
+    /// Handles a `$`: PostgreSQL's parameters and quotes.
     fn dollar(&mut self) {
         self.at += 1;
         if self.dialect == Dialect::MySql || self.peek(0).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -135,7 +135,7 @@ impl<'a> Tokens<'a> {
         let rest = self.rest();
         let Some(end) = memchr(b'$', rest) else {
             if rest.iter().all(|byte| is_word(*byte)) {
-                // The beginning of a quote, cut.
+                // A dollar quote cut at its beginning.
                 self.at = self.text.len();
             }
             return;
@@ -198,7 +198,7 @@ impl<'a> Iterator for Tokens<'a> {
                 Token::Other
             }
             b'@' | b':' => {
-                // A variable, a parameter, a cast: no name of a table follows.
+                // A variable, a parameter or a cast: no table name follows.
                 self.while_is(|byte| matches!(byte, b'@' | b':'));
                 self.while_is(is_word);
                 Token::Other

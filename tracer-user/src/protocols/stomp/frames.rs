@@ -1,4 +1,4 @@
-//! Single frames: a command, header lines, and where the body begins.
+//! Single frames: a command, header lines, and the offset of the body.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use memchr::memchr;
 use crate::protocols::Detected;
 use crate::protocols::framed::Way;
 
-/// Longest body that is believed, bytes.
+/// Longest body accepted, in bytes.
 const LONGEST: u64 = 1 << 30;
 /// Longest name of a header.
 const NAME: usize = 64;
 
-/// What a frame is.
+/// Kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Connect,
@@ -31,7 +31,7 @@ pub(super) enum Command {
     Error,
 }
 
-/// Commands by who sends them.
+/// Commands by sender.
 const FROM_CLIENT: &[(&[u8], Command)] = &[
     (b"CONNECT", Command::Connect),
     (b"STOMP", Command::Connect),
@@ -59,15 +59,15 @@ fn known(way: Way) -> &'static [(&'static [u8], Command)] {
 /// A frame's head.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
-    /// Lines behind the command's.
+    /// The lines after the command.
     lines: &'a [u8],
-    /// Bytes up to the body.
+    /// Bytes before the body.
     pub(super) len: usize,
-    /// The empty line it ends with was there.
+    /// The empty line that ends it was there.
     pub(super) whole: bool,
 }
 
-/// The line at the front without its end, and the bytes of both; `None` where it has no end yet.
+/// The first line without its end, and its full length; `None` if its end is missing.
 fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = memchr(b'\n', bytes)?;
     let line = bytes.get(..end).unwrap_or_default();
@@ -75,8 +75,8 @@ fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 impl<'a> Head<'a> {
-    /// Reads a head at the front of `bytes`, as far as it is there, and its command once its line is whole. `None`: it is
-    /// none that `way` has.
+    /// Reads the available part of a head at the front of `bytes`, with its command once that line is complete. `None`:
+    /// `way` has no such command.
     pub(super) fn read(bytes: &'a [u8], way: Way) -> Option<(Option<Command>, Self)> {
         let Some((word, used)) = line(bytes) else {
             let begun = bytes.strip_suffix(b"\r").unwrap_or(bytes);
@@ -103,21 +103,21 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The value of a header; the first one counts.
+    /// The value of a header; its first occurrence counts.
     pub(super) fn get(&self, wanted: &[u8]) -> Option<&'a [u8]> {
         let mut rest = self.lines;
         while let Some((text, len)) = line(rest) {
             rest = rest.get(len..).unwrap_or_default();
             let (name, value) = text.split_at(memchr(b':', text).unwrap_or(text.len()));
             if name == wanted {
-                // Version 1.0 has spaces around.
+                // Version 1.0 allows spaces around the value.
                 return Some(value.get(1..).unwrap_or_default().trim_ascii());
             }
         }
         None
     }
 
-    /// Bytes of the body, where that is said.
+    /// Length of the body in bytes, if given.
     pub(super) fn length(&self) -> Option<u64> {
         let text = self.get(b"content-length")?;
         let plain = !text.is_empty() && text.len() <= 10 && text.iter().all(u8::is_ascii_digit);
@@ -125,7 +125,7 @@ impl<'a> Head<'a> {
         (length <= LONGEST).then_some(length)
     }
 
-    /// What names a subscription: its id, or its destination where it has none.
+    /// The name of a subscription: its id, or its destination if it has none.
     pub(super) fn subscription(&self) -> Option<&'a [u8]> {
         self.get(b"id").or_else(|| self.get(b"destination"))
     }
@@ -156,7 +156,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Whether a line can be a header, as far as it is there: a name of plain characters, up to its colon.
+/// Whether an incomplete line can be a header: a name of plain characters, up to its colon.
 fn is_header_begun(text: &[u8]) -> bool {
     let name = text.get(..memchr(b':', text).unwrap_or(text.len())).unwrap_or_default();
     let name = if name.len() == text.len() { name.strip_suffix(b"\r").unwrap_or(name) } else { name };
@@ -169,7 +169,7 @@ pub(super) fn pause(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count()
 }
 
-/// What the first bytes of a message are.
+/// Classifies the first bytes of a message.
 pub(super) fn detect(bytes: &[u8]) -> Detected {
     let bytes = bytes.get(pause(bytes)..).unwrap_or_default();
     let mut more = false;
@@ -183,8 +183,8 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     if more { Detected::NeedMore } else { Detected::No }
 }
 
-/// Whether a frame of `way` begins here: its command and the name of its first header, which all but the rarest have;
-/// `None` when more bytes are needed.
+/// Whether a frame of `way` begins here: a command, and the name of the first header, which nearly all frames have;
+/// `None` if more bytes are needed.
 fn stands(way: Way, bytes: &[u8]) -> Option<bool> {
     let Some((command, head)) = Head::read(bytes, way) else { return Some(false) };
     command?;
@@ -200,7 +200,7 @@ fn stands(way: Way, bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// Where a frame begins, in bytes of which that is not known: at their front, or behind a zero.
+/// Offset of a frame's beginning when frame boundaries are unknown: at the front, or after a zero byte.
 pub(super) fn find(way: Way, bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -213,7 +213,7 @@ pub(super) fn find(way: Way, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// What an ERROR is about, of a list: its text quotes names.
+/// The kind of an ERROR, from a list: its text quotes names.
 pub(super) fn failure(text: &[u8]) -> &'static str {
     let text = text.to_ascii_lowercase();
     for (begins, word) in [

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Said, Stamp, Verdict};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
 
 const CONNECT_FRAME: &str = "CONNECT\naccept-version:1.2\nlogin:planted\npasscode:planted\n\n\0";
 const CONNECTED: &str = "CONNECTED\nversion:1.2\n\n\0\n";
@@ -18,17 +18,17 @@ fn tx(text: &str) -> Op {
     Op { dir: Direction::Tx, ..rx(text) }
 }
 
-fn lines_of(mut conversation: Conversation, ops: &[Op]) -> Vec<String> {
+fn lines_of(mut conversation: ConnectionParser, ops: &[Op]) -> Vec<String> {
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
     summary(&said)
 }
 
-/// What a server sees: `ops`, after both introduced themselves.
+/// A server's view: `ops`, after the login.
 fn check(ops: &[Op], expected: &[&str]) {
     let all = [&[rx(CONNECT_FRAME), tx(CONNECTED)], ops].concat();
-    let found = lines_of(Conversation::new(false), &all);
+    let found = lines_of(ConnectionParser::new(false), &all);
     assert_eq!(found.first().map(String::as_str), Some("connect  @1 -> ok @2 complete 60/24/0 @2"), "{found:#?}");
     assert_eq!(found.get(1..).unwrap_or_default(), expected);
 }
@@ -105,7 +105,7 @@ fn the_oldest_version_acknowledges_by_message() {
         rx("ACK\nmessage-id: 7\ntransaction: t\n\n\0\n"),
     ];
     assert_eq!(
-        lines_of(Conversation::new(false), &ops),
+        lines_of(ConnectionParser::new(false), &ops),
         ["connect  @1 -> ok @2 complete 25/23/0 @2", "deliver /q @4 -> ok @5 complete 42/35/0 @5"]
     );
 }
@@ -126,18 +126,19 @@ fn errors_answer_what_they_name_or_everything() {
             "begin  @3 -> _OTHER @5 complete 32/21/0 @5",
         ],
     );
-    let found = lines_of(Conversation::new(false), &[rx(CONNECT_FRAME), tx("ERROR\nmessage:Bad CONNECT\n\nplanted\0")]);
+    let found =
+        lines_of(ConnectionParser::new(false), &[rx(CONNECT_FRAME), tx("ERROR\nmessage:Bad CONNECT\n\nplanted\0")]);
     assert_eq!(found, ["connect  @1 -> BAD_CONNECT @2 complete 60/35/0 @2"]);
 }
 
 #[test]
 fn messages_name_what_they_belong_to() {
     let text = "SEND\ndestination:/a\ntraceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n\n\0";
-    let said = play(&mut Conversation::new(false), &[rx(CONNECT_FRAME), tx(CONNECTED), rx(text)]);
+    let said = play(&mut ConnectionParser::new(false), &[rx(CONNECT_FRAME), tx(CONNECTED), rx(text)]);
     let parents: Vec<bool> = said
         .iter()
         .filter_map(|word| match word {
-            Said::Begun { request, .. } => Some(request.traceparent.is_some()),
+            ExchangeEvent::Begun { request, .. } => Some(request.traceparent.is_some()),
             _ => None,
         })
         .collect();
@@ -150,14 +151,14 @@ fn what_was_not_captured_is_said_and_the_next_frame_found() {
     let sized = format!("SEND\ndestination:/a\ncontent-length:400\nreceipt:1\n\n{long}\0");
     let plain = format!("SEND\ndestination:/b\n\n{long}\0");
     let found = lines_of(
-        Conversation::new(false),
+        ConnectionParser::new(false),
         &[
             rx(CONNECT_FRAME),
             tx(CONNECTED),
-            // The line's end behind it does not matter.
+            // The line end after it does not matter.
             cap(rx(&(sized + "\n")), 100),
             tx("RECEIPT\nreceipt-id:1\n\n\0\n"),
-            // Where this one ends does not show.
+            // The end of this one does not show.
             cap(rx(&plain), 100),
             rx("SEND\ndestination:/c\n\n\0"),
         ],
@@ -177,7 +178,7 @@ fn what_was_not_captured_is_said_and_the_next_frame_found() {
 #[test]
 fn connections_that_are_joined_in_their_middle() {
     let found = lines_of(
-        Conversation::new(true),
+        ConnectionParser::new(true),
         &[
             tx("MESSAGE\nsubscription:1\nmessage-id:m\nack:a1\ndestination:/q\n\nhi\0\n"),
             rx("ACK\nid:a1\n\n\0SEND\ndestination:/a\n\nx\0"),
@@ -190,7 +191,7 @@ fn connections_that_are_joined_in_their_middle() {
 
 #[test]
 fn tls_is_left_alone() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     play(&mut conversation, &[rx(CONNECT_FRAME), tx(CONNECTED), rx("\x16\x03\x01\x02")]);
     assert_eq!(conversation.want().verdict, Verdict::Ignore);
 }
@@ -236,11 +237,11 @@ fn destinations_errors_and_heads_of_all_kinds() {
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
+        fragments in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
         midstream: bool,
     ) {
         let mut all = vec![(true, CONNECT_FRAME.as_bytes().to_vec(), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, midstream);
         prop_assert_eq!(begun, done);
     }
@@ -257,7 +258,7 @@ proptest! {
         }
         ops.push(rx(rest));
         ops.retain(|op| !op.bytes.is_empty());
-        let lines = lines_of(Conversation::new(false), &ops);
+        let lines = lines_of(ConnectionParser::new(false), &ops);
         let plain = |line: &String| line.split(" @").map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned()).collect::<String>();
         let found: Vec<String> = lines.iter().skip(1).map(plain).collect();
         prop_assert_eq!(found, ["publish /a complete 27/0/0", "publish /b complete 42/0/0", "publish /c complete 25/0/0"]);

@@ -1,11 +1,11 @@
-//! Requests and replies as scripts; see the tests of `conversation.rs` for how they are read.
+//! Requests and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::conversation::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, Conversation, Stamp};
+use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::{Closed, ConnectionParser, Stamp};
 
 fn rx(bytes: &[u8]) -> Op {
     Op { dir: Direction::Rx, bytes: bytes.to_vec(), captured: usize::MAX }
@@ -43,9 +43,9 @@ fn post(length: usize, rest: &str) -> Vec<u8> {
     )
 }
 
-/// One connection that the server closes.
+/// Summary of one connection that the server closes.
 fn lines(ops: &[Op]) -> Vec<String> {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, ops);
     let at = Stamp { nanos: 9, ..Stamp::default() };
     conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
@@ -88,7 +88,7 @@ fn requests_and_their_answers() {
 
 #[test]
 fn requests_that_are_long_or_cut() {
-    // In two reads, neither of which says everything.
+    // In two reads, neither of them complete.
     let ask = post(3, &"x".repeat(5000));
     let (front, back) = ask.split_at(100);
     let len = ask.len() + 3;
@@ -100,7 +100,7 @@ fn requests_that_are_long_or_cut() {
         lines(&[cap(rx(&[&ask[..], b"abc"].concat()), 200), tx(OK)]),
         [format!("POST /app/p @1 -> 200 @2 complete {len}/45/0 @2")]
     );
-    // What names it was not captured.
+    // The name was not captured.
     let late = packet(0, &[("HTTP_X", &"x".repeat(500)), ("REQUEST_METHOD", "GET"), ("PATH_INFO", "/late")]);
     let len = late.len();
     assert_eq!(lines(&[cap(rx(&late), 300), tx(OK)]), [format!("_UNNAMED  @1 -> 200 @2 complete {len}/45/0 @2")]);
@@ -108,7 +108,7 @@ fn requests_that_are_long_or_cut() {
 
 #[test]
 fn connections_that_end_early() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let mut said = play(&mut conversation, &[rx(&get("/a"))]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
@@ -117,7 +117,7 @@ fn connections_that_end_early() {
 
 #[test]
 fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
-    let mut conversation = Conversation::new(false);
+    let mut conversation = ConnectionParser::new(false);
     let sized = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
     let mut said = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
@@ -128,11 +128,11 @@ fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
 proptest! {
     #[test]
     fn any_bytes(
-        pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
+        fragments in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..80), 0usize..90), 0..12),
         midstream: bool,
     ) {
         let mut all = vec![(true, get("/a"), usize::MAX)];
-        all.extend(pieces);
+        all.extend(fragments);
         let (_, begun, done) = survive(all, midstream);
         prop_assert_eq!(begun, done);
     }

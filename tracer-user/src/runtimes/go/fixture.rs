@@ -1,16 +1,16 @@
-//! The smallest file that reads as a Go program: what the tests and the fuzz target begin with.
+//! The smallest file that parses as a Go program, for tests and as the fuzz target's seed.
 
-/// Where it is mapped.
+/// Address it is mapped at.
 pub(in crate::runtimes) const BASE: u64 = 0x40_0000;
-/// Where in it its code begins; as long as what C may put in front of it.
+/// Offset of its code; as long as the C code that may precede Go's.
 pub(in crate::runtimes) const TEXT: u64 = 0x1000;
 
-/// A function: its name, and its code.
+/// A function's name and code.
 type Function<'a> = (&'a str, &'a [u8]);
 
-/// `newproc.func1`: a look at the stack, a frame, a call of what stands 64 bytes behind its beginning.
+/// `newproc.func1`: a stack check, a frame, a call to 64 bytes after its start.
 const CREATES: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xe8, 49, 0, 0, 0, 0xc3];
-/// A look at the stack, a frame.
+/// A stack check and a frame.
 const SMALL: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xc3];
 const FUNCTIONS: [Function<'_>; 4] = [
     ("runtime.newproc.func1", CREATES),
@@ -19,7 +19,7 @@ const FUNCTIONS: [Function<'_>; 4] = [
     ("net/http.(*Transport).dialConn.gowrap1", SMALL),
 ];
 
-/// The table of functions, each 64 bytes long; it says that the code begins at `text`.
+/// The function table, with functions of 64 bytes each and `text` as the start of the code.
 fn table(text: u64) -> Vec<u8> {
     let mut names = Vec::new();
     let mut entries = Vec::new();
@@ -41,7 +41,7 @@ fn table(text: u64) -> Vec<u8> {
     [table, names, entries, records].concat()
 }
 
-/// The file: it says that it was made by `version`, and its code stands `ahead` bytes behind where its section begins.
+/// The file: built by `version`, with Go's code `ahead` bytes after the start of its section.
 pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
     let mut information = b"\xff Go buildinf:\x08\x02".to_vec();
     information.resize(32, 0);
@@ -55,7 +55,7 @@ pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
     file(&[(".text", &code), (".go.buildinfo", &information), (".gopclntab", &table(text))])
 }
 
-/// A file of these sections, all of it mapped at [`BASE`]; the first stands at [`TEXT`].
+/// A file with these sections, all mapped at [`BASE`]; the first is at [`TEXT`].
 pub(in crate::runtimes) fn file(parts: &[(&str, &[u8])]) -> Vec<u8> {
     let mut file = vec![0; TEXT as usize];
     let mut sections = vec![0; 64];
@@ -104,8 +104,8 @@ pub(in crate::runtimes) fn file(parts: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// Looks at a program with each byte of its headers and tables changed, and cut anywhere: it must not panic. Writes the
-/// program where `TRACER_WRITE_SEED` says, for a fuzz target to begin with.
+/// Inspects a program with each byte of its headers and tables changed, and truncated anywhere: it must not panic.
+/// Writes the program to the path in `TRACER_WRITE_SEED`, as a seed for a fuzz target.
 pub(crate) fn survives(whole: &[u8], look: impl Fn(&[u8])) {
     if let Some(path) = std::env::var_os("TRACER_WRITE_SEED") {
         std::fs::write(path, whole).expect("writable");

@@ -1,5 +1,5 @@
-//! Where a Go program's functions are, by the table that no program lacks (`.gopclntab`: the runtime needs it to unwind
-//! its stacks, so it is there in stripped programs too), and where in them a probe costs least.
+//! Finds a Go program's functions in `.gopclntab`, and the cheapest place for a probe in them. The runtime needs that
+//! table to unwind stacks, so stripped programs have it too.
 //!
 //! The table's format is that of Go 1.20 and later (`runtime/symtab.go`, `pcHeader` and `_func`).
 
@@ -11,21 +11,21 @@ use super::image::{Image, Source, number};
 
 /// The table's first bytes: magic number, two zeros, smallest instruction, size of a pointer.
 const MAGIC: [u8; 8] = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
-/// Bytes of the table that are read at most. That of a program of 100 MB has some 25 MB.
+/// Most bytes read of the table. That of a program of 100 MB has some 25 MB.
 const TABLE: usize = 64 << 20;
-/// Functions it may have, and bytes of a name that are looked at.
+/// Most functions in the table, and most bytes of a name.
 const COUNT: usize = 1 << 20;
 const NAME: usize = 1024;
-/// Bytes of one function that are looked at.
+/// Most bytes of a function that are searched.
 const CODE: u64 = 4096;
-/// How far the first function of Go may stand behind the beginning of the code: what C put there is in front.
+/// How far Go's first function may be from the start of the code: C code may precede it.
 const AHEAD: u64 = 64 << 10;
-/// What functions are aligned by.
+/// Alignment of functions.
 const ALIGNED: usize = 16;
 
-/// `cmp 0x10(%r14),%rsp`: is there room on the stack?
+/// `cmp 0x10(%r14),%rsp`: the stack check.
 const SMALL: [u8; 4] = [0x49, 0x3b, 0x66, 0x10];
-/// `cmp 0x10(%r14),%r12`: the same in a function that needs much.
+/// `cmp 0x10(%r14),%r12`: the stack check of a function with a large frame.
 const LARGE: [u8; 4] = [0x4d, 0x3b, 0x66, 0x10];
 /// `push %rbp; mov %rsp,%rbp`.
 const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
@@ -34,7 +34,8 @@ const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
 pub(super) struct Functions {
     bytes: Vec<u8>,
     count: usize,
-    /// What the table says the code begins at; 0 when it does not (from 1.26 on, and where the loader fills it in).
+    /// Start of the code as in the table; 0 if the table does not have it (since 1.26, and where the loader fills it
+    /// in).
     pub(super) text: u64,
     names: usize,
     entries: usize,
@@ -53,7 +54,7 @@ impl Functions {
         let word = |n: usize| number::<8>(&bytes, 8 + 8 * n).and_then(|word| usize::try_from(word).ok());
         let (count, names, entries) = (word(0)?, word(3)?, word(7)?);
         let text = number::<8>(&bytes, 24)?;
-        // One entry more than there are functions: where the last one ends.
+        // One entry more than there are functions: the end of the last one.
         let end = count.checked_add(1)?.checked_mul(8)?.checked_sub(4)?.checked_add(entries)?;
         (count <= COUNT && end <= bytes.len() && names < bytes.len()).then_some(Self {
             bytes,
@@ -64,7 +65,7 @@ impl Functions {
         })
     }
 
-    /// Where the `n`th function stands, from the beginning of the code.
+    /// The range of the `n`th function, relative to the start of the code.
     fn range(&self, n: usize) -> Option<Range<u64>> {
         let at = self.entries.checked_add(n.checked_mul(8)?)?;
         Some(number::<4>(&self.bytes, at)?..number::<4>(&self.bytes, at.checked_add(8)?)?)
@@ -79,7 +80,7 @@ impl Functions {
         name.get(..memchr(0, name)?)
     }
 
-    /// Calls `each` with the name and the place of every function.
+    /// Calls `each` with the name and range of every function.
     pub(super) fn each(&self, mut each: impl FnMut(&[u8], Range<u64>)) {
         for n in 0..self.count {
             if let (Some(name), Some(range)) = (self.name(n), self.range(n)) {
@@ -89,8 +90,8 @@ impl Functions {
     }
 }
 
-/// Where the code begins that `places` are counted from: where the table says so, or the code does, or a little later; by
-/// that `caller` calls `callee` there.
+/// The start of the code that function ranges are relative to: the table's, or the section's, or a little later;
+/// accepted only if `caller` calls `callee` there.
 pub(super) fn text<S: Source + ?Sized>(
     image: &Image<'_, S>,
     said: u64,
@@ -106,7 +107,7 @@ pub(super) fn text<S: Source + ?Sized>(
     right(said).or_else(near)
 }
 
-/// Where in the function at `caller` the one at `callee` is called, from the beginning of the code.
+/// The call from `caller` to `callee`, relative to the start of the code.
 pub(super) fn call<S: Source + ?Sized>(
     image: &Image<'_, S>,
     base: u64,
@@ -116,19 +117,19 @@ pub(super) fn call<S: Source + ?Sized>(
     let len = caller.end.checked_sub(caller.start)?.min(CODE);
     let code = image.code(base.checked_add(caller.start)?, len as usize)?;
     let calls = code.windows(5).enumerate().filter(|(at, bytes)| {
-        // `call` and the distance from the instruction behind it. That other bytes look like that is one in 2^32.
+        // `call` with the distance from the next instruction. Other bytes match by chance once in 2^32.
         let behind = caller.start as i64 + *at as i64 + 5;
         bytes.first() == Some(&0xe8)
             && number::<4>(bytes, 1).is_some_and(|far| behind + i64::from(far as u32 as i32) == callee.start as i64)
     });
     let mut calls = calls.map(|(at, _)| caller.start + at as u64);
-    // Of several it would not be known which.
+    // Ambiguous if there are several.
     calls.next().filter(|_| calls.next().is_none())
 }
 
-/// Where the frame begins of the function whose first bytes are `code`: behind the look at the stack's room, which may
-/// begin the function anew, and at an instruction that the kernel does itself (`push`), instead of letting the program
-/// do it by a single step. All arguments are still in registers there.
+/// Offset of the frame setup in a function that starts with `code`: after the stack check, which may restart the
+/// function, and at an instruction (`push`) that the kernel emulates instead of single-stepping the program. All
+/// arguments are still in registers there.
 pub(super) fn frame(code: &[u8]) -> Option<usize> {
     let looked = match code {
         [0x4c, 0x8d, 0x64, 0x24, _, rest @ ..] if rest.starts_with(&LARGE) => 9,
@@ -136,7 +137,7 @@ pub(super) fn frame(code: &[u8]) -> Option<usize> {
         _ if code.starts_with(&SMALL) => 4,
         _ => return None,
     };
-    // `jbe` to where there is more room made, near or far.
+    // `jbe` to the code that grows the stack, short or near.
     let at = match code.get(looked..)? {
         [0x76, ..] => looked + 2,
         [0x0f, 0x86, ..] => looked + 6,
@@ -165,7 +166,7 @@ mod tests {
         check("49 3b 66 10 0f 86 93 04 00 00 55 48 89 e5 48 83", Some(10));
         check("4c 8d a4 24 58 fe ff ff 4d 3b 66 10 0f 86 74 0e 00 00 55 48 89 e5 48 81", Some(18));
         check("4c 8d 64 24 d8 4d 3b 66 10 0f 86 74 0e 00 00 55 48 89 e5", Some(15));
-        // No look at the stack; another register; no frame.
+        // No stack check; another register; no frame.
         check("55 48 89 e5 48 83 ec 20", None);
         check("49 3b 66 18 76 53 55 48 89 e5", None);
         check("49 3b 66 10 76 53 48 83 ec 20 48 89", None);
@@ -179,7 +180,7 @@ mod tests {
         }
         table.extend(b"f\0g\0....");
         assert!(Functions::of(table.clone()).is_none(), "no entries");
-        // Entries: f at 0x10, its record at 20; g at 0x40, its record nowhere; the end.
+        // Entries: f at 0x10, its record at 20; g at 0x40, with its record out of bounds; the end.
         for word in [0x10u32, 20, 0x40, u32::MAX, 0x50, 0x10, 0] {
             table.extend(word.to_le_bytes());
         }

@@ -1,13 +1,13 @@
-//! An ELF file of this machine's byte order and word size, read piece by piece: what it says of itself is believed within
-//! bounds only, and no more of it is in memory than is looked at.
+//! A bounded, piecewise reader for ELF files of this machine's byte order and word size: it trusts no header beyond
+//! fixed limits and reads only what is asked for.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Segments and sections that are looked at.
+/// Most segments and sections that are read.
 const SEGMENTS: usize = 64;
 const SECTIONS: usize = 1024;
-/// Bytes of sections' names that are looked at.
+/// Most bytes of section names that are read.
 const NAMES: usize = 64 << 10;
 /// Sizes of a program header and of a section header (ELF-64).
 const SEGMENT: usize = 56;
@@ -18,15 +18,15 @@ const NOBITS: u32 = 8;
 /// `e_machine` of x86-64.
 pub(crate) const X86_64: u16 = 62;
 
-/// Where a file's bytes come from.
+/// A source of a file's bytes.
 pub trait Source {
-    /// The `len` bytes at `at`, all of them.
+    /// Exactly the `len` bytes at `at`.
     fn piece(&self, at: u64, len: usize) -> Option<Vec<u8>>;
 }
 
 impl Source for File {
     fn piece(&self, at: u64, len: usize) -> Option<Vec<u8>> {
-        // A file may be said to be of any length; memory is taken for what it has.
+        // Check against the real size, so that a forged length cannot make the agent allocate.
         if at.checked_add(len as u64)? > self.metadata().ok()?.len() {
             return None;
         }
@@ -43,7 +43,7 @@ impl Source for [u8] {
     }
 }
 
-/// A part of the file that is mapped.
+/// A mapped part of the file.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
@@ -51,7 +51,7 @@ struct Segment {
     size: u64,
 }
 
-/// A section that has bytes.
+/// A section with contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
     pub(crate) name: Box<str>,
@@ -60,7 +60,7 @@ pub(crate) struct Section {
     pub(crate) size: u64,
 }
 
-/// What a file is made of.
+/// The segments and sections of a file.
 #[derive(Debug)]
 pub(crate) struct Image<'a, S: Source + ?Sized> {
     source: &'a S,
@@ -69,7 +69,7 @@ pub(crate) struct Image<'a, S: Source + ?Sized> {
     pub(crate) sections: Vec<Section>,
 }
 
-/// The number at `at` of `bytes`.
+/// The little-endian number of `N` bytes at `at`.
 pub(crate) fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut whole = [0; 8];
     whole.get_mut(..N)?.copy_from_slice(bytes.get(at..at.checked_add(N)?)?);
@@ -77,7 +77,7 @@ pub(crate) fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl<'a, S: Source + ?Sized> Image<'a, S> {
-    /// `None` when it is no such file.
+    /// Reads the headers; `None` if the file is not such an ELF file.
     pub(crate) fn read(source: &'a S) -> Option<Self> {
         let head = source.piece(0, 64)?;
         // Magic number, 64 bits, little endian.
@@ -119,7 +119,7 @@ impl<'a, S: Source + ?Sized> Image<'a, S> {
         Some(Self { source, machine, segments, sections })
     }
 
-    /// The section whose name ends so.
+    /// The section whose name ends with `end`.
     pub(crate) fn section(&self, end: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name.ends_with(end))
     }
@@ -129,20 +129,20 @@ impl<'a, S: Source + ?Sized> Image<'a, S> {
         self.source.piece(section.offset, usize::try_from(section.size).ok()?.min(most))
     }
 
-    /// Where in the file stands what is mapped at `address`.
+    /// The file offset of what is mapped at `address`.
     pub(crate) fn place(&self, address: u64) -> Option<u64> {
         let within = |segment: &&Segment| address.checked_sub(segment.address).is_some_and(|at| at < segment.size);
         let segment = self.segments.iter().find(within)?;
         segment.offset.checked_add(address - segment.address)
     }
 
-    /// The `len` bytes that are mapped at `address`.
+    /// The `len` bytes mapped at `address`.
     pub(crate) fn code(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         self.source.piece(self.place(address)?, len)
     }
 
-    /// What is mapped lowest, by the page: what is added to addresses of a program that is mapped elsewhere is its
-    /// distance from there.
+    /// The lowest mapped address, rounded down to a page: where the process has this mapped, minus this value, is the
+    /// load bias.
     pub(crate) fn lowest(&self) -> u64 {
         self.segments.iter().map(|segment| segment.address).min().unwrap_or(0) & !0xfff
     }

@@ -1,13 +1,13 @@
-//! Where in a function that wakes a task a probe costs least: at an instruction that the kernel does itself, instead of letting the
-//! program do it by a single step.
+//! The cheapest place for a probe in a function that wakes a task: an instruction that the kernel emulates instead of
+//! single-stepping the program.
 
-/// Bytes of a function that are looked at, at most.
+/// Most bytes of a function that are decoded.
 const FAR: usize = 64;
 /// `%rdi`: the argument, the task's header.
 const ARGUMENT: u8 = 7;
 
-/// Where such an instruction stands, the first on the way in a straight line from the beginning, with the argument still in its register:
-/// `push`, or a conditional jump that is near. 0, the beginning, where there is none, or before it an instruction that is not known.
+/// Offset of the first `push` or short conditional jump on the straight path from the function's start, with the
+/// argument still in its register. 0, the start, if there is none or an unknown instruction comes first.
 pub(super) fn gentle(code: &[u8]) -> usize {
     let mut at = 0;
     while at < FAR {
@@ -25,10 +25,10 @@ pub(super) fn gentle(code: &[u8]) -> usize {
     0
 }
 
-/// The length of an instruction that leaves the argument's register alone and goes on behind itself.
+/// The length of an instruction that neither changes the argument's register nor branches.
 fn length(code: &[u8]) -> Option<usize> {
     match *code {
-        // Prefixes that make a `nop` longer.
+        // Prefixes of a long `nop`.
         [0x66 | 0x2e, ..] => Some(1 + nop(code.get(1..)?)?),
         [0x0f, 0x1f, ..] => nop(code),
         // test $NUMBER, %al
@@ -46,7 +46,7 @@ fn length(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// A `nop` of several bytes, behind its first prefix.
+/// A multi-byte `nop`, after its first prefix.
 fn nop(code: &[u8]) -> Option<usize> {
     let prefixes = code.iter().take_while(|byte| matches!(byte, 0x66 | 0x2e)).count();
     match code.get(prefixes..)? {
@@ -56,7 +56,7 @@ fn nop(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// The byte of modes, and what of the operand follows it.
+/// Length of the ModRM byte and the rest of the operand.
 fn operand(code: &[u8]) -> Option<usize> {
     let modes = *code.first()?;
     let scaled = usize::from(modes >> 6 != 3 && modes & 7 == 4);
@@ -92,7 +92,7 @@ mod tests {
         // wake_by_val: push %rbx; mov %rdi,%rbx; call
         assert_eq!(gentle(&[0x53, 0x48, 0x89, 0xfb, 0xe8, 0, 0, 0, 0]), 0);
         assert_eq!(gentle(&[0x48, 0x83, 0xec, 0x18, 0x41, 0x56]), 4);
-        // The argument is gone; a call may change it; an instruction that is not known.
+        // The argument is overwritten; a call may change it; an unknown instruction.
         assert_eq!(gentle(&[0x48, 0x8b, 0x3f, 0x53]), 0);
         assert_eq!(gentle(&[0x48, 0x89, 0xc7, 0x53]), 0);
         assert_eq!(gentle(&[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0x53]), 0);

@@ -1,6 +1,6 @@
 //! Two namespaces on a virtual link: a server at one, the loads at the other.
 //!
-//! Clients never block: sockets that do get no headers on some kernels.
+//! Clients never block: blocking sockets get no headers on some kernels.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,20 +13,20 @@ use tracer_tests::star::{Nat, Star};
 use crate::bench::generator::Load;
 use crate::bench::sched::{self, Urgency};
 
-/// Connections that are kept, at the same time.
+/// Connections kept at the same time.
 pub(super) const KEPT: usize = 16;
 /// Bytes of a long body.
 pub(super) const LONG: usize = 100_000_000;
 /// Port of the server.
 pub(super) const PORT: u16 = 18_620;
-/// Port that agents could speak to each other on; there is one only.
+/// Relay port of agents; there is only one agent here.
 const RELAY: u16 = 9465;
 /// Bytes of a short reply's body.
 const SHORT: usize = 612;
 const GET: &[u8] = b"GET /612 HTTP/1.1\r\nHost: bench\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n";
 /// Bytes of a read or write of a long body.
 const PIECE: usize = 256 << 10;
-/// How long an answer may take.
+/// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The namespaces, and a server in the second.
@@ -47,7 +47,7 @@ impl Wire {
                 sched::place(0, Urgency::Usual, Some(sched::SERVER))?;
                 loop {
                     let (stream, _) = listener.accept().context("cannot accept")?;
-                    // The client says what is wrong with a connection that ended.
+                    // The client reports what is wrong with a connection that ended.
                     let _ = serve(stream);
                 }
             });
@@ -55,12 +55,12 @@ impl Wire {
         Ok(Self { star, address })
     }
 
-    /// Where headers are to go.
+    /// The destination that gets headers.
     pub(super) fn destination(&self) -> String {
         self.address.to_string()
     }
 
-    /// Runs a load; operations a second (bytes, of long bodies), and how many requests that were.
+    /// Runs a load; returns operations per second (bytes, for long bodies), and the number of requests.
     pub(super) fn run(&self, load: Kind, time: Duration) -> Result<(f64, u64)> {
         let address = self.address;
         self.star.inside(1, move || match load {
@@ -78,20 +78,20 @@ impl Wire {
     }
 }
 
-/// What is asked.
+/// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Short requests on connections that are kept.
+    /// Short requests on kept connections.
     Kept,
-    /// A connection for each.
+    /// One connection per request.
     Fresh,
     /// A long body in a request.
     Up,
-    /// In a reply.
+    /// A long body in a reply.
     Down,
 }
 
-/// Answers `/NUMBER` by as many bytes, until the connection ends.
+/// Answers `/NUMBER` with that many bytes, until the connection ends.
 fn serve(mut stream: TcpStream) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut piece = vec![0u8; PIECE];
@@ -128,7 +128,7 @@ fn head(body: usize) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n").into_bytes()
 }
 
-/// A connection that does not block, and never did.
+/// A connection that never blocks, not even while it connects.
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE).context("cannot connect")?;
     stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).context("cannot set up a socket")?;
@@ -137,7 +137,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 
 fn wait(stream: &TcpStream, events: i16) -> Result<()> {
     let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry, as is said.
+    // SAFETY: one entry, as the call says.
     match unsafe { libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32) } {
         1 => Ok(()),
         0 => bail!("no answer"),
@@ -156,7 +156,7 @@ fn send(stream: &mut TcpStream, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Reads as many bytes as a reply has.
+/// Reads a reply's bytes.
 fn receive(stream: &mut TcpStream, mut left: usize, piece: &mut [u8]) -> Result<()> {
     while left > 0 {
         match stream.read(piece) {
@@ -169,7 +169,7 @@ fn receive(stream: &mut TcpStream, mut left: usize, piece: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// Runs what is timed on the load's core.
+/// Runs the timed part on the load's core.
 fn pinned<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -195,18 +195,18 @@ fn fresh(address: SocketAddr, time: Duration) -> Result<(f64, u64)> {
     })
 }
 
-/// Closes it by a reset when it is dropped: its port is free at once.
+/// Closes the connection by a reset when dropped: its port is free at once.
 fn reset(stream: &TcpStream) -> Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let (value, len) = ((&raw const linger).cast(), size_of_val(&linger) as libc::socklen_t);
-    // SAFETY: as many bytes as are said to be there.
+    // SAFETY: the pointer and length describe `linger`.
     if unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len) } != 0 {
         return Err(std::io::Error::last_os_error()).context("SO_LINGER");
     }
     Ok(())
 }
 
-/// Sends and fetches so many bytes in one request; bytes a second.
+/// Sends and fetches this many bytes in one request; returns bytes per second.
 fn long(address: SocketAddr, up: usize, down: usize) -> Result<(f64, u64)> {
     pinned(|| {
         let mut piece = vec![b'y'; PIECE];

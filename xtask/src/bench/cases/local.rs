@@ -1,4 +1,4 @@
-//! Programs without a network: system calls, and context switches. They run in this process, on a thread of their own.
+//! Workloads without a network: system calls, and context switches. They run in this process, on a thread of their own.
 
 use std::fs::File;
 use std::io::{Read, Write, pipe};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::{Sample, Urgency, Workload, sched};
 use crate::bench::statistics::permille;
 
-/// Reads, status calls and the cheapest call there is, in turn.
+/// Reads, status calls and the cheapest system call, in turn.
 pub(super) struct Calls {
     file: File,
 }
@@ -38,7 +38,7 @@ impl Workload for Calls {
     }
 }
 
-/// Two threads of one core that wake each other through pipes.
+/// Two threads on one core that wake each other through pipes.
 pub(super) struct Switches;
 
 impl Workload for Switches {
@@ -60,7 +60,7 @@ impl Workload for Switches {
                     to.write_all(&byte).context("cannot write a pipe")?;
                     from.read_exact(&mut byte).context("cannot read a pipe")
                 });
-                // The other one ends with its pipe.
+                // The other thread ends with its pipe.
                 drop(to);
                 sample
             });
@@ -70,7 +70,7 @@ impl Workload for Switches {
     }
 }
 
-/// Runs on a thread of its own, urgent and pinned: both end with it.
+/// Runs on an urgent, pinned thread of its own: urgency and pinning end with it.
 pub(super) fn pinned(urgency: Urgency, run: impl FnOnce() -> Result<Sample> + Send) -> Result<Sample> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -81,7 +81,7 @@ pub(super) fn pinned(urgency: Urgency, run: impl FnOnce() -> Result<Sample> + Se
     })
 }
 
-/// Does it again and again; `each` operations a round. Latencies are of whole rounds.
+/// Repeats `round`, which does `each` operations. Latencies are of whole rounds.
 pub(super) fn timed(time: Duration, each: u64, mut round: impl FnMut() -> Result<()>) -> Result<Sample> {
     let mut latencies = Vec::with_capacity(1 << 20);
     let cpu = sched::thread_cpu();

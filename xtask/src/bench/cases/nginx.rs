@@ -12,8 +12,8 @@ use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
 use crate::http;
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
 pub(super) struct Nginx {
     server: Server,
@@ -50,7 +50,7 @@ impl Nginx {
     }
 }
 
-/// Length of a whole reply; its date has always the same length.
+/// Length of a whole reply; its date always has the same length.
 fn reply_length(address: SocketAddr) -> Result<usize> {
     let mut stream = TcpStream::connect(address).context("nginx takes no connection")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("cannot set up a socket")?;
@@ -68,7 +68,7 @@ fn reply_length(address: SocketAddr) -> Result<usize> {
     }
 }
 
-/// Length of a reply with our body, once it is all there.
+/// Length of a reply with our body, once all of it is there.
 fn whole(reply: &[u8]) -> Option<usize> {
     let head = reply.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     (reply.starts_with(b"HTTP/1.1 200 ") && reply.len() == head + BODY).then_some(reply.len())

@@ -1,5 +1,5 @@
-//! Two threads of one core that ask and answer over loopback: what is only timed, the same as requests that are read, and
-//! datagrams that are no business of the agent's.
+//! Two threads on one core that exchange requests and replies over loopback: round trips of a protocol that is only
+//! timed, requests of one that is decoded, and datagrams that the agent ignores.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -10,19 +10,19 @@ use anyhow::{Context, Result, bail};
 use super::local::{pinned, timed};
 use super::{Sample, Urgency, Workload, sched};
 
-/// What they say.
+/// What the threads send.
 #[derive(Clone, Copy)]
 pub(super) enum Pair {
-    /// Lines of SMTP: recognised, and timed by turns.
+    /// Lines of SMTP: recognised, and timed by round trips.
     Turns,
-    /// Redis, in as many bytes.
+    /// Redis, in the same number of bytes.
     Requests,
-    /// Datagrams between ports where no names are resolved.
+    /// Datagrams between ports that do not resolve names.
     Datagrams,
 }
 
 impl Pair {
-    /// What begins a connection and its answer, what is asked and its answer.
+    /// A connection's greeting and its reply, a request and its reply.
     fn words(self) -> [&'static [u8]; 4] {
         match self {
             Self::Turns => [b"EHLO bench\r\n", b"250 bench\r\n", b"NOOP\r\n", b"250 OK\r\n"],
@@ -40,7 +40,7 @@ impl Workload for Pair {
     }
 }
 
-/// Runs `serve` beside `ask`, on one core; the CPU time is that of both.
+/// Runs `serve` beside `ask`, on one core; the CPU time is the sum of both.
 fn both(
     urgency: Urgency,
     serve: impl FnOnce() -> Result<()> + Send,
@@ -88,7 +88,7 @@ fn stream(time: Duration, urgency: Urgency, words: [&'static [u8]; 4]) -> Result
 fn datagrams(time: Duration, urgency: Urgency, [hello, _, request, reply]: [&'static [u8]; 4]) -> Result<Sample> {
     let socket = || -> Result<UdpSocket> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no socket")?;
-        // Nothing is lost on the way of one that waits for one.
+        // With one datagram under way at a time, none gets lost.
         socket.set_read_timeout(Some(Duration::from_secs(10))).context("cannot set up a socket")?;
         Ok(socket)
     };
@@ -97,7 +97,7 @@ fn datagrams(time: Duration, urgency: Urgency, [hello, _, request, reply]: [&'st
     client.connect(far).context("cannot connect")?;
     let serve = move || -> Result<()> {
         let mut buffer = [0; 64];
-        // An empty one says that it was the last.
+        // An empty datagram marks the end.
         while server.recv_from(&mut buffer).context("cannot read")?.0 > 0 {
             server.send_to(reply, near).context("cannot answer")?;
         }

@@ -1,4 +1,4 @@
-//! PostgreSQL: `pgbench -S`, a primary-key lookup a transaction, in a cluster of our own.
+//! PostgreSQL: `pgbench -S`, a primary-key lookup per transaction, in a cluster of our own.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ impl Postgres {
         command.env("PGDATABASE", "postgres").current_dir(&self.dir);
     }
 
-    /// CPU of the server: processes that live, and sessions that ended.
+    /// CPU of the server: running processes, and ended sessions.
     fn cpu(&self) -> Result<u64> {
         let living: u64 = sched::tree(self.server.pid).into_iter().filter_map(|pid| sched::process_cpu(pid).ok()).sum();
         Ok(living + sched::ended_children_cpu(self.server.pid)?)
@@ -95,17 +95,17 @@ impl Workload for Postgres {
     }
 }
 
-/// Whether a process serves a client: its title names the user.
+/// Whether a process serves a client: its title contains the user.
 fn is_session(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|title| title.starts_with(b"postgres: bench "))
 }
 
-/// Transactions a second, without the time connecting took.
+/// Transactions per second, connection time excluded.
 fn rate(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("tps = "))?.split(' ').next()?.parse().ok()
 }
 
-/// Microseconds of a line of pgbench's log: client, transaction, time, …
+/// Microseconds from a line of pgbench's log: client, transaction, time, …
 fn latency(line: &str) -> Option<u64> {
     line.split(' ').nth(2)?.parse().ok()
 }

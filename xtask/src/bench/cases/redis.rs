@@ -1,4 +1,4 @@
-//! Redis: GET of a small value, at a fixed rate or as fast as it answers.
+//! Redis: GET of a small value, at a fixed rate or at full speed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
 pub(super) struct Redis {
     server: Server,
@@ -33,7 +33,7 @@ impl Redis {
         let leash = Leash::start(Root::Already, &program, &args, &[], &log)?;
         let server = Server::ready(leash, &log, || TcpStream::connect(address).is_ok())?;
         prepare(address)?;
-        // A fixed rate comes from several clients as in production; saturation from as many as redis-benchmark has.
+        // A fixed rate comes from several clients as in production; saturation from as many as redis-benchmark uses.
         let connections = if rate.is_some() { 16 } else { 50 };
         Ok(Self {
             server,

@@ -1,4 +1,4 @@
-//! A server whose requests take 5 ms of doing nothing: what a tracer adds shows in latency alone.
+//! A server whose requests sleep 5 ms: only latency shows what a tracer adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
 use crate::http;
-use crate::leash::Leash;
 use crate::shell::Root;
+use crate::supervised_child::Leash;
 
 /// Name the agent shows it under.
 pub(super) const SERVICE: &str = "bench-sleeper";

@@ -1,5 +1,5 @@
-//! The soak's load: requests on connections that stay, connections that are torn down in the middle, short processes, and
-//! readers of the agent's console, some of whom never read.
+//! The soak's load: requests on kept connections, connections torn down midway, short processes, and readers of the
+//! agent's console, some of which never read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,19 +16,19 @@ use anyhow::{Context, Result, bail};
 
 use crate::bench::agent::free_address;
 use crate::http;
-use crate::leash::Leash;
 use crate::shell::{self, Root};
+use crate::supervised_child::Leash;
 
-/// What is asked for on connections that stay: these requests are counted.
+/// The path requested on kept connections: these requests are counted.
 pub(super) const PATH: &str = "/soak.html";
-/// What is asked for on those that are torn down.
+/// The path requested on connections that are torn down.
 const ABORTED: &str = "/aborted.html";
 /// Connections that stay, and the pause before each of their requests: some 2000 a second together.
 const CONNECTIONS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(4);
-/// Different reasons of failures that are told.
+/// Most failure reasons to report.
 const REASONS: usize = 16;
-/// A connection is closed and made anew after this many requests.
+/// Requests after which a connection is closed and reopened.
 const LIFE: u64 = 1000;
 
 /// A web server of its own.
@@ -68,12 +68,12 @@ impl Nginx {
     }
 }
 
-/// What came of the load.
+/// The result of the load.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// Requests answered, on connections that stay.
+    /// Answered requests on kept connections.
     pub(super) good: u64,
-    /// Those that were not.
+    /// Unanswered requests on them.
     pub(super) bad: u64,
     /// Why, and how many of each.
     pub(super) why: Vec<(String, u64)>,
@@ -97,7 +97,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Notes why a request failed.
+    /// Records why a request failed.
     fn failed(&self, error: &Error) {
         self.bad.fetch_add(1, Ordering::Relaxed);
         let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,13 +157,13 @@ impl Load {
     }
 }
 
-/// One request and the whole of its reply, whose length is known.
+/// One request and its whole reply of known length.
 fn exchange(stream: &mut TcpStream, path: &str) -> std::io::Result<()> {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: soak\r\n\r\n").as_bytes())?;
     let (mut reply, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         let n = match stream.read(&mut chunk) {
-            // The end of a child, of which the load has many, interrupts a read with a limit.
+            // The exit of a child, and the load has many, interrupts a read with a timeout.
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             read => read?,
         };
@@ -213,7 +213,7 @@ fn stay(counts: &Counts, address: SocketAddr) {
     }
 }
 
-/// Opens connections and lets go of them in the middle of a request, of a reply, or without a word.
+/// Opens connections and drops them in the middle of a request, of a reply, or before sending anything.
 fn abort(counts: &Counts, address: SocketAddr) {
     let whole = format!("GET {ABORTED} HTTP/1.1\r\nHost: soak\r\n\r\n");
     for turn in 0usize.. {
@@ -253,7 +253,7 @@ fn read_console(counts: &Counts, console: SocketAddr) {
     }
 }
 
-/// Readers that ask for more than any buffer holds and take nothing.
+/// Readers that request more than any buffer holds and read nothing.
 fn never_read(counts: &Counts, console: SocketAddr) {
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {console}\r\n\r\n").repeat(50);
     let mut silent = Vec::new();

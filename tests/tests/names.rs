@@ -1,0 +1,155 @@
+//! Names of services and request classes: a scan of a web server, secrets in paths and in code, and two programs of one
+//! name, with real programs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::nginx::Nginx;
+use tracer_tests::process::Process;
+use tracer_tests::workload::wait_for_listener;
+use tracer_tests::{begin, figure, free_port, http, say, scratch, secrets, wait};
+
+/// Requests per class of the servers, by service and class, once their sum is `sum`.
+fn classes(agent: &Agent, services: &str, sum: u64) -> BTreeMap<(String, String), u64> {
+    wait("all requests in the classes", Duration::from_secs(20), || {
+        let all = agent.json("/api/v1/classes");
+        let served = all["classes"].as_array().into_iter().flatten().filter(|class| class["side"] == "server");
+        let found: BTreeMap<(String, String), u64> = served
+            .filter_map(|class| {
+                let text = |key: &str| class[key].as_str().map(str::to_owned);
+                Some(((text("service_name")?, text("request_class")?), class["count"].as_u64()?))
+            })
+            .filter(|((service, _), _)| service.starts_with(services))
+            .collect();
+        (found.values().sum::<u64>() >= sum).then_some(found)
+    })
+}
+
+fn get(address: SocketAddr, target: &str, status: u16) {
+    let reply = http::get(address, target).unwrap_or_else(|error| panic!("{target}: {error}"));
+    assert_eq!(reply.status, status, "{target}");
+}
+
+/// Eight letters, a different word for each number.
+fn random(n: u64) -> String {
+    let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
+    let letter = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(b'a' + ((state >> 33) % 26) as u8)
+    };
+    (0..8).map(letter).collect()
+}
+
+#[test]
+fn a_scan_destroys_no_class_and_secrets_in_paths_name_none() {
+    let Some(_turn) = begin("names_scan", &["nginx"]) else { return };
+    let dir = scratch();
+    let server = "location = /sum { return 200 'six'; }\n location /reset/ { return 200 'sent'; }\n \
+                  location /k/ { return 200 'key'; }\n location /pw/ { return 302 /; }\n location / { return 404; }";
+    let nginx = Nginx::start(dir.path(), "", server);
+    let port = nginx.address.port().to_string();
+    let agent = Agent::start(dir.path(), &["--hertz", "0", "--port", &port]);
+    let mut sent = 0;
+    let mut ask = |target: &str, status: u16| {
+        get(nginx.address, target, status);
+        sent += 1;
+    };
+    ask("/sum", 200);
+    for n in 0..40 {
+        ask(&format!("/{}", random(n)), 404);
+        ask(&format!("/wp-{}/{}.php", random(n), random(n + 40)), 404);
+    }
+    for _ in 0..9 {
+        ask("/sum", 200);
+    }
+    let secrets = ["xwcxpchuujua", "AKIAIOSFODNN7EXAMPLE", "Tr0ub4dor&6", "eyJhbGciOiJub25lIn0.e30."];
+    for (prefix, status) in [("reset", 200), ("k", 200), ("pw", 302)] {
+        for secret in secrets {
+            ask(&format!("/{prefix}/{secret}"), status);
+        }
+    }
+    let found = classes(&agent, "nginx", sent);
+    say(&format!("{found:?}"));
+    let count = |class: &str| found.get(&("nginx".to_owned(), class.to_owned())).copied().unwrap_or(0);
+    assert_eq!((count("GET /sum"), count("GET {unmatched}"), count("GET /{param}")), (10, 80, 0), "{found:?}");
+    assert!(found.len() <= 8, "{found:?}");
+    for place in ["/metrics", "/api/v1/classes", "/api/v1/services", "/"] {
+        let text = agent.text(place);
+        for secret in secrets {
+            // A shorter piece can occur in other numbers by chance.
+            for piece in secret.split(['&', '.']).filter(|piece| piece.len() > 5) {
+                assert!(!text.contains(piece), "{piece} shows in {place}");
+            }
+        }
+    }
+    figure("classes after a scan of 80 paths", &format!("{}, and /sum still {}", found.len(), count("GET /sum")));
+    agent.stop();
+}
+
+/// A server in one line of Python: its text is `code` and a little more.
+const SERVE: &str = "
+import http.server, sys
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header('Content-Length', '2'); self.end_headers(); self.wfile.write(b'ok')
+    def log_message(self, *a): pass
+http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()
+";
+
+fn python(name: &str, dir: &Path, arguments: &[&str]) -> (Process, SocketAddr) {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = Command::new("python3");
+    command.args(arguments).arg(address.port().to_string()).current_dir(dir).env_remove("OTEL_SERVICE_NAME");
+    let mut process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
+    wait_for_listener(&mut process, address);
+    (process, address)
+}
+
+#[test]
+fn code_names_no_service() {
+    let Some(_turn) = begin("names_code", &["python3"]) else { return };
+    let dir = scratch();
+    let code = format!("password = 'planted-in-code'\n{SERVE}");
+    let (_process, address) = python("code", dir.path(), &["-c", &code]);
+    let agent = Agent::start(dir.path(), &["--port", &address.port().to_string()]);
+    for _ in 0..5 {
+        get(address, "/health", 200);
+    }
+    let found = classes(&agent, "python3", 5);
+    assert!(found.keys().all(|(service, class)| !service.contains('\n') && class == "GET /health"), "{found:?}");
+    secrets::none_shows(agent, dir.path(), &["planted-in-code", "BaseHTTPRequestHandler"], "GET /health");
+}
+
+#[test]
+fn two_programs_of_one_name_are_two_services() {
+    let Some(_turn) = begin("names_places", &["python3"]) else { return };
+    let dir = scratch();
+    let mut servers = Vec::new();
+    for sub in ["one", "two"] {
+        let home = dir.path().join(sub);
+        std::fs::create_dir(&home).expect("a directory");
+        std::fs::write(home.join("shopfront.py"), SERVE).expect("a script");
+        servers.push(python("server", &home, &["shopfront.py"]));
+    }
+    let agent = Agent::start(dir.path(), &["--hertz", "0"]);
+    for (count, (_, address)) in (3..).zip(&servers) {
+        for _ in 0..count {
+            get(*address, "/health", 200);
+        }
+    }
+    let found = classes(&agent, "shopfront", 7);
+    say(&format!("{found:?}"));
+    let mut counts: Vec<u64> = found.values().copied().collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [3, 4], "{found:?}");
+    let mut names = found.keys().map(|(service, _)| service.as_str());
+    assert!(names.any(|name| name == "shopfront"), "{found:?}");
+    let place = |sub: &str| dir.path().join(sub).join("shopfront.py").display().to_string();
+    let other = found.keys().find(|(service, _)| service != "shopfront").expect("the second");
+    assert!(["one", "two"].iter().any(|sub| other.0 == format!("shopfront@{}", place(sub))), "{found:?}");
+    agent.stop();
+}

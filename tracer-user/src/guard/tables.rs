@@ -1,0 +1,187 @@
+//! Use of every bounded table. The structures below have no default, so constructing one requires every field: a table
+//! without its use does not compile.
+
+/// How full a table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableUse {
+    /// Current entries.
+    pub entries: u64,
+    /// Maximum entries.
+    pub limit: u64,
+    /// Times since the start that the full table rejected or evicted an entry.
+    pub reached: u64,
+}
+
+impl TableUse {
+    /// From sizes.
+    pub fn new(entries: usize, limit: usize, reached: u64) -> Self {
+        Self { entries: entries as u64, limit: limit as u64, reached }
+    }
+}
+
+/// Memory limit that the tables' bounds are stated for, bytes: the default.
+pub const MEMORY: u64 = 512 << 20;
+
+/// Scales a bound of `most` entries at a memory limit of [`MEMORY`] to a limit of `memory` bytes: in proportion,
+/// between a sixteenth and eight times.
+pub fn scaled(most: usize, memory: u64) -> usize {
+    let proportional = (most as u128 * u128::from(memory) / u128::from(MEMORY)) as usize;
+    proportional.clamp((most / 16).max(1), most.saturating_mul(8))
+}
+
+/// Declares a structure of table uses and their exported names.
+macro_rules! table_use {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: TableUse,)+
+        }
+
+        impl $name {
+            /// Name (label `what` of the metrics) and use of each table.
+            pub fn all(&self) -> Vec<(&'static str, TableUse)> {
+                let Self { $($field,)+ } = self;
+                vec![$((stringify!($field), *$field),)+]
+            }
+        }
+    };
+}
+
+table_use! {
+    /// Tables of the pipeline.
+    PipelineTables {
+        /// Connections followed.
+        connections,
+        /// Closed connections, kept for a moment.
+        connections_closing,
+        /// Threads followed.
+        threads,
+        /// Requests and calls that are open or wait for late evidence.
+        spans,
+        /// Ends of requests on this host that wait for their other end.
+        joins,
+        /// Requests from other hosts, and contexts that other agents sent for them.
+        relay_requests,
+        /// Calls to other hosts that may get an answer from the other end's agent.
+        relay_calls,
+        /// In-band contexts that wait for their request.
+        inband_contexts,
+        /// Trace ids of reported spans, for their parents and children that are reported later.
+        reported_traces,
+        /// Bytes of message heads being assembled, and of replies that wait for their request.
+        head_bytes,
+        /// Tasks of runtimes (contexts, goroutines) that are followed.
+        tasks,
+        /// Callbacks of event loops whose async ids are remembered.
+        callbacks,
+        /// Remembered intervals in which tasks ran.
+        task_intervals,
+        /// Tasks with tracked wakers, if that is configured.
+        task_wakers,
+        /// Processes whose service is known.
+        processes,
+        /// Ended processes, remembered for a moment.
+        processes_leaving,
+        /// Forked processes that run no other program and belong to their parent's service.
+        processes_forked,
+        /// Services with their own name.
+        services,
+        /// Request classes of all services.
+        classes,
+        /// Positions in the trees of paths of all services.
+        path_positions,
+        /// Exact requests whose class is remembered.
+        class_cache,
+        /// Label combinations with their own duration histogram.
+        duration_series,
+        /// Spans of the kept transactions.
+        store_spans,
+        /// Transactions kept because a class wants them.
+        store_wanted,
+        /// Distinct stacks kept.
+        stacks,
+        /// Sample counts per stack and owner, over all periods.
+        stack_counts,
+        /// Stacks that wait for their names.
+        symbol_queue,
+        /// Names of functions that are shared.
+        symbol_names,
+        /// Processes whose symbol tables are open.
+        symbol_processes,
+        /// Addresses whose names are known.
+        symbol_addresses,
+        /// Bytes of names that processes wrote of their own code (`/tmp/perf-PID.map`).
+        perf_map_bytes,
+    }
+}
+
+table_use! {
+    /// Tables around the pipeline: the kernel side and the console.
+    AgentTables {
+        /// Bytes in the event ring: the maximum at any drain of the last second.
+        ring_event_bytes,
+        /// Bytes in the stack ring: likewise.
+        ring_sample_bytes,
+        /// Capture policies for connections that wait in the kernel.
+        kernel_asks,
+        /// Processes with their own policy in the kernel.
+        kernel_processes,
+        /// Processes whose runtime is known.
+        runtimes,
+        /// Uprobes attached.
+        user_probes,
+        /// Connections whose requests get headers.
+        header_connections,
+        /// Bytes of unwind tables.
+        unwind_table_bytes,
+        /// Files with an unwind table, or known to have none.
+        unwind_files,
+        /// Different rules of unwind tables.
+        unwind_rules,
+        /// Bytes that wait to be written to files.
+        file_bytes,
+        /// Spans that wait for export.
+        otlp_queue,
+        /// Requests of the console that wait for the pipeline.
+        http_jobs,
+        /// Connections to the console.
+        http_connections,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_follow_the_ceiling() {
+        for (memory, most) in [(MEMORY, 1600), (MEMORY / 4, 400), (0, 100), (u64::MAX, 12_800), (2 * MEMORY, 3200)] {
+            assert_eq!(scaled(1600, memory), most);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_fields() {
+        let fill = |entries| TableUse { entries, limit: 2, reached: 3 };
+        let agent = AgentTables {
+            ring_event_bytes: fill(1),
+            ring_sample_bytes: fill(2),
+            kernel_asks: fill(3),
+            kernel_processes: fill(4),
+            runtimes: fill(5),
+            user_probes: fill(6),
+            header_connections: fill(10),
+            unwind_table_bytes: fill(12),
+            unwind_files: fill(13),
+            unwind_rules: fill(14),
+            file_bytes: fill(11),
+            otlp_queue: fill(7),
+            http_jobs: fill(8),
+            http_connections: fill(9),
+        };
+        let all = agent.all();
+        assert_eq!((all[0], all[13]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 14);
+    }
+}

@@ -1,0 +1,142 @@
+//! Figures that other modules count and the exporter only shows.
+
+use super::{Metrics, raise};
+use crate::guard::shed::{Ceilings, Level};
+use crate::guard::tables::TableUse;
+use crate::kernel::usage::Usage;
+use crate::model::HostCpu;
+
+impl Metrics {
+    /// Losses and gaps by reason, absolute.
+    pub fn set_lost(&self, reason: &str, total: u64) {
+        self.lost.set(reason, total);
+    }
+
+    /// Lost events by reason, without zeros: the values of `tracer_events_lost_total`.
+    pub fn events_lost(&self) -> Vec<(String, u64)> {
+        self.lost.events()
+    }
+
+    /// Records by kind, absolute.
+    pub fn set_events(&self, kind: &str, total: u64) {
+        self.events.set(kind, total);
+    }
+
+    /// Classes and merges of a service.
+    pub fn set_classes(&self, service: &str, classes: usize, merged: u64) {
+        if classes > 0 {
+            self.classes.with_label_values(&[service]).set(classes as f64);
+            self.merged.set(service, merged);
+        }
+    }
+
+    /// Sampling rate in force.
+    pub fn set_hertz(&self, hertz: u32) {
+        self.hertz.set(f64::from(hertz));
+    }
+
+    /// How full the table of duration histograms is.
+    pub fn series(&self) -> TableUse {
+        TableUse::new(self.series, self.series_most, self.folded_series.get())
+    }
+
+    /// Entries, limits and evictions of every table.
+    pub fn set_table_use(&self, table_use: &[(&'static str, TableUse)]) {
+        for (what, fill) in table_use {
+            self.own.fill(what, *fill);
+        }
+    }
+
+    /// The load shedding level in force.
+    pub fn set_shed_level(&self, level: Level) {
+        self.own.level(level);
+    }
+
+    /// Counts an entry into a load shedding level.
+    pub fn shed(&self, taken: Level) {
+        self.own.shed(taken);
+    }
+
+    /// The agent's limits and its usage: memory in bytes, CPU in cores.
+    pub fn set_usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
+        self.own.usage(ceilings, memory, cpu);
+    }
+
+    /// A callback by which the watchdog reports why it detached.
+    pub fn on_detached(&self) -> impl Fn(&'static str) + Send + use<> {
+        let detached = self.own.detached();
+        move |reason| detached.with_label_values(&[reason]).set(1.0)
+    }
+
+    /// Exported spans by outcome, and export requests that were sent again; absolute.
+    pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
+        self.own.export(spans, retries);
+    }
+
+    /// Contexts exchanged between hosts by outcome, absolute.
+    pub fn set_relay(&self, outcomes: &[(&str, u64)]) {
+        self.own.relay(outcomes);
+    }
+
+    /// In-band contexts by outcome, absolute.
+    pub fn set_inband(&self, outcomes: &[(&str, u64)]) {
+        self.own.inband(outcomes);
+    }
+
+    /// Connections and requests selected for header injection, by outcome, absolute.
+    pub fn set_headers(&self, outcomes: &[(&str, u64)]) {
+        self.own.headers(outcomes);
+    }
+
+    /// User stacks that were walked, by outcome, absolute.
+    pub fn set_walks(&self, outcomes: impl Iterator<Item = (&'static str, u64)>) {
+        for (outcome, count) in outcomes {
+            self.own.walks(outcome, count);
+        }
+    }
+
+    /// Messages that link nothing though they may say who produced them, by reason, absolute.
+    pub fn set_unlinked(&self, reasons: &[(&str, u64)]) {
+        self.own.unlinked(reasons);
+    }
+
+    /// Observes how long after a request's first byte its caller on another host became known, nanoseconds.
+    pub fn relay_delay(&self, nanos: u64) {
+        self.own.relay_delay(nanos);
+    }
+
+    /// Noteworthy transactions by outcome of saving them, absolute.
+    pub fn set_saved(&self, counts: &[(&str, u64)]) {
+        self.own.saved(counts);
+    }
+
+    /// Run time, runs and missed runs of a BPF program, absolute.
+    pub fn set_bpf(&self, program: &str, usage: Usage) {
+        self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);
+        self.bpf_runs.set(program, usage.runs);
+        self.bpf_missed.set(program, usage.missed);
+    }
+
+    /// CPU seconds and resident bytes of the agent itself.
+    pub fn set_own(&self, cpu_s: f64, rss: u64) {
+        raise(&self.own_cpu, cpu_s);
+        self.own_rss.set(rss as f64);
+    }
+
+    /// CPU of the host.
+    pub fn set_host(&self, host_cpu: &HostCpu) {
+        for (kind, seconds) in [
+            ("requests", host_cpu.requests),
+            ("overhead", host_cpu.overhead),
+            ("kernel", host_cpu.kernel),
+            ("idle", host_cpu.idle),
+        ] {
+            self.host_cpu.set(kind, seconds);
+        }
+        raise(&self.host_busy, host_cpu.system_busy);
+        self.host_unreported.set(host_cpu.unreported);
+        if let Some(ratio) = host_cpu.capture_ratio() {
+            self.capture.set(ratio);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The registry of metric families. In tests it also lists them: `docs/metrics.md` is generated from that list.
+
+use prometheus::Registry;
+use prometheus::core::Collector;
+
+/// The registry.
+#[derive(Default)]
+pub(super) struct Families {
+    registry: Registry,
+    #[cfg(test)]
+    listed: std::cell::RefCell<Vec<super::reference::Family>>,
+}
+
+impl Families {
+    /// What `/metrics` gathers from.
+    pub(super) fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// Every family registered so far.
+    #[cfg(test)]
+    pub(super) fn listed(&self) -> Vec<super::reference::Family> {
+        self.listed.borrow().clone()
+    }
+}
+
+/// Registers a collector and returns it.
+pub(super) fn vec<T: Collector + Clone + 'static>(families: &Families, made: prometheus::Result<T>) -> T {
+    match made {
+        Ok(collector) => {
+            #[cfg(test)]
+            families.listed.borrow_mut().extend(super::reference::Family::of(&collector));
+            if let Err(error) = families.registry.register(Box::new(collector.clone())) {
+                log::error!("a metric family was refused: {error}");
+            }
+            collector
+        }
+        // Names and labels are constants, and a test creates all families.
+        Err(error) => unreachable!("a metric family is malformed: {error}"),
+    }
+}

@@ -1,0 +1,229 @@
+//! Metrics of the agent itself: table use, load shedding, limits, export and relay.
+
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts};
+
+use super::export::Totals;
+use super::families::{Families, vec};
+use crate::guard::shed::{Ceilings, Level};
+use crate::guard::tables::TableUse;
+
+/// Reasons for which the watchdog detaches.
+const REASONS: [&str; 4] = ["standstill", "ending", "memory", "cpu"];
+
+/// Histogram bounds of `tracer_relay_match_delay_seconds`.
+const DELAYS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+/// The families.
+#[derive(Debug)]
+pub(super) struct Own {
+    entries: IntGaugeVec,
+    limits: IntGaugeVec,
+    reached: Totals,
+    level: Gauge,
+    shed: Vec<(Level, IntCounter)>,
+    ceilings: GaugeVec,
+    usage: GaugeVec,
+    detached: GaugeVec,
+    spans: Totals,
+    saved: Totals,
+    span_retries: Totals,
+    relay: Totals,
+    relay_delay: Histogram,
+    inband: Totals,
+    headers: Totals,
+    unlinked: Totals,
+    walks: Totals,
+}
+
+impl Own {
+    pub(super) fn new(r: &Families) -> Self {
+        let gauge = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
+        let int = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["what"]);
+        let total = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["what"]);
+        let shed = vec(
+            r,
+            total(
+                "tracer_load_shedding_total",
+                "Times the agent entered a load shedding level to stay within its own limits.",
+            ),
+        );
+        let detached = vec(
+            r,
+            gauge(
+                "tracer_watchdog_detached",
+                "1 when the watchdog has detached every program for this reason; the agent then ends.",
+                "reason",
+            ),
+        );
+        for reason in REASONS {
+            detached.with_label_values(&[reason]).set(0.0);
+        }
+        let outcomes = "Spans to export by outcome: sent, queue_full, rejected (by the collector), failed (the \
+                        collector was unreachable for too long).";
+        let spans = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_spans_total", outcomes), &["outcome"])));
+        let outcomes = "Noteworthy transactions by outcome: written, failed (the disk refused), missed (evicted from \
+                        memory before they were complete).";
+        let saved =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_saved_transactions_total", outcomes), &["outcome"])));
+        let again = "Export requests that were sent again.";
+        let span_retries =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
+        let outcomes = "Contexts exchanged between hosts by outcome: sent, received; of the received ones matched, \
+                        late (their request was already reported), unmatched (the agent did not see their request), \
+                        elsewhere (unmatched, but sent to several agents), settled (fixed the transaction of a request \
+                        already matched), duplicate, refused, dropped. Also answer_late: answers of the other end that \
+                        came after their call was reported; they are no contexts.";
+        let relay = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_relay_total", outcomes), &["outcome"])));
+        let outcomes = "In-band contexts by outcome: sent, received; matched (named the parent of the request they \
+                        came with), header (the request named its parent in a header), unmatched (no request begins at \
+                        that position), contradicted (another carrier named another parent), renamed (sent with \
+                        another transaction's name than the call turned out to have), refused, dropped.";
+        let inband = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_inband_total", outcomes), &["outcome"])));
+        let outcomes = "Connections and requests to destinations that get a traceparent header. Connections: \
+                        connections_taken and connections_left; full, blocking, not_taken (not taken). Requests: \
+                        injected, present (they had a header), busy. Every other outcome is the reason why the agent \
+                        left a connection alone from then on.";
+        let outcomes = Opts::new("tracer_inband_header_total", outcomes);
+        let headers = Totals(vec(r, IntCounterVec::new(outcomes, &["outcome"])));
+        let reasons = "Messages in batches that got no link to their producer although they may name one, by reason: \
+                       unread (compressed or not captured, as far as their number is known), limit (their span has too \
+                       many links).";
+        let reasons = Opts::new("tracer_messages_unlinked_total", reasons);
+        let unlinked = Totals(vec(r, IntCounterVec::new(reasons, &["reason"])));
+        let outcomes = "User stacks sampled, by how the walk ended: complete and frame_pointer_end came to the outermost frame, \
+                        frame_pointers followed frame pointers only and cannot know; every other outcome is an incomplete stack.";
+        let walks = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_stack_walks_total", outcomes), &["outcome"])));
+        let delay = "From the first byte of a request read to its caller on another host known, seconds.";
+        let delay = HistogramOpts::new("tracer_relay_match_delay_seconds", delay).buckets(DELAYS.to_vec());
+        let relay_delay = vec(r, Histogram::with_opts(delay));
+        Self {
+            entries: vec(
+                r,
+                int("tracer_table_entries", "Entries in a table, queue or cache of the agent, or bytes in a ring."),
+            ),
+            limits: vec(
+                r,
+                int(
+                    "tracer_table_limit_entries",
+                    "Maximum entries of a table, queue or cache of the agent, or bytes of a ring.",
+                ),
+            ),
+            reached: Totals(vec(
+                r,
+                total("tracer_table_evictions_total", "Times a full table rejected an entry or evicted another one."),
+            )),
+            level: vec(
+                r,
+                Gauge::new(
+                    "tracer_load_shedding_level",
+                    "Load shedding level: 0 none, 1 payload, 2 sampling, 3 classes, 4 history; each includes the \
+                     levels before it.",
+                ),
+            ),
+            shed: Level::ALL
+                .into_iter()
+                .filter(|level| *level > Level::Full)
+                .map(|level| (level, shed.with_label_values(&[level.name()])))
+                .collect(),
+            ceilings: vec(
+                r,
+                gauge(
+                    "tracer_ceiling",
+                    "Limits of the agent: memory in bytes (without pages of mapped files), CPU in cores.",
+                    "resource",
+                ),
+            ),
+            usage: vec(
+                r,
+                gauge(
+                    "tracer_ceiling_used_ratio",
+                    "Usage of the agent divided by its limit: memory (without pages of mapped files), CPU over the \
+                     last seconds.",
+                    "resource",
+                ),
+            ),
+            detached,
+            spans,
+            saved,
+            span_retries,
+            relay,
+            relay_delay,
+            inband,
+            headers,
+            unlinked,
+            walks,
+        }
+    }
+
+    pub(super) fn fill(&self, what: &str, fill: TableUse) {
+        self.entries.with_label_values(&[what]).set(fill.entries as i64);
+        self.limits.with_label_values(&[what]).set(i64::try_from(fill.limit).unwrap_or(i64::MAX));
+        self.reached.set(what, fill.reached);
+    }
+
+    pub(super) fn level(&self, level: Level) {
+        self.level.set(f64::from(level as u8));
+    }
+
+    pub(super) fn shed(&self, taken: Level) {
+        if let Some((_, counter)) = self.shed.iter().find(|(level, _)| *level == taken) {
+            counter.inc();
+        }
+    }
+
+    pub(super) fn usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
+        for (resource, most, used) in [("memory", ceilings.memory as f64, memory as f64), ("cpu", ceilings.cpu, cpu)] {
+            self.ceilings.with_label_values(&[resource]).set(most);
+            self.usage.with_label_values(&[resource]).set(used / most.max(f64::MIN_POSITIVE));
+        }
+    }
+
+    pub(super) fn export(&self, spans: &[(&str, u64)], retries: u64) {
+        for (outcome, count) in spans {
+            self.spans.set(outcome, *count);
+        }
+        self.span_retries.set("traces", retries);
+    }
+
+    pub(super) fn relay(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.relay.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn walks(&self, outcome: &str, count: u64) {
+        self.walks.set(outcome, count);
+    }
+
+    pub(super) fn headers(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.headers.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn inband(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.inband.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn unlinked(&self, reasons: &[(&str, u64)]) {
+        for (reason, count) in reasons {
+            self.unlinked.set(reason, *count);
+        }
+    }
+
+    pub(super) fn relay_delay(&self, nanos: u64) {
+        self.relay_delay.observe(nanos as f64 / 1e9);
+    }
+
+    pub(super) fn saved(&self, counts: &[(&str, u64)]) {
+        for (outcome, count) in counts {
+            self.saved.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn detached(&self) -> GaugeVec {
+        self.detached.clone()
+    }
+}

@@ -1,0 +1,123 @@
+//! Finished spans: class, metrics, and hand-over to writers and the store.
+
+use super::relay;
+use super::{Pipeline, classify_late};
+use crate::model::{ClassId, Outcome, Owner, Side, Sink, Span};
+use crate::protocols::{Conventions, conventions, grpc, messaging};
+use crate::transactions::engine::Verdicts;
+use crate::transactions::open_span::OpenSpan;
+
+impl Pipeline {
+    pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {
+        let class = match live.class {
+            Some(class) => class,
+            None => classify_late(&mut self.classifier, &mut self.names, &mut live),
+        };
+        self.engine.settle(&live, class);
+        for mut sample in std::mem::take(&mut live.samples) {
+            sample.owner = Owner::Class(class);
+            self.profiles.sample(&self.names, &sample);
+        }
+        self.last_word(&live, class, &verdicts);
+        let span = Self::span(live, class, &verdicts);
+        self.metrics.span(&self.names, &span);
+        self.stats.span(&self.names, &span);
+        for writer in &mut self.writers {
+            writer.span(&self.names, &span);
+        }
+        self.store.take(span);
+    }
+
+    fn span(live: Box<OpenSpan>, class: ClassId, verdicts: &Verdicts) -> Span {
+        let (downstream, after_reply) = (live.downstream(), live.after_reply());
+        let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
+        let error = is_error(live.protocol, live.side, live.status, live.failure, outcome);
+        // A message's context names its producer: a link, not a parent.
+        let messaging = conventions(live.protocol) == Conventions::Messaging;
+        let named = live.request.traceparent.filter(|_| live.side == Side::Server);
+        let producer = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
+        let context = named.filter(|_| !messaging);
+        Span {
+            id: live.id,
+            trace: verdicts.trace,
+            parent: verdicts.parent,
+            carrier: relay::carrier(context, verdicts.parent, &live),
+            sampled: live.sampled,
+            linked: producer.map(|context| Box::new(context.into())).or(live.linked),
+            carried: live.passed,
+            side: live.side,
+            protocol: live.protocol,
+            service: live.service,
+            class,
+            pid: live.pid,
+            tid: live.tid,
+            cookie: live.cookie,
+            method: live.request.method,
+            path: live.request.path,
+            version: live.request.version,
+            local_port: live.local_port,
+            peer: live.peer,
+            peer_port: live.peer_port,
+            arrived: live.arrived,
+            accepted: live.accepted,
+            pool_queue: live.pool_queue.sum(),
+            after_reply,
+            start: live.start,
+            first_reply: live.first_reply,
+            end: live.end,
+            request_bytes: live.request_bytes,
+            reply_bytes: live.reply_bytes,
+            reply_body_bytes: live.reply_body_bytes,
+            status: live.status.filter(|status| *status != 0 || live.protocol == grpc::NAME),
+            failure: live.failure,
+            error,
+            outcome,
+            cost: live.cost,
+            downstream,
+            grade: verdicts.grade,
+            evidence: verdicts.evidence,
+            far: relay::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),
+            request_id: live.request.request_id,
+        }
+    }
+}
+
+/// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply
+/// did. Losses of the agent are not failures of the application.
+fn is_error(protocol: &str, side: Side, status: Option<u16>, failure: Option<&'static str>, outcome: Outcome) -> bool {
+    let failed = match (side, status) {
+        _ if protocol == grpc::NAME => grpc::failed(side, status),
+        (_, None) => false,
+        (_, Some(0)) => failure.is_some(),
+        (Side::Server, Some(status)) => status >= 500,
+        (Side::Client, Some(status)) => status >= 400,
+    };
+    failed || outcome == Outcome::Aborted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_agent_lost_is_no_error() {
+        for (protocol, side, status, failure, outcome, error) in [
+            // The end, or the whole reply, was in lost records.
+            ("http", Side::Server, None, None, Outcome::Unfinished, false),
+            ("http", Side::Client, None, None, Outcome::Unfinished, false),
+            ("http", Side::Server, Some(200), None, Outcome::Unfinished, false),
+            ("http", Side::Server, None, None, Outcome::Complete, false),
+            ("redis", Side::Server, None, None, Outcome::Unfinished, false),
+            ("grpc", Side::Server, None, None, Outcome::Unfinished, false),
+            // The application reported an error, or hung up.
+            ("http", Side::Server, Some(500), None, Outcome::Unfinished, true),
+            ("http", Side::Client, Some(404), None, Outcome::Complete, true),
+            ("http", Side::Server, Some(404), None, Outcome::Complete, false),
+            ("http", Side::Server, None, None, Outcome::Aborted, true),
+            ("redis", Side::Server, Some(0), Some("WRONGTYPE"), Outcome::Complete, true),
+            ("dns", Side::Client, Some(0), Some("timeout"), Outcome::Unfinished, true),
+        ] {
+            assert_eq!(is_error(protocol, side, status, failure, outcome), error, "{protocol} {status:?} {outcome:?}");
+        }
+    }
+}

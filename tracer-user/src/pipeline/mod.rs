@@ -1,0 +1,474 @@
+//! Joins the stages; the only file that may see them all. Read this first.
+//!
+//! ```text
+//! record ─► decode ─► transactions (protocols inside) ─► classes ─► metrics · profiles · store · transactions file
+//! ```
+//!
+//! [`Pipeline`] is pure except for its sinks' memory: it takes records and facts of their processes, and returns sums
+//! and query results. It has no clock (time comes with records) and no locks; its drivers (`commands/run.rs`,
+//! `commands/replay.rs`) do the input and output.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tracer_common::event::{Kind, ThreadCounters};
+use tracer_common::policy::CapturePolicy;
+
+use crate::classes::{Bounds, Classifier};
+use crate::config::Config;
+use crate::decode::{self, Malformed, Record};
+use crate::guard::shed::Level;
+use crate::guard::shrink::ShrinkExcess;
+use crate::host::process::ProcessFacts;
+use crate::http::{Health, View};
+use crate::metrics::{ClassStats, Metrics};
+use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
+use crate::profiles::{self, Profiles};
+use crate::protocols::Settings;
+use crate::relay::Outgoing;
+use crate::store::{SpanView, Store};
+use crate::transactions::engine::{Engine, Output};
+use crate::transactions::limits::Limits;
+use crate::transactions::open_span::Slot;
+
+mod classes;
+mod finished;
+mod relay;
+mod services;
+mod shedding;
+
+use self::classes::{classify_early, classify_late, provisional};
+
+/// Interval between reports of finished spans, in record time.
+const REPORT_EVERY: Nanos = 10_000_000;
+
+/// Identifies processes. A live run reads the system; a replay reads the recording.
+pub trait Introduce {
+    /// Facts of the process, or `None` if it has exited or is unknown.
+    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts>;
+}
+
+/// Receives finished spans as they are reported (the transactions file).
+pub trait SpanWriter {
+    /// One finished span.
+    fn span(&mut self, names: &Names, span: &Span);
+    /// Called about once a second: flushes for concurrent readers.
+    fn flush(&mut self);
+    /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    fn clock(&mut self, wall_offset: i64);
+    /// Number of spans that could not be written.
+    fn dropped(&self) -> u64;
+    /// No more spans follow: writes the rest and waits for it.
+    fn finish(&mut self);
+}
+
+/// How long a process is remembered after its first thread exited, nanoseconds.
+const FORGET: Nanos = 5_000_000_000;
+/// Limit of such processes; beyond it they are forgotten earlier. Also the limit of forked processes that have not
+/// executed another program.
+const LEAVING: usize = 65_536;
+
+/// Everything between records and query results.
+pub struct Pipeline {
+    engine: Engine,
+    classifier: Classifier,
+    names: Names,
+    rules: crate::host::services::NamingRules,
+    services: HashMap<Arc<str>, ServiceId>,
+    places: services::Places,
+    /// Processes whose first thread exited, by the time they are forgotten: their last records are still on the way.
+    leaving: VecDeque<(Nanos, u32)>,
+    /// Processes forgotten since last taken.
+    gone: Vec<u32>,
+    /// Processes that executed another program since last taken.
+    replaced: Vec<u32>,
+    /// Forked processes that have not executed another program, with their parent and its service: some exit before
+    /// they can be identified.
+    forked: HashMap<u32, (u32, ServiceId)>,
+    forked_refused: u64,
+    /// Metrics for `/metrics`.
+    pub metrics: Metrics,
+    /// Rolling statistics per class.
+    pub stats: ClassStats,
+    /// Recent transactions.
+    pub store: Store,
+    /// Stack profiles.
+    pub profiles: Profiles,
+    writers: Vec<Box<dyn SpanWriter>>,
+    /// Spans that finished writers could not write.
+    not_written: u64,
+    outputs: Vec<Output>,
+    /// Messages for other agents.
+    outgoing: Vec<Outgoing>,
+    wall_offset: i64,
+    reported: Nanos,
+    /// CPU charged so far to requests and to overhead, nanoseconds.
+    charged: (u64, u64),
+    events: [u64; Kind::ALL.len()],
+    malformed: [u64; Malformed::ALL.len()],
+    services_refused: u64,
+    /// Processes forgotten early because too many had exited.
+    left_early: u64,
+    /// Current and highest level of load shedding so far.
+    level: Level,
+    shed_most: Level,
+}
+
+/// CPU charged so far, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Charged {
+    /// To request classes.
+    pub requests: u64,
+    /// To services, outside any request: overhead.
+    pub overhead: u64,
+}
+
+impl Pipeline {
+    /// A pipeline for `config`. `wall_offset` is wall clock minus `CLOCK_MONOTONIC`, nanoseconds; ids derive from
+    /// `seed`.
+    pub fn new(config: &Config, seed: u64, wall_offset: i64, host: &str) -> Self {
+        let settings = Settings {
+            headers: config.classes.header_names(),
+            request_id: config.transactions.request_id,
+            timed_ports: config.timed_ports.clone(),
+            baggage: config.transactions.baggage.clone(),
+            host: config.classes.wants_host(),
+            ..Settings::default()
+        };
+        let memory = config.ceilings.memory;
+        let limits = Limits {
+            grace: config.transactions.grace.as_nanos() as u64,
+            handover: config.transactions.handover.as_nanos() as u64,
+            ..Limits::for_memory(memory)
+        };
+        Self {
+            engine: Engine::new(settings, limits, seed),
+            classifier: Classifier::new(&config.classes).within(Bounds::for_memory(memory)),
+            names: Names::default(),
+            rules: config.services.clone(),
+            services: HashMap::new(),
+            places: services::Places::default(),
+            leaving: VecDeque::new(),
+            gone: Vec::new(),
+            replaced: Vec::new(),
+            forked: HashMap::new(),
+            forked_refused: 0,
+            metrics: Metrics::new().for_memory(memory),
+            stats: ClassStats::new(),
+            store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
+            profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
+            writers: Vec::new(),
+            not_written: 0,
+            outputs: Vec::new(),
+            outgoing: Vec::new(),
+            wall_offset,
+            reported: 0,
+            charged: (0, 0),
+            events: [0; Kind::ALL.len()],
+            malformed: [0; Malformed::ALL.len()],
+            services_refused: 0,
+            left_early: 0,
+            level: Level::Full,
+            shed_most: Level::Full,
+        }
+    }
+
+    /// Adds a writer for finished spans.
+    pub fn write_spans(&mut self, writer: Box<dyn SpanWriter>) {
+        self.writers.push(writer);
+    }
+
+    /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
+    pub fn clock(&mut self, wall_offset: i64) {
+        self.wall_offset = wall_offset;
+        self.store.clock(wall_offset);
+        for writer in &mut self.writers {
+            writer.clock(wall_offset);
+        }
+    }
+
+    /// Threads and processes whose exit may have been missed; see [`Engine::silent`].
+    pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
+        self.engine.silent(before)
+    }
+
+    /// The counters of a tracked thread, and the time of its last record.
+    pub fn followed(&self, tid: u32, tgid: u32) -> Option<(ThreadCounters, Nanos)> {
+        self.engine.followed(tid, tgid)
+    }
+
+    /// Whether the process has a service.
+    pub fn knows(&self, tgid: u32) -> bool {
+        self.engine.knows(tgid)
+    }
+
+    /// Names behind ids.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Time of the newest record.
+    pub fn now(&self) -> Nanos {
+        self.engine.now
+    }
+
+    /// The next transaction to save; see [`Store::settled`].
+    pub fn settled(&mut self, over: bool) -> Option<Vec<SpanView>> {
+        self.store.settled(&self.names, over)
+    }
+
+    /// What HTTP handlers may read.
+    pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
+        View { names: &self.names, stats: &self.stats, store: &self.store, profiles: &self.profiles, health }
+    }
+
+    /// CPU charged so far.
+    pub fn charged(&self) -> Charged {
+        Charged { requests: self.charged.0, overhead: self.charged.1 }
+    }
+
+    /// Whether bytes left a socket by a path that no attached hook covers, since last taken.
+    pub fn take_unseen(&mut self) -> bool {
+        std::mem::take(&mut self.engine.unseen)
+    }
+
+    /// Processes whose thread wake-ups should be traced, since last taken.
+    pub fn take_wanted(&mut self) -> std::vec::Drain<'_, u32> {
+        self.engine.take_wanted()
+    }
+
+    /// Processes that began to serve requests since last taken.
+    pub fn take_serving(&mut self) -> std::vec::Drain<'_, u32> {
+        self.engine.take_serving()
+    }
+
+    /// Capture policies for the kernel since last taken.
+    pub fn take_policies(&mut self) -> std::vec::Drain<'_, (u64, CapturePolicy)> {
+        self.engine.take_policies()
+    }
+
+    /// Processes the bytes of one record, in ring order.
+    pub fn record(&mut self, bytes: &[u8], who: &mut dyn Introduce) {
+        let record = match decode::record(bytes) {
+            Ok(record) => record,
+            Err(why) => {
+                self.malformed[why as usize] += 1;
+                return;
+            }
+        };
+        self.identify(&record, who);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.record(&record, &mut outputs);
+        self.give(&mut outputs);
+        if self.engine.now.saturating_sub(self.reported) >= REPORT_EVERY {
+            self.reported = self.engine.now;
+            self.engine.report(self.engine.now, &mut outputs);
+            self.give(&mut outputs);
+        }
+        self.outputs = outputs;
+    }
+
+    /// Records of operations were lost after `since`; the loss affects evidence until `until`.
+    pub fn lost(&mut self, since: Nanos, until: Nanos) {
+        self.engine.lost(since, until);
+    }
+
+    /// Counts the record and makes sure its process has a service.
+    fn identify(&mut self, record: &Record<'_>, who: &mut dyn Introduce) {
+        let (kind, header) = match record {
+            Record::Op { op, .. } => (Kind::Op, &op.header),
+            Record::Open(open) => (Kind::Open, &open.header),
+            Record::State(state) => (Kind::State, &state.header),
+            Record::ThreadStats(stats) => (Kind::ThreadStats, &stats.header),
+            Record::Fork(fork) => (Kind::Fork, &fork.header),
+            Record::Exec(exec) => (Kind::Exec, &exec.header),
+            Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
+            Record::Wake(wake) => (Kind::Wake, &wake.header),
+            Record::TaskEdge(task_edge) => (Kind::TaskEdge, &task_edge.header),
+            Record::InbandContext(inband) => (Kind::InbandContext, &inband.header),
+        };
+        self.events[kind as usize - 1] += 1;
+        let tgid = header.tgid;
+        match record {
+            Record::Exec(_) => {
+                // Another program: the old identity is void.
+                self.engine.forget_process(tgid);
+                self.forked.remove(&tgid);
+                self.places.forget(tgid);
+                self.profiles.process_gone(tgid);
+                if self.replaced.len() < LEAVING {
+                    self.replaced.push(tgid);
+                }
+                return;
+            }
+            Record::Fork(fork) => {
+                if fork.child_tgid != tgid {
+                    // The id may have been reused after an unseen exit.
+                    self.engine.forget_process(fork.child_tgid);
+                    self.forked(tgid, fork.child_tgid);
+                }
+                return;
+            }
+            Record::ThreadStats(stats) => {
+                let gone = header.flags & tracer_common::event::THREAD_STATS_DEAD != 0 && header.tid == tgid;
+                if gone {
+                    self.leaving.push_back((header.nanos + FORGET, tgid));
+                }
+                if !self.engine.knows(tgid) {
+                    if gone {
+                        // A short-lived process has a name: enough to charge its CPU.
+                        self.stand_in(tgid, Some(&decode::comm(&stats.comm)));
+                    } else {
+                        self.introduce(tgid, Some(&decode::comm(&stats.comm)), who);
+                    }
+                }
+                return;
+            }
+            Record::Sample { sample, .. } if sample.header.flags & 1 != 0 => return,
+            _ => {}
+        }
+        if tgid != 0 && !self.engine.knows(tgid) {
+            self.introduce(tgid, None, who);
+        }
+    }
+
+    fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
+        if let Some(facts) = who.introduce(tgid) {
+            let parent = self.forked.remove(&tgid).map(|(parent, _)| parent);
+            self.process_of(tgid, &facts, parent);
+        } else {
+            self.stand_in(tgid, comm);
+        }
+    }
+
+    /// Assigns a service to a process that can no longer be inspected: that of the forking process if it executed no
+    /// other program, else one named after its thread.
+    fn stand_in(&mut self, tgid: u32, comm: Option<&str>) {
+        let service = match self.forked.get(&tgid) {
+            Some((_, service)) => *service,
+            None => self.service(comm.unwrap_or("unknown")),
+        };
+        self.engine.process(tgid, service);
+    }
+
+    /// A process was forked.
+    fn forked(&mut self, parent: u32, child: u32) {
+        self.forked.remove(&child);
+        let Some(service) =
+            self.engine.service_of(parent).or_else(|| self.forked.get(&parent).map(|(_, service)| *service))
+        else {
+            return;
+        };
+        if self.forked.len() >= LEAVING {
+            // Most of them were introduced long ago, or their exits were not seen.
+            self.forked_refused += 1;
+            self.forked.clear();
+        }
+        self.forked.insert(child, (parent, service));
+    }
+
+    /// Forgets exited processes once they are due. One that still runs is introduced again by its next record.
+    fn forget(&mut self, now: Nanos) {
+        while let Some((due, tgid)) = self.leaving.front().copied()
+            && (due <= now || self.leaving.len() > LEAVING)
+        {
+            self.leaving.pop_front();
+            self.left_early += u64::from(due > now);
+            self.engine.forget_process(tgid);
+            self.forked.remove(&tgid);
+            self.places.forget(tgid);
+            self.profiles.process_gone(tgid);
+            self.gone.push(tgid);
+        }
+    }
+
+    /// Processes forgotten since last taken.
+    pub fn take_gone(&mut self) -> std::vec::Drain<'_, u32> {
+        self.gone.drain(..)
+    }
+
+    /// Processes that executed another program since last taken.
+    pub fn take_replaced(&mut self) -> std::vec::Drain<'_, u32> {
+        self.replaced.drain(..)
+    }
+
+    /// Passes the engine's output to the classifier and the sinks.
+    fn give(&mut self, outputs: &mut Vec<Output>) {
+        for output in outputs.drain(..) {
+            match output {
+                Output::Begun(slot) => {
+                    self.classify_early(slot);
+                    self.tell(slot);
+                }
+                Output::Settled(slot) => self.tell(slot),
+                Output::Answered(slot) => self.answer(slot),
+                Output::Renamed { was, trace } => self.store.rename(was, trace),
+                Output::Late { span, was, parent, trace } => self.store.adopt(span, was, parent, trace),
+                Output::Finished(live, verdicts) => self.finished(live, verdicts),
+                Output::Sample(sample) => self.profiles.sample(&self.names, &sample),
+            }
+        }
+    }
+
+    fn classify_early(&mut self, slot: Slot) {
+        if let Some(live) = self.engine.span(slot)
+            && let Some(class) = classify_early(&mut self.classifier, &mut self.names, live)
+        {
+            self.engine.classify(slot, class, self.classifier.service_class(class));
+        }
+    }
+
+    /// Runs about once a second, at `now` of `CLOCK_MONOTONIC`: expires state and updates the sinks.
+    pub fn tick(&mut self, now: Nanos) {
+        self.engine.now = self.engine.now.max(now);
+        self.expire(false);
+        for writer in &mut self.writers {
+            writer.flush();
+        }
+    }
+
+    /// The end: reports everything open as it stands.
+    pub fn finish(&mut self) {
+        self.expire(true);
+        // Readers that wait for the rest see that no more spans come.
+        for mut writer in std::mem::take(&mut self.writers) {
+            writer.finish();
+            self.not_written += writer.dropped();
+        }
+    }
+
+    fn expire(&mut self, finish: bool) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.engine.expire(finish, &mut outputs);
+        self.give(&mut outputs);
+        outputs.shrink_excess();
+        self.leaving.shrink_excess();
+        self.gone.shrink_excess();
+        self.forked.shrink_excess();
+        self.outputs = outputs;
+        let (classes, overhead) = self.engine.take_costs();
+        for (class, cost) in classes {
+            self.charged.0 += cost.cpu;
+            self.spend(Owner::Class(ClassId(class)), cost);
+        }
+        for (service, cost) in overhead {
+            self.charged.1 += cost.cpu;
+            self.spend(Owner::Overhead(service), cost);
+        }
+        let now = self.engine.now;
+        self.forget(now);
+        self.metrics.tick(now);
+        self.stats.tick(now);
+        self.store.tick(now);
+        self.profiles.tick(now);
+        self.publish();
+    }
+
+    fn spend(&mut self, owner: Owner, cost: Cost) {
+        self.metrics.cost(&self.names, owner, cost);
+        self.stats.cost(&self.names, owner, cost);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Counters and table use of the stages, and load shedding.
+
+use tracer_common::event::Kind;
+
+use super::services::SERVICES;
+use super::{LEAVING, Pipeline};
+use crate::classes::ClassTables;
+use crate::decode::Malformed;
+use crate::guard::shed::Level;
+use crate::guard::tables::{PipelineTables, TableUse};
+use crate::model::{HostCpu, ServiceId};
+use crate::profiles::ProfileTables;
+use crate::transactions::limits::EngineTables;
+
+impl Pipeline {
+    /// Publishes the counters of the stages.
+    pub(super) fn publish(&mut self) {
+        for (kind, count) in Kind::ALL.into_iter().zip(self.events) {
+            self.metrics.set_events(kind.name(), count);
+        }
+        for (why, count) in Malformed::ALL.into_iter().zip(self.malformed) {
+            self.metrics.set_lost(why.name(), count);
+        }
+        let counters = self.engine.counters;
+        for (reason, count) in [
+            ("parser_gap_bytes", counters.gap_bytes),
+            ("reply_without_request", counters.unpaired),
+            ("connections_evicted", counters.connections_evicted),
+            ("threads_refused", counters.threads_refused),
+            ("spans_evicted", counters.spans_evicted),
+            ("processes_forgotten", counters.processes_forgotten),
+            ("thread_operations_missing", counters.threads_doubted),
+            ("samples_dropped", counters.samples_dropped),
+            ("samples_late", counters.samples_late),
+            ("services_refused", self.services_refused),
+            ("spans_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
+            ("heads_given_up", counters.heads_given_up),
+            ("requests_unnamed", counters.unnamed),
+            ("streams_given_up", counters.streams_given_up),
+            ("detached_calls_given_up", counters.detached_calls_given_up),
+            ("statements_refused", counters.statements_refused),
+            ("lookup_ends_unclear", self.engine.lookups_unclear()),
+            ("task_relations_missing", self.engine.kins_lost()),
+        ] {
+            self.metrics.set_lost(reason, count);
+        }
+        self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
+        self.metrics.set_inband(&self.engine.inband_outcomes().all());
+        for (index, name) in self.names.services.iter().enumerate() {
+            let id = ServiceId(index as u32);
+            self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
+        }
+        self.metrics.set_table_use(&self.table_use().all());
+    }
+
+    /// Use of every table.
+    pub fn table_use(&self) -> PipelineTables {
+        let EngineTables {
+            connections,
+            closing,
+            threads,
+            spans,
+            joins,
+            processes,
+            head_bytes,
+            tasks,
+            intervals,
+            wakers,
+            callbacks,
+            relay_requests,
+            relay_calls,
+            inband,
+            reported_traces,
+        } = self.engine.table_use();
+        let ClassTables { classes, positions, cache } = self.classifier.table_use();
+        let ProfileTables { stacks, pairs, queue, names, processes: symbol_processes, addresses, maps } =
+            self.profiles.table_use();
+        let (store_spans, store_wanted) = self.store.table_use();
+        PipelineTables {
+            connections,
+            connections_closing: closing,
+            threads,
+            spans,
+            joins,
+            relay_requests,
+            relay_calls,
+            inband_contexts: inband,
+            reported_traces,
+            head_bytes,
+            tasks,
+            callbacks,
+            task_intervals: intervals,
+            task_wakers: wakers,
+            processes,
+            processes_leaving: TableUse::new(self.leaving.len(), LEAVING, self.left_early),
+            processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
+            services: TableUse::new(self.names.services.len(), SERVICES, self.services_refused),
+            classes,
+            path_positions: positions,
+            class_cache: cache,
+            duration_series: self.metrics.series(),
+            store_spans,
+            store_wanted,
+            stacks,
+            stack_counts: pairs,
+            symbol_queue: queue,
+            symbol_names: names,
+            symbol_processes,
+            symbol_addresses: addresses,
+            perf_map_bytes: maps,
+        }
+    }
+
+    /// Switches detail to what `level` allows. Sums, charges and loss counters are the same at every level.
+    pub fn shed(&mut self, level: Level) {
+        let diet = level.diet();
+        self.engine.set_head_limit(diet.head_limit);
+        self.classifier.allow_new(diet.new_classes);
+        self.store.keep_part(diet.store_part);
+        self.profiles.keep_part(diet.store_part);
+        self.profiles.allow_debug_info(diet.debug_info);
+        if level > self.level {
+            for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
+                self.metrics.shed(taken);
+            }
+        }
+        self.level = level;
+        self.shed_most = self.shed_most.max(level);
+        self.metrics.set_shed_level(level);
+    }
+
+    /// The highest level of load shedding so far.
+    pub fn shed_most(&self) -> Level {
+        self.shed_most
+    }
+
+    /// Sets the host's CPU figures.
+    pub fn host_books(&mut self, host_cpu: &HostCpu) {
+        self.metrics.set_host(host_cpu);
+    }
+}

@@ -1,0 +1,129 @@
+//! Stacks are counted by class, named once, and let go by age.
+
+use super::*;
+use crate::model::{ClassId, ClassInfo, ServiceId, Side};
+
+#[inline(never)]
+fn landmark() -> u64 {
+    std::hint::black_box(7)
+}
+
+fn names() -> Names {
+    let class = |name: &str| ClassInfo {
+        service: ServiceId(0),
+        service_name: Arc::from("shop"),
+        protocol: "http",
+        side: Side::Server,
+        name: Arc::from(name),
+        route: Arc::from(""),
+    };
+    Names { services: vec![Arc::from("shop")], classes: vec![class("GET /a"), class("GET /<b>")] }
+}
+
+fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
+    let pid = std::process::id();
+    StackSample {
+        nanos: 1,
+        pid,
+        tid: pid,
+        weight: 10,
+        user,
+        kernel: vec![],
+        outcome: tracer_common::unwind::Outcome::FramePointers,
+        owner,
+        span: None,
+    }
+}
+
+#[test]
+fn old_stacks_make_room_for_new_ones() {
+    let bounds = Bounds { stacks: 100, pairs: 250, debug: 0, maps: 0 };
+    let mut profiles = Profiles::new().within(bounds);
+    let at = |profiles: &mut Profiles, second: u64, address: u64| {
+        let sample = sample(Owner::Class(ClassId(0)), vec![address]);
+        profiles.sample(&names(), &StackSample { nanos: second * 1_000_000_000, ..sample });
+        let table_use = profiles.table_use();
+        assert!(
+            table_use.stacks.entries <= table_use.stacks.limit && table_use.pairs.entries <= table_use.pairs.limit,
+            "{table_use:?}"
+        );
+    };
+    for address in 0..300 {
+        at(&mut profiles, 10, address);
+    }
+    assert_eq!((profiles.len(), profiles.refused), (100, 200), "the first hundred");
+    // An hour later, nobody has the first ones any more.
+    for address in 1000..1100 {
+        at(&mut profiles, 4000, address);
+    }
+    assert_eq!((profiles.len(), profiles.refused, profiles.table_use().pairs.reached), (100, 200, 1));
+    for second in [4040, 4080] {
+        for address in 1000..1090 {
+            at(&mut profiles, second, address);
+        }
+    }
+    assert_eq!((profiles.refused, profiles.table_use().pairs.reached), (200, 2));
+    let refused = profiles.refused;
+    profiles.keep_part(4);
+    assert!(profiles.table_use().pairs.entries <= 62 && profiles.len() <= 25, "{:?}", profiles.table_use());
+    profiles.keep_part(0);
+    assert!(profiles.is_empty());
+    at(&mut profiles, 4100, 1);
+    assert_eq!((profiles.len(), profiles.refused), (0, refused + 1));
+    profiles.keep_part(1);
+    at(&mut profiles, 4200, 1);
+    assert_eq!(profiles.len(), 1);
+}
+
+#[test]
+fn stacks_with_the_same_names_become_one() {
+    assert_eq!(landmark(), 7);
+    let mut profiles = Profiles::new();
+    profiles.set_process(std::process::id(), "shop");
+    let here = landmark as *const () as u64 + 1;
+    let owners = [Owner::Class(ClassId(0)), Owner::Class(ClassId(1)), Owner::Class(ClassId(0))];
+    for round in 0..2 {
+        for (offset, owner) in owners.into_iter().enumerate() {
+            profiles.sample(&names(), &sample(owner, vec![here + offset as u64]));
+        }
+        profiles.sample(&names(), &sample(owners[0], vec![1]));
+        // Named on their thread: whoever asks waits for it, and what is kept is named before.
+        let all = Filter::default();
+        assert_eq!(profiles.snapshot(&names(), &all).folded().lines().count(), 2);
+        profiles.tick(round + 2);
+        assert_eq!((profiles.len(), profiles.table_use().pairs.entries), (2, 3), "{profiles:?}");
+        assert!(profiles.ids.is_empty() && profiles.shapes.len() == 2, "addresses are not kept");
+    }
+    let of = |class: &str| {
+        let filter = Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+        profiles.snapshot(&names(), &filter).folded()
+    };
+    let (one, other) = (of("GET /a"), of("GET /<b>"));
+    assert!(one.contains("landmark 4\n") && one.contains("shop;[callers unknown] 2\n"), "{one}");
+    assert!(other.ends_with("landmark 2\n") && other.lines().count() == 1, "{other}");
+    profiles.keep_part(0);
+    assert!(profiles.shapes.is_empty() && profiles.is_empty());
+}
+
+#[test]
+fn each_class_has_its_own_stacks_with_names() {
+    assert_eq!(landmark(), 7);
+    let mut profiles = Profiles::new();
+    profiles.set_process(std::process::id(), "shop");
+    let here = landmark as *const () as u64 + 1;
+    for _ in 0..3 {
+        profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![here]));
+    }
+    profiles.sample(&names(), &sample(Owner::Class(ClassId(1)), vec![1]));
+    let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+    let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
+    let folded = snapshot.folded();
+    assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 3\n"), "{folded}");
+    let other = profiles.snapshot(&names(), &filter("GET /<b>"));
+    assert!(!other.folded().contains("landmark"));
+    let svg = String::from_utf8(snapshot.svg("GET /<b>")).unwrap();
+    assert!(svg.contains("landmark") && !svg.contains("/<b>"), "escaped");
+    let nothing = profiles.snapshot(&names(), &filter("GET /c"));
+    assert!(String::from_utf8(nothing.svg("x")).unwrap().contains("no samples yet"));
+    pprof::tests::check(&snapshot.pprof(), 3, 30, "landmark");
+}

@@ -1,0 +1,607 @@
+//! Parses one connection: two streams, a parser and the requests that wait for replies.
+
+use super::closing::give_up;
+use super::dns::Datagrams;
+use super::multiplex::Multiplexed;
+use super::pair::Pair;
+use super::round_trips::Turns;
+use super::session::Session;
+use super::stream::{State, Stream};
+use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
+use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// With this many requests waiting at once more will follow: the kernel is asked for all the payload it can carry.
+const PIPELINE: usize = 8;
+/// Most payload the kernel can carry; requested step by step.
+pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
+
+/// An operation set aside.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) dir: Direction,
+    pub(super) pos: u64,
+    pub(super) len: u64,
+    pub(super) head: Vec<u8>,
+    pub(super) tail: Vec<u8>,
+    pub(super) fragments: Vec<u8>,
+    pub(super) at: Stamp,
+    pub(super) arrived: Nanos,
+}
+
+impl From<&Chunk<'_>> for Held {
+    fn from(chunk: &Chunk<'_>) -> Self {
+        let Chunk { dir, pos, len, head, tail, fragments, at, arrived } = *chunk;
+        let [head, tail, fragments] = [head, tail, fragments].map(<[u8]>::to_vec);
+        Self { dir, pos, len, head, tail, fragments, at, arrived }
+    }
+}
+
+/// Parser state of one connection.
+#[derive(Debug)]
+pub struct ConnectionParser {
+    pub(super) protocol: Option<&'static dyn Protocol>,
+    pub(super) parser: Option<Box<dyn Parser>>,
+    /// Direction of requests.
+    pub(super) requests: Option<Direction>,
+    pub(super) rx: Stream,
+    pub(super) tx: Stream,
+    pub(super) pair: Pair,
+    pub(super) verdict: Verdict,
+    pub(super) midstream: bool,
+    pub(super) misses: u8,
+    pub(super) held: Vec<Held>,
+    pub(super) last_dir: Option<Direction>,
+    /// The current operation goes the other way than the one before it.
+    pub(super) turned: bool,
+    /// The reply in progress belongs to no request the tracer saw.
+    pub(super) orphan: bool,
+    /// A reply or its request was missed, or the request's record came after the reply's: the next replies may answer
+    /// other requests than they seem to, until a reply leaves no request waiting.
+    pub(super) unsure: bool,
+    /// The latest upgrade request.
+    pub(super) upgrade: Option<Box<Request>>,
+    /// The WebSocket session after an upgrade.
+    pub(super) session: Option<Box<Session>>,
+    /// Takes over all operations once the protocol turns out to number its exchanges.
+    pub(super) multiplexed: Option<Box<Multiplexed>>,
+    /// Takes over all operations once the connection is timed by round trips.
+    pub(super) turns: Option<Box<Turns>>,
+    /// The datagrams of a DNS socket.
+    pub(super) datagrams: Option<Box<Datagrams>>,
+    /// This end's side, if the tracer saw it connect or accept.
+    pub(super) connected: Option<Side>,
+    /// Round trips are timed whatever the protocol.
+    pub(super) timed: bool,
+}
+
+impl ConnectionParser {
+    /// A new connection; `midstream`: bytes passed before the tracer saw it.
+    pub fn new(midstream: bool) -> Self {
+        Self {
+            protocol: None,
+            parser: None,
+            requests: None,
+            rx: Stream::new(),
+            tx: Stream::new(),
+            pair: Pair::default(),
+            verdict: Verdict::Unknown,
+            midstream,
+            misses: 0,
+            held: Vec::new(),
+            last_dir: None,
+            turned: false,
+            orphan: false,
+            unsure: false,
+            upgrade: None,
+            session: None,
+            multiplexed: None,
+            turns: None,
+            datagrams: None,
+            connected: None,
+            timed: false,
+        }
+    }
+
+    /// The protocol, once known.
+    pub fn protocol(&self) -> Option<&'static str> {
+        self.protocol.map(Protocol::name)
+    }
+
+    pub(super) fn protocol_name(&self) -> &'static str {
+        self.protocol().unwrap_or("unknown")
+    }
+
+    /// Whether replies may come in any order.
+    pub fn is_multiplexed(&self) -> bool {
+        self.multiplexed.is_some() || self.datagrams.is_some()
+    }
+
+    /// Whether a server works on several requests of this connection at a time.
+    pub fn interleaves(&self) -> bool {
+        self.multiplexed.as_ref().is_some_and(|multiplexed| multiplexed.interleaves())
+    }
+
+    /// Exchanges that the last operation carried bytes of, where there can be several.
+    pub fn touched(&self) -> &[u64] {
+        self.multiplexed.as_ref().map_or(&[], |multiplexed| multiplexed.touched())
+    }
+
+    /// Whether this end is the server or the client, once known.
+    pub fn side(&self) -> Option<Side> {
+        self.requests.map(|dir| if dir == Direction::Rx { Side::Server } else { Side::Client })
+    }
+
+    /// Stream position up to which this end's incoming requests are known: read, or accounted for when the connection
+    /// ended. `None` if the parser does not read bytes in sequence, or ignores them.
+    pub fn read_up_to(&self) -> Option<u64> {
+        let plain = self.multiplexed.is_none() && self.turns.is_none() && self.session.is_none();
+        let reads = plain && self.verdict != Verdict::Ignore && self.requests == Some(Direction::Rx);
+        reads.then_some(self.rx.pos)
+    }
+
+    /// Whether this end is reading a request: its beginning is known, its end not yet.
+    pub fn is_inside_request(&self) -> bool {
+        self.read_up_to().is_some() && !matches!(self.rx.state, State::Start | State::Lost)
+    }
+
+    /// Whether this end is known to have connected, or to be the client.
+    pub(super) fn dialled_or_asks(&self) -> bool {
+        self.side().or(self.connected) == Some(Side::Client)
+    }
+
+    /// Whether a second request came on the connection, in a protocol without pipelining: its needs are known then.
+    pub fn is_used_again(&self) -> bool {
+        self.multiplexed.is_none() && self.protocol.is_some() && !self.pipelines() && self.pair.upcoming() >= 2
+    }
+
+    /// What the parser wants the kernel to report.
+    pub fn want(&self) -> Want {
+        if let Some(multiplexed) = &self.multiplexed {
+            return multiplexed.want();
+        }
+        if let Some(want) = self.turns_want() {
+            return want;
+        }
+        Want {
+            verdict: self.verdict,
+            head_rx: self.rx.head_wanted,
+            head_tx: self.tx.head_wanted,
+            rx_skip: self.rx.skip(),
+            tx_skip: self.tx.skip(),
+            frames: false,
+        }
+    }
+
+    pub(super) fn stream(&mut self, dir: Direction) -> &mut Stream {
+        match dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        }
+    }
+
+    /// Takes one operation.
+    pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Touched {
+        if let Some(multiplexed) = &mut self.multiplexed {
+            return multiplexed.bytes(chunk, settings, out);
+        }
+        if self.verdict == Verdict::Ignore || chunk.len == 0 {
+            return Touched::default();
+        }
+        if self.session.is_some() {
+            return self.session_bytes(chunk, out);
+        }
+        if self.turns.is_some() {
+            return self.turn_bytes(chunk, out);
+        }
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
+        let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
+        // A connection that begins with a gap is joined in mid-stream.
+        self.midstream |= self.requests.is_none() && chunk.pos > self.stream(chunk.dir).pos;
+        let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
+        if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
+            self.last_dir = Some(chunk.dir);
+            let stream = self.stream(chunk.dir);
+            stream.pos = chunk.end();
+            stream.last = chunk.at;
+            return Touched::default();
+        }
+        let Some(requests) = self.requests else { return Touched::default() };
+        if self.multiplexed.is_some() {
+            return self.hand_over(chunk, settings, out);
+        }
+        if self.turns.is_some() {
+            return self.turns_begin(chunk, out);
+        }
+        if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
+            return Touched::default();
+        }
+        self.last_dir = Some(chunk.dir);
+        self.turned = turned;
+        if turned {
+            self.turn(chunk.dir, settings, out);
+        }
+        let held = if chunk.dir == requests { self.asked(chunk, settings, out) } else { Vec::new() };
+        let touched = self.feed(chunk, settings, out);
+        self.feed_held(held, settings, out);
+        touched
+    }
+
+    /// Whether clients send requests before earlier ones are answered.
+    pub(super) fn pipelines(&self) -> bool {
+        self.protocol.is_some_and(Protocol::pipelines)
+    }
+
+    /// The other direction begins to speak: ends whatever only a change of direction can end.
+    pub(super) fn turn(&mut self, to: Direction, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+        let from = to.flip();
+        let is_request = self.requests == Some(from);
+        let stream = self.stream(from);
+        let (state, last) = (stream.state, stream.last);
+        match state {
+            // A trailing reply may continue, or may have ended unnoticed.
+            State::Lost | State::Trailing => {
+                stream.restart();
+                if !is_request {
+                    // The replies to these requests were among the lost bytes.
+                    self.give_up_all(last, out);
+                }
+            }
+            State::UntilTurn | State::ChunkedLost if is_request => self.request_ended(last, out),
+            State::Start if is_request => self.answered_early(from, last, settings, out),
+
+            State::UntilTurn | State::ChunkedLost => {
+                self.reply_ended(Outcome::Complete, last, out);
+                if self.pipelines() {
+                    // Other replies may have followed in the bytes that were missed.
+                    self.give_up_all(last, out);
+                }
+            }
+            _ => {}
+        }
+        if !is_request {
+            self.pair.turned();
+        }
+    }
+
+    /// Takes an operation of a known protocol.
+    pub(super) fn feed(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Touched {
+        let is_request = self.requests == Some(chunk.dir);
+        let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
+        let gap = chunk.pos.saturating_sub(self.stream(chunk.dir).pos);
+        if gap > 0 {
+            self.gap(chunk, gap, out);
+        }
+        let touched = Touched { exchange: self.exchange(is_request) };
+        let upcoming = self.pair.upcoming();
+        let mut at = 0;
+        let mut stalls = 0;
+        // A step may change the state only, taking no bytes; the bound on consecutive such steps prevents an endless
+        // loop.
+        while at < chunk.len && self.verdict != Verdict::Ignore && self.turns.is_none() && stalls < 3 {
+            let stream = self.stream(chunk.dir);
+            stream.last = chunk.at;
+            let captured = chunk.front(at);
+            let left = chunk.len - at;
+            let (state, waiting) = (stream.state, self.pair.len());
+            let stream = self.stream(chunk.dir);
+            let taken = match state {
+                State::Start => self.start(chunk, at, captured, settings, is_request, out),
+                State::Body(n) => {
+                    let take = n.min(left);
+                    stream.state = State::Body(n - take);
+                    stream.bytes += take;
+                    if n == take {
+                        self.ended(is_request, chunk.at, out);
+                    }
+                    take
+                }
+                State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
+                State::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
+                State::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
+                State::ChunkedLost => {
+                    stream.bytes += left;
+                    let last = if chunk.tail.is_empty() { captured } else { chunk.last() };
+                    if last.ends_with(b"\r\n0\r\n\r\n") || last == b"0\r\n\r\n" {
+                        self.ended(is_request, chunk.at, out);
+                    }
+                    left
+                }
+                State::UntilTurn if stream.ends_within > 0 => {
+                    stream.bytes += left;
+                    stream.ends_within = stream.ends_within.saturating_sub(left);
+                    if stream.ends_within == 0 {
+                        self.ended(is_request, chunk.at, out);
+                    }
+                    left
+                }
+                State::UntilClose | State::UntilTurn => {
+                    stream.bytes += left;
+                    left
+                }
+                State::Part(_) | State::Pass(_) => stream.pass(left),
+                State::Trailing => self.trailing(chunk, captured, left, out),
+                State::Lost => {
+                    out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
+                    left
+                }
+            };
+            // A message without bytes of its own counts as progress.
+            let ended = self.pair.len() != waiting;
+            stalls = if taken == 0 && !ended { stalls + 1 } else { 0 };
+            at += taken;
+        }
+        if let Some(names) = self.parser.as_mut().map(|parser| parser.take_refused()).filter(|names| *names > 0) {
+            out.push(ExchangeEvent::Forgotten { names });
+        }
+        let stream = self.stream(chunk.dir);
+        stream.pos = chunk.end();
+        stream.last = chunk.at;
+        if !self.pair.is_empty() && !self.is_paired() {
+            // Whatever the connection changed to answers none of these requests.
+            self.give_up_all(chunk.at, out);
+        }
+        match touched.exchange {
+            // A request that began in this operation, and may be complete already.
+            None if is_request && self.pair.upcoming() > upcoming => Touched { exchange: Some(upcoming) },
+            None => Touched { exchange: self.exchange(is_request) },
+            Some(_) => touched,
+        }
+    }
+
+    /// Whether the parser still pairs replies with requests in order.
+    fn is_paired(&self) -> bool {
+        self.verdict != Verdict::Ignore && self.turns.is_none() && self.session.is_none() && self.multiplexed.is_none()
+    }
+
+    /// The exchange that the next bytes of a direction belong to.
+    fn exchange(&mut self, is_request: bool) -> Option<u64> {
+        if is_request {
+            let starting = self.requests.is_some_and(|dir| self.stream(dir).state == State::Start);
+            if starting { None } else { self.pair.newest().map(|waiting| waiting.exchange) }
+        } else if self.orphan {
+            None
+        } else {
+            self.pair.oldest().map(|waiting| waiting.exchange)
+        }
+    }
+
+    /// Handles the beginning of a message; returns how many bytes of the operation it used.
+    pub(super) fn start(
+        &mut self,
+        chunk: &Chunk<'_>,
+        at: u64,
+        captured: &[u8],
+        settings: &Settings,
+        is_request: bool,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> u64 {
+        let left = chunk.len - at;
+        let all;
+        let captured = if (captured.len() + chunk.tail.len()) as u64 == left && at < chunk.head.len() as u64 {
+            // Front and end were captured separately, with nothing between them.
+            all = [captured, chunk.tail].concat();
+            &all
+        } else if is_request && captured.is_empty() {
+            chunk.captured(at)
+        } else {
+            captured
+        };
+        let cut = (captured.len() as u64) < left;
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
+            // The end of the reply to the only waiting request may still show.
+            if !is_request && self.pair.len() == 1 && self.protocol.is_some_and(Protocol::trails) {
+                stream.state = State::Trailing;
+                return 0;
+            }
+            out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
+            stream.state = State::Lost;
+            if self.pipelines() {
+                self.want_more(chunk.dir, chunk.head.len());
+                if is_request {
+                    self.pair.unseen(chunk.at, chunk.arrived);
+                }
+            }
+            return left;
+        }
+        let pipelines = self.protocol.is_some_and(Protocol::pipelines);
+        stream.begin(chunk, at);
+        let had = stream.buffer.len();
+        let gathered;
+        let bytes = if had == 0 {
+            captured
+        } else {
+            // With fragments that arrive byte by byte, search only the new bytes for the end of the head.
+            let from = had.saturating_sub(3);
+            stream.buffer.extend_from_slice(captured);
+            let fresh = stream.buffer.get(from..).unwrap_or_default();
+            let complete = self.parser.as_ref().is_none_or(|parser| parser.may_be_whole(fresh));
+            if !complete && !cut && stream.buffer.len() < settings.head_limit {
+                return left;
+            }
+            gathered = std::mem::take(&mut stream.buffer);
+            &gathered
+        };
+        let cut = cut || bytes.len() >= settings.head_limit;
+        let Some(parser) = &mut self.parser else { return left };
+        // After the parts that were read, only the end was captured.
+        let ended = if is_request && cut { parser.request_ends_with(bytes, chunk.tail) } else { None };
+        let unread = ended.is_some();
+        let used = if is_request {
+            let whole = |message| Step::Head { used: 0, message, body: Body::Length(left) };
+            match ended.map_or_else(|| parser.request(bytes, cut, settings), whole) {
+                Step::Head { used, message, body } => {
+                    if message.cut {
+                        self.want_more(chunk.dir, captured.len());
+                    }
+                    let stream = self.stream(chunk.dir);
+                    let (first, arrived, pos) = stream.start.unwrap_or((chunk.at, chunk.arrived, chunk.pos + at));
+                    stream.bytes += used as u64;
+                    stream.head_bytes = stream.bytes;
+                    stream.enter(body);
+                    // If this record arrived after that of a later reply, that reply or the next is matched to the
+                    // wrong request.
+                    self.unsure |= chunk.at.nanos < self.stream(chunk.dir.flip()).last.nanos;
+                    if pipelines && !self.pair.has_room() {
+                        self.pair.overflow(first, arrived);
+                    } else {
+                        // Over the limit, requests with optional replies need not all wait: the oldest is dropped.
+                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines && !self.pair.is_patient());
+                        if let Some(dropped) = dropped {
+                            give_up(&dropped, chunk.at, out);
+                        }
+                        let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
+                        let (request, protocol, head_at) = (message, self.protocol_name(), chunk.at);
+                        if request.asked.websocket {
+                            self.upgrade = Some(request.clone());
+                        }
+                        out.push(ExchangeEvent::Begun {
+                            exchange,
+                            request,
+                            first,
+                            arrived,
+                            head_at,
+                            pos,
+                            side,
+                            protocol,
+                        });
+                    }
+                    if pipelines && self.pair.len() == PIPELINE {
+                        self.rx.head_wanted = HEAD_MAX;
+                        self.tx.head_wanted = HEAD_MAX;
+                    }
+                    if pipelines && body == Body::UntilTurn {
+                        self.pair.unseen(chunk.at, chunk.arrived);
+                    }
+                    if body == Body::Length(0) {
+                        self.request_ended(chunk.at, out);
+                    }
+                    if unread {
+                        self.stream(chunk.dir).bytes += left + had as u64;
+                        self.request_ended(chunk.at, out);
+                        // Other requests may have been among the uncaptured bytes.
+                        self.pair.unseen(chunk.at, chunk.arrived);
+                        return left;
+                    }
+                    used
+                }
+                Step::Skip { used } => {
+                    stream.start = None;
+                    stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                    used
+                }
+                Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
+                Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
+                Step::Leave => return self.leave(left),
+                Step::Tls => return self.time_tls(chunk, left),
+                Step::NeedMore => {
+                    stream.buffer = bytes.to_vec();
+                    return left;
+                }
+                Step::Invalid | Step::Trailing => return self.invalid(chunk, captured, left, out),
+            }
+        } else {
+            while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.asked.optional) {
+                match parser.passes(bytes, &oldest.asked) {
+                    Some(false) => break,
+                    None if !cut => {
+                        stream.buffer = bytes.to_vec();
+                        return left;
+                    }
+                    _ => {
+                        self.pair.end();
+                        give_up(&oldest, chunk.at, out);
+                    }
+                }
+            }
+            let waiting = self.pair.oldest().copied();
+            let asked = waiting.map(|waiting| waiting.asked).unwrap_or_default();
+            match parser.reply(bytes, cut, &asked) {
+                Step::Head { used, message, body } => {
+                    if message.interim && body == Body::Length(0) {
+                        // Interim: not the reply yet.
+                        stream.start = None;
+                        stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                        used
+                    } else if message.interim {
+                        // The interim reply's body is not the reply either.
+                        stream.bytes = used as u64;
+                        stream.enter(body);
+                        self.orphan = true;
+                        used
+                    } else {
+                        if matches!(body, Body::UntilTurn | Body::Beyond(_)) {
+                            self.want_more(chunk.dir, captured.len());
+                        }
+                        if body != Body::Switch {
+                            self.upgrade = None;
+                        }
+                        let stream = self.stream(chunk.dir);
+                        stream.bytes += used as u64;
+                        stream.head_bytes = stream.bytes;
+                        stream.enter(body);
+                        if body == Body::Switch
+                            && let Some(protocol) = self.parser.as_ref().and_then(|parser| parser.switched(&asked))
+                            && let Some(rest) = chunk.beyond(chunk.pos + at + (used - had) as u64).or(Some(Chunk {
+                                pos: chunk.end(),
+                                len: 0,
+                                head: &[],
+                                ..*chunk
+                            }))
+                            && self.switch(protocol, &rest, settings, out)
+                        {
+                            return left;
+                        }
+                        self.replied(chunk, &message, out);
+                        match body {
+                            Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
+                            Body::Beyond(beyond) => {
+                                let unread = left.saturating_sub(captured.len() as u64);
+                                self.end_beyond(chunk, unread, beyond, out);
+                                return left;
+                            }
+                            Body::Switch => {
+                                self.reply_ended(Outcome::Upgraded, chunk.at, out);
+                                let used = used.saturating_sub(had) as u64;
+                                match self.upgrade.take().filter(|_| asked.websocket) {
+                                    Some(request) => self.begin_session(request, chunk, at + used, out),
+                                    None => self.verdict = Verdict::Ignore,
+                                }
+                                return left;
+                            }
+                            _ => {}
+                        }
+                        used
+                    }
+                }
+                Step::Skip { used } => {
+                    stream.start = None;
+                    stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
+                    used
+                }
+                Step::Part { used, rest } => self.part(chunk.dir, (used, rest), (bytes, had)),
+                Step::Pass { used, rest } => self.pass(chunk.dir, (used, rest), (bytes, had)),
+                Step::Leave => return self.leave(left),
+                Step::Tls => return self.time_tls(chunk, left),
+                Step::Trailing => return self.trail(chunk, captured, left, out),
+                Step::NeedMore => {
+                    stream.buffer = bytes.to_vec();
+                    return left;
+                }
+                Step::Invalid => return self.invalid(chunk, captured, left, out),
+            }
+        };
+        (used.saturating_sub(had)) as u64
+    }
+}
+
+mod detect;
+
+#[cfg(test)]
+pub(super) mod tests;
+
+#[cfg(test)]
+mod loss;

@@ -1,0 +1,130 @@
+//! Detects a connection's protocol from the beginnings of its messages.
+
+use super::super::multiplex::Multiplexed;
+use super::super::{Chunk, Detected, ExchangeEvent, PROTOCOLS, Settings, Verdict};
+use super::ConnectionParser;
+use crate::model::Direction;
+
+/// Message beginnings that fit no protocol before the connection is ignored.
+const MISSES: u8 = 2;
+/// The same for a connection joined in mid-stream, where most operations carry bodies.
+const MISSES_MIDSTREAM: u8 = 32;
+
+impl ConnectionParser {
+    /// Detects the protocol; true when that protocol's parser can take `chunk`.
+    pub(super) fn detect(&mut self, chunk: &Chunk<'_>, turned: bool) -> bool {
+        let limit = if self.midstream { MISSES_MIDSTREAM } else { MISSES };
+        let stream = match chunk.dir {
+            Direction::Rx => &mut self.rx,
+            Direction::Tx => &mut self.tx,
+        };
+        if turned {
+            // A finished message that could still have become a known one is a miss, too.
+            self.misses = self.misses.saturating_add(u8::from(!stream.buffer.is_empty()));
+            stream.buffer = Vec::new();
+            stream.start = None;
+        }
+        // The first bytes may arrive one by one.
+        let gathered;
+        let bytes = if stream.buffer.is_empty() {
+            chunk.head
+        } else {
+            gathered = [&stream.buffer, chunk.head].concat();
+            &gathered
+        };
+        let (mut more, mut either) = (false, false);
+        for protocol in PROTOCOLS {
+            let requests = match protocol.detect(bytes) {
+                Detected::Request => chunk.dir,
+                Detected::Reply => chunk.dir.flip(),
+                Detected::Either if protocol.turns() => {
+                    // The bytes do not show which end is the client.
+                    if self.time_turns(*protocol, None) {
+                        return true;
+                    }
+                    self.verdict = Verdict::Ignore;
+                    return false;
+                }
+                Detected::NeedMore => {
+                    more = true;
+                    continue;
+                }
+                Detected::Either => {
+                    either = true;
+                    continue;
+                }
+                Detected::No => continue,
+                Detected::Never => {
+                    self.verdict = Verdict::Ignore;
+                    return false;
+                }
+            };
+            if protocol.turns() {
+                return self.time_turns(*protocol, Some(requests));
+            }
+            self.protocol = Some(*protocol);
+            self.requests = Some(requests);
+            self.verdict = Verdict::Trace;
+            let joined = self.midstream;
+            if let Some(framed) = protocol.framed(joined) {
+                let pos = stream.start.map_or(chunk.pos, |(_, _, pos)| pos);
+                let other = self.stream(chunk.dir.flip());
+                let lost = joined || other.pos > 0;
+                let (pos, lost) = match chunk.dir {
+                    Direction::Rx => ((pos, other.pos), (false, lost)),
+                    Direction::Tx => ((other.pos, pos), (lost, false)),
+                };
+                self.multiplexed = Some(Box::new(Multiplexed::new(framed, requests, pos, lost)));
+                return true;
+            }
+            self.parser = Some(protocol.open());
+            if stream.buffer.is_empty() {
+                stream.pos = chunk.pos;
+            }
+            // A reply whose request passed unseen.
+            let other = self.stream(chunk.dir.flip());
+            if other.buffer.is_empty() {
+                other.restart();
+            }
+            return true;
+        }
+        if more && self.misses < limit && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
+            stream.begin(chunk, 0);
+            stream.buffer.extend_from_slice(chunk.head);
+            return false;
+        }
+        stream.buffer = Vec::new();
+        stream.start = None;
+        self.misses = self.misses.saturating_add(u8::from(!either));
+        if self.misses < limit {
+            return false;
+        }
+        self.verdict = Verdict::Ignore;
+        self.time_unknown()
+    }
+
+    /// Detects the protocol from a request and its reply together; true when the parser can take `chunk`, the reply.
+    pub(super) fn detect_pair(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> bool {
+        let dir = chunk.dir.flip();
+        let stream = self.stream(dir);
+        let Some((at, arrived, pos)) = stream.start else { return false };
+        let Some(protocol) = PROTOCOLS.iter().find(|protocol| protocol.answers(&stream.buffer, chunk.head)) else {
+            return false;
+        };
+        let asked = std::mem::take(&mut stream.buffer);
+        stream.restart();
+        stream.pos = pos;
+        self.stream(chunk.dir).restart();
+        self.stream(chunk.dir).pos = chunk.pos;
+        self.protocol = Some(*protocol);
+        self.parser = Some(protocol.open());
+        self.requests = Some(dir);
+        self.verdict = Verdict::Trace;
+        self.feed(
+            &Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], fragments: &[], at, arrived },
+            settings,
+            out,
+        );
+        true
+    }
+}

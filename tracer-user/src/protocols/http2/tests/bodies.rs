@@ -1,0 +1,67 @@
+//! Bodies longer than the capture limit, with the kernel's fragments of their frames.
+
+use super::*;
+
+/// Fragments that the eBPF program carries beside an operation's front: the beginning of each frame. `frames` are the
+/// stream positions where frames begin; the operation is `from..to`.
+fn pieces_of(stream: &[u8], frames: &[usize], (from, to): (usize, usize)) -> Vec<u8> {
+    let mut fragments = Vec::new();
+    for at in frames.iter().copied().filter(|at| (from..to).contains(at)) {
+        let carried = HEADER + if stream[at + 3] == DATA { 7 } else { 503 };
+        let next = frames.iter().copied().find(|next| *next > at).unwrap_or(stream.len());
+        let bytes = &stream[at..(at + carried).min(next).min(to)];
+        fragments.extend_from_slice(&((at - from) as u64 | (bytes.len() as u64) << 32).to_ne_bytes());
+        fragments.extend_from_slice(bytes);
+        fragments.resize(fragments.len().next_multiple_of(8), 0);
+    }
+    fragments
+}
+
+proptest! {
+    /// Interleaved bodies of several streams, whose frames begin anywhere in operations of any length.
+    #[test]
+    fn long_bodies_at_once_are_whole_where_frames_headers_are_carried(
+        order in proptest::collection::vec(0usize..4, 40),
+        sizes in proptest::collection::vec(0usize..16_384, 40),
+        cuts in proptest::collection::vec(1usize..70_000, 30),
+        front in 0usize..1024,
+    ) {
+        let mut frames = vec![PREFACE.to_vec(), frame(SETTINGS, 0, 0, &[])];
+        frames.extend([(1, "/0"), (3, "/1"), (5, "/2"), (7, "/3")].map(|(key, path)| headers(0, key, &get(path))));
+        for (which, size) in order.iter().zip(&sizes) {
+            frames.push(data(false, *which as u32 * 2 + 1, *size));
+        }
+        frames.extend((0..4).map(|which| data(true, which * 2 + 1, 0)));
+        let stream = frames.concat();
+        let begins: Vec<usize> = frames.iter().scan(0, |at, frame| { *at += frame.len(); Some(*at - frame.len()) }).collect();
+        let mut conversation = ConnectionParser::new(false);
+        let (mut said, mut from) = (Vec::new(), 0usize);
+        let first = begins[6];
+        for (nth, cut) in [first].into_iter().chain(cuts).chain([usize::MAX]).enumerate() {
+            let to = from.saturating_add(cut).min(stream.len());
+            let fragments = if nth == 0 { Vec::new() } else { pieces_of(&stream, &begins, (from, to)) };
+            let head = &stream[from..if nth == 0 { to } else { to.min(from + 20 + front) }];
+            let at = Stamp { nanos: nth as u64 + 1, pid: 1, tid: 1, reads: 0 };
+            let len = (to - from) as u64;
+            let chunk = Chunk { dir: Direction::Rx, pos: from as u64, len, head, tail: &[], fragments: &fragments, at, arrived: 0 };
+            if len > 0 {
+                conversation.bytes(&chunk, &Settings::default(), &mut said);
+            }
+            from = to;
+        }
+        let reply = [1u32, 3, 5, 7].map(|key| headers(END_STREAM, key, OK)).concat();
+        let at = Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 };
+        let len = reply.len() as u64;
+        let chunk = Chunk { dir: Direction::Tx, pos: 0, len, head: &reply, tail: &[], fragments: &[], at, arrived: 0 };
+        conversation.bytes(&chunk, &Settings::default(), &mut said);
+        let lines = summary(&said);
+        prop_assert_eq!(lines.len(), 4, "{:?}", lines);
+        for (which, line) in lines.iter().enumerate() {
+            let of = |(_, size): (&usize, &usize)| HEADER + *size;
+            let mine = order.iter().zip(&sizes).filter(|(whose, _)| **whose == which);
+            let bytes = HEADER + get("/0").len() + mine.map(of).sum::<usize>() + HEADER;
+            let wanted = format!("GET /{which} @1 -> 200 @99 complete {bytes}/10/0 @99");
+            prop_assert_eq!(line, &wanted);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The compact state of a multiplexed connection without open exchanges.
+
+use super::{Lane, Multiplexed};
+use crate::model::Direction;
+use crate::protocols::Verdict;
+use crate::protocols::compact::Stand;
+use crate::protocols::framed::Framed;
+
+/// Everything kept between two exchanges.
+#[derive(Debug)]
+pub(in crate::protocols) struct RestingLanes {
+    framed: Box<dyn Framed>,
+    /// Lowest key first; reversed (lowest above highest) if no key was seen.
+    seen: (u64, u64),
+    rx: RestingLane,
+    tx: RestingLane,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct RestingLane {
+    /// Whether frame boundaries are unknown, and the bytes since then, saturating at what fits here.
+    is_lost: bool,
+    misses: u8,
+    /// The connection's verdict, stored here because there is room.
+    verdict: Verdict,
+    lost: u32,
+    usual: u32,
+}
+
+impl Multiplexed {
+    /// Whether nothing is under way.
+    pub(in crate::protocols) fn is_quiet(&self) -> bool {
+        self.open.is_empty() && self.parked.is_empty() && self.rx.is_quiet() && self.tx.is_quiet()
+    }
+
+    /// Splits into the compact state kept while nothing is under way, the next exchange's number, and both directions'
+    /// positions.
+    pub(in crate::protocols) fn rest(self) -> (RestingLanes, u64, Stand, Stand) {
+        let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
+        framed.rest();
+        let stands = (rx.stand(), tx.stand());
+        let seen = seen.unwrap_or((1, 0));
+        (RestingLanes { framed, seen, rx: rx.rest(verdict), tx: tx.rest(verdict) }, next, stands.0, stands.1)
+    }
+}
+
+impl RestingLanes {
+    /// Restores the active state.
+    pub(in crate::protocols) fn wake(
+        self,
+        next: u64,
+        requests: Option<Direction>,
+        rx: Stand,
+        tx: Stand,
+    ) -> Multiplexed {
+        let requests = requests.unwrap_or(Direction::Rx);
+        let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
+        let verdict = self.rx.verdict;
+        (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
+        let seen = Some(self.seen).filter(|(lowest, highest)| lowest <= highest);
+        (made.seen, made.next, made.verdict) = (seen, next, verdict);
+        made
+    }
+
+    pub(in crate::protocols) fn interleaves(&self) -> bool {
+        self.framed.interleaves()
+    }
+
+    pub(in crate::protocols) fn kept_bytes(&self) -> usize {
+        self.framed.kept_bytes()
+    }
+}
+
+impl Lane {
+    fn is_quiet(&self) -> bool {
+        self.buffer.is_empty() && self.start.is_none() && self.left == 0 && self.reckoned.is_none()
+    }
+
+    fn rest(self, verdict: Verdict) -> RestingLane {
+        let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        RestingLane {
+            is_lost: self.lost.is_some(),
+            misses: self.misses,
+            verdict,
+            lost: most(self.lost.unwrap_or(0)),
+            usual: most(self.usual),
+        }
+    }
+
+    fn stand(&self) -> Stand {
+        Stand::new(self.pos, self.last, self.head_wanted)
+    }
+}
+
+impl RestingLane {
+    fn wake(self, stand: Stand) -> Lane {
+        let (pos, last, head_wanted) = stand.parts();
+        let lost = self.is_lost.then_some(u64::from(self.lost));
+        let usual = u64::from(self.usual);
+        Lane { pos, last, head_wanted, lost, usual, misses: self.misses, ..Lane::default() }
+    }
+}

@@ -1,0 +1,466 @@
+//! Connections whose protocol is recognised but not decoded: timed by round trips.
+//!
+//! A round trip spans from one side's first byte until the other has answered and the first speaks again. Without
+//! decoding it is unknown whether that is a request, so round trips are reported only once over; no span stays open for
+//! them, no CPU is charged and no parent is certain because of them. An unanswered one is not a round trip. On TLS the
+//! first is the handshake, which includes the client's messages up to its first data.
+//!
+//! The kernel need only report which operation changes the direction, and the position the other direction had reached
+//! ([`Verdict::Turns`]); long transfers cost nothing.
+
+mod handshake;
+
+use std::sync::Arc;
+
+use self::handshake::{Handshake, Took};
+use super::connection_parser::ConnectionParser;
+use super::pool::Pool;
+use super::recognised::Unknown;
+use super::tls::{self, Hello, Tls};
+use super::{Asked, Chunk, ExchangeEvent, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
+use crate::model::{Direction, Nanos, Outcome, Side};
+
+/// Bytes wanted of operations once only the look of the first record matters.
+const HEAD: u16 = tls::HEADER as u16;
+
+/// State of a connection timed by round trips.
+#[derive(Debug)]
+pub(super) struct Turns {
+    protocol: &'static dyn Protocol,
+    requests: Direction,
+    /// Name of its round trips, if more is known than the protocol.
+    name: Option<Arc<Name>>,
+    asked: Way,
+    answered: Way,
+    turn: Option<Turn>,
+    stage: Stage,
+    next: u64,
+    /// A round trip began with the latest operation.
+    began: bool,
+}
+
+/// What names round trips besides the protocol: the host a TLS client asks for (SNI), and the protocols it offers
+/// (ALPN).
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Name {
+    path: Box<str>,
+    version: &'static str,
+}
+
+/// Pool of host names and offered protocols.
+static NAMES: Pool<Name> = Pool::new();
+
+/// Progress of a connection.
+#[derive(Debug)]
+enum Stage {
+    /// TLS may follow: after a command in the clear (STARTTLS), or because both ends agreed on it already.
+    Before {
+        /// TLS must follow.
+        agreed: bool,
+    },
+    /// The TLS handshake is under way.
+    Handshake(Box<Handshake>),
+    /// Nothing more is read.
+    Settled,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    /// Position of the next byte.
+    pos: u64,
+}
+
+/// A round trip under way.
+#[derive(Debug)]
+struct Turn {
+    is_handshake: bool,
+    first: Stamp,
+    arrived: Nanos,
+    pos: u64,
+    request_bytes: u64,
+    /// First and last operation of the answer.
+    reply: Option<(Stamp, Stamp)>,
+    reply_bytes: u64,
+    /// First bytes of the request and of the answer.
+    fronts: [Front; 2],
+}
+
+/// The first bytes one side sends.
+#[derive(Debug, Default)]
+struct Front {
+    bytes: [u8; tls::HEADER],
+    have: u8,
+}
+
+impl Front {
+    fn take(&mut self, captured: &[u8]) {
+        let room = self.bytes.get_mut(usize::from(self.have)..).unwrap_or_default();
+        let taken = room.len().min(captured.len());
+        room.iter_mut().zip(captured).for_each(|(place, byte)| *place = *byte);
+        self.have += taken as u8;
+    }
+
+    /// Whether all `len` bytes sent are the closing of a TLS connection, which requests and answers nothing.
+    fn is_farewell(&self, len: u64) -> bool {
+        let record = tls::Record::read(self.bytes).filter(|_| usize::from(self.have) == tls::HEADER);
+        record.is_some_and(|record| record.is_farewell() && (tls::HEADER + record.len) as u64 == len)
+    }
+}
+
+impl Turns {
+    /// A connection with requests in direction `requests` and both directions at these positions (receive, send).
+    /// `joined`: it may be in the middle of anything.
+    pub(super) fn new(
+        protocol: &'static dyn Protocol,
+        requests: Direction,
+        (rx, tx): (u64, u64),
+        joined: bool,
+    ) -> Self {
+        let is_tls = protocol.name() == Tls.name();
+        let stage = match protocol.name() {
+            _ if is_tls && !joined => Stage::Handshake(Box::default()),
+            "smtp" | "ldap" => Stage::Before { agreed: false },
+            _ => Stage::Settled,
+        };
+        let (asked, answered) = if requests == Direction::Rx { (rx, tx) } else { (tx, rx) };
+        Self {
+            protocol,
+            requests,
+            name: None,
+            asked: Way { pos: asked },
+            answered: Way { pos: answered },
+            turn: None,
+            stage,
+            next: 0,
+            began: false,
+        }
+    }
+
+    pub(super) fn protocol(&self) -> &'static dyn Protocol {
+        self.protocol
+    }
+
+    pub(super) fn side(&self) -> Side {
+        if self.requests == Direction::Rx { Side::Server } else { Side::Client }
+    }
+
+    /// Whether a round trip began with the latest operation.
+    pub(super) fn began(&self) -> bool {
+        self.began
+    }
+
+    /// Whether it reads bytes: a handshake is under way.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Handshake(_))
+    }
+
+    /// When the round trip under way began, and when its answer last continued.
+    pub(super) fn so_far(&self) -> Option<(Nanos, Nanos)> {
+        let turn = self.turn.as_ref()?;
+        turn.reply.map(|(_, last)| (turn.first.nanos, last.nanos))
+    }
+
+    /// What it wants the kernel to report.
+    fn want(&self) -> Want {
+        let settled = matches!(self.stage, Stage::Settled);
+        let (verdict, head) = match self.stage {
+            Stage::Settled => (Verdict::Turns, HEAD),
+            // Commands in the clear are short, and one of them may lead to TLS.
+            Stage::Before { agreed: false } => (Verdict::Turns, 0),
+            _ => (Verdict::Trace, 0),
+        };
+        debug_assert!(settled || head == 0, "what is read is wanted");
+        Want { verdict, head_rx: head, head_tx: head, rx_skip: 0, tx_skip: 0, frames: false }
+    }
+
+    /// Bytes kept.
+    fn kept_bytes(&self) -> usize {
+        match &self.stage {
+            Stage::Handshake(handshake) => handshake.kept_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Takes an operation; `false` when the expected protocol does not follow, so that nothing more can be learned from
+    /// the connection.
+    fn bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> bool {
+        self.began = false;
+        let asks = chunk.dir == self.requests;
+        let way = if asks { &mut self.asked } else { &mut self.answered };
+        let gap = chunk.pos.saturating_sub(way.pos);
+        let Some(chunk) = &chunk.beyond(way.pos) else { return true };
+        way.pos = chunk.end();
+        let bytes = gap.saturating_add(chunk.len);
+        if !asks {
+            if let Stage::Handshake(handshake) = &mut self.stage {
+                handshake.answered(chunk, gap);
+            }
+            if let Some(turn) = &mut self.turn {
+                turn.fronts[1].take(chunk.head);
+                let (first, _) = turn.reply.unwrap_or((chunk.at, chunk.at));
+                turn.reply = Some((first, chunk.at));
+                turn.reply_bytes = turn.reply_bytes.saturating_add(bytes);
+            }
+            return true;
+        }
+        let begins = self.turn.as_ref().is_none_or(|turn| turn.reply.is_some());
+        if let Stage::Before { agreed } = self.stage
+            && begins
+            && let Some(first) = chunk.head.first()
+        {
+            if *first == tls::HANDSHAKE {
+                self.end(out);
+                self.protocol = &Tls;
+                self.stage = Stage::Handshake(Box::default());
+            } else if agreed {
+                return false;
+            }
+        }
+        let mut used = 0;
+        if let Stage::Handshake(handshake) = &mut self.stage {
+            match handshake.asked(chunk, gap) {
+                Took::All => {
+                    self.handshake_goes_on(chunk, bytes);
+                    return true;
+                }
+                Took::Part(part) => {
+                    used = part;
+                    if let Some(turn) = &mut self.turn {
+                        turn.request_bytes = turn.request_bytes.saturating_add(gap).saturating_add(part);
+                    }
+                    let hello = handshake.hello();
+                    self.named(&hello);
+                    self.stage = Stage::Settled;
+                    self.end(out);
+                    if used >= chunk.len {
+                        return true;
+                    }
+                }
+            }
+        }
+        let bytes = if used == 0 { bytes } else { chunk.len - used };
+        self.speaks(chunk, used, bytes, out);
+        true
+    }
+
+    /// Accounts for bytes of the client's part of the handshake.
+    fn handshake_goes_on(&mut self, chunk: &Chunk<'_>, bytes: u64) {
+        let turn = self.turn.get_or_insert_with(|| {
+            self.began = true;
+            Turn::new(true, chunk, 0)
+        });
+        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+    }
+
+    /// The requesting end speaks, after the first `used` bytes of an operation.
+    fn speaks(&mut self, chunk: &Chunk<'_>, used: u64, bytes: u64, out: &mut Vec<ExchangeEvent>) {
+        if self.turn.as_ref().is_some_and(|turn| turn.reply.is_some()) {
+            self.end(out);
+        }
+        let turn = self.turn.get_or_insert_with(|| {
+            self.began = true;
+            Turn::new(false, chunk, used)
+        });
+        turn.fronts[0].take(chunk.head.get(used as usize..).unwrap_or_default());
+        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+    }
+
+    /// Takes the name from the client's first message.
+    fn named(&mut self, hello: &Hello) {
+        let is_known = !hello.name.is_empty() || !hello.offers.is_empty();
+        self.name = is_known.then(|| NAMES.share(Name { path: Box::from(&*hello.name), version: hello.offers }));
+    }
+
+    /// Ends the round trip under way, and reports it if it was answered.
+    fn end(&mut self, out: &mut Vec<ExchangeEvent>) {
+        let Some(turn) = self.turn.take() else { return };
+        let Turn { is_handshake, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
+        let Some((replied, last)) = reply else { return };
+        let [asked, answered] = fronts;
+        let tls = self.protocol.name() == Tls.name() && !is_handshake;
+        if tls && (asked.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
+            return;
+        }
+        let exchange = self.next;
+        self.next += 1;
+        let protocol = self.protocol.name();
+        let word = match protocol {
+            _ if is_handshake => "handshake",
+            "tls" => "TLS",
+            "ssh" => "SSH",
+            "smtp" => "SMTP",
+            "ldap" => "LDAP",
+            _ => "turn",
+        };
+        let request = Box::new(Request {
+            method: Arc::from(word),
+            path: match &self.name {
+                Some(name) if !name.path.is_empty() => Arc::from(format!("{word} {}", name.path)),
+                _ => Arc::from(""),
+            },
+            version: self.name.as_ref().map_or("", |name| name.version),
+            asked: Asked { timed: true, ..Asked::default() },
+            cut: false,
+            ..*Request::unnamed()
+        });
+        let side = self.side();
+        out.push(ExchangeEvent::Begun { exchange, request, first, arrived, head_at: first, pos, side, protocol });
+        out.push(ExchangeEvent::Replied { exchange, status: 0, failure: None, first: replied, sure: false });
+        out.push(ExchangeEvent::Done {
+            exchange,
+            outcome: Outcome::Complete,
+            at: last,
+            request_bytes,
+            reply_bytes,
+            reply_body_bytes: Some(reply_bytes),
+        });
+    }
+
+    /// Nothing more comes. A handshake under way gets its name from what could be read of it.
+    fn over(&mut self, out: &mut Vec<ExchangeEvent>) {
+        if let Stage::Handshake(handshake) = &self.stage {
+            let hello = handshake.hello();
+            self.named(&hello);
+        }
+        self.end(out);
+    }
+}
+
+impl Turn {
+    fn new(is_handshake: bool, chunk: &Chunk<'_>, used: u64) -> Self {
+        Self {
+            is_handshake,
+            first: chunk.at,
+            arrived: chunk.arrived,
+            pos: chunk.pos.saturating_add(used),
+            request_bytes: 0,
+            reply: None,
+            reply_bytes: 0,
+            fronts: Default::default(),
+        }
+    }
+}
+
+impl ConnectionParser {
+    /// Whether a round trip began with the latest operation.
+    pub fn turn_began(&self) -> bool {
+        self.turns.as_ref().is_some_and(|turns| turns.began())
+    }
+
+    /// When the round trip under way began, and when its answer last continued.
+    pub fn turn_so_far(&self) -> Option<(Nanos, Nanos)> {
+        self.turns.as_ref()?.so_far()
+    }
+
+    /// Sets which end connected, if known; `timed`: round trips are timed whatever the protocol.
+    pub fn opened(&mut self, side: Option<Side>, timed: bool) {
+        self.connected = side;
+        self.timed = timed;
+    }
+
+    /// Times the connection by round trips from here on. False if the requesting end is unknown.
+    pub(super) fn time_turns(&mut self, protocol: &'static dyn Protocol, requests: Option<Direction>) -> bool {
+        let connected = self.connected.map(|side| match side {
+            Side::Server => Direction::Rx,
+            Side::Client => Direction::Tx,
+        });
+        let Some(requests) = requests.or(connected) else { return false };
+        let turns = Turns::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
+        self.become_timed(turns);
+        true
+    }
+
+    /// The same for a connection whose ends have agreed that TLS follows.
+    pub(super) fn time_tls(&mut self, chunk: &Chunk<'_>, left: u64) -> u64 {
+        let Some(requests) = self.requests else { return left };
+        self.stream(chunk.dir).pos = chunk.end();
+        let mut turns = Turns::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
+        turns.stage = Stage::Before { agreed: true };
+        turns.next = self.pair.upcoming();
+        self.become_timed(turns);
+        left
+    }
+
+    fn become_timed(&mut self, turns: Turns) {
+        self.verdict = Verdict::Trace;
+        self.protocol = Some(turns.protocol());
+        self.requests = Some(turns.requests);
+        self.parser = None;
+        self.held = Vec::new();
+        self.turns = Some(Box::new(turns));
+    }
+
+    /// Takes the operation that revealed the protocol, and the fragments before it.
+    pub(super) fn turns_begin(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
+        let Chunk { dir, .. } = *chunk;
+        let stream = self.stream(dir);
+        let (fragments, start) = (std::mem::take(&mut stream.buffer), stream.start.take());
+        self.rx.restart();
+        self.tx.restart();
+        let pos = start.map_or(chunk.pos, |(_, _, pos)| pos);
+        if let Some(turns) = &mut self.turns {
+            let way = if dir == turns.requests { &mut turns.asked } else { &mut turns.answered };
+            way.pos = pos;
+        }
+        if let Some((at, arrived, pos)) = start {
+            let len = fragments.len() as u64;
+            self.turn_bytes(&Chunk { dir, pos, len, head: &fragments, tail: &[], fragments: &[], at, arrived }, out);
+        }
+        self.turn_bytes(chunk, out)
+    }
+
+    /// No known protocol: times the connection all the same if configured.
+    pub(super) fn time_unknown(&mut self) -> bool {
+        self.timed && self.time_turns(&Unknown, self.last_dir.filter(|_| self.connected.is_none()))
+    }
+
+    /// Takes an operation of a connection timed by round trips.
+    pub(super) fn turn_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
+        if let Some(turns) = &mut self.turns {
+            if turns.bytes(chunk, out) {
+                self.protocol = Some(turns.protocol());
+            } else {
+                self.turns = None;
+                self.verdict = Verdict::Ignore;
+            }
+        }
+        Touched::default()
+    }
+
+    /// What round trips need the kernel to report.
+    pub(super) fn turns_want(&self) -> Option<Want> {
+        self.turns.as_ref().filter(|_| self.verdict != Verdict::Ignore).map(|turns| turns.want())
+    }
+
+    /// Bytes kept for round trips.
+    pub(super) fn turns_kept(&self) -> usize {
+        self.turns.as_ref().map_or(0, |turns| turns.kept_bytes())
+    }
+
+    /// No more round trips come; `totals` give the final stream positions.
+    pub(super) fn turns_over(&mut self, totals: Option<Totals>, out: &mut Vec<ExchangeEvent>) {
+        let Some(mut turns) = self.turns.take() else { return };
+        self.verdict = Verdict::Ignore;
+        if let Some(totals) = totals {
+            let (replies, end, last) = match turns.requests {
+                Direction::Rx => (Direction::Tx, totals.tx, totals.last_tx),
+                Direction::Tx => (Direction::Rx, totals.rx, totals.last_rx),
+            };
+            let missed = end.saturating_sub(turns.answered.pos);
+            if missed > 0 && last > 0 {
+                let at = Stamp { nanos: last, ..Stamp::default() };
+                let pos = turns.answered.pos;
+                let rest =
+                    Chunk { dir: replies, pos, len: missed, head: &[], tail: &[], fragments: &[], at, arrived: 0 };
+                turns.bytes(&rest, out);
+            }
+        }
+        turns.over(out);
+        // Requests of the protocol spoken before.
+        self.give_up_all(self.rx.last, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! Spans of time, amounts of memory and shares of CPU as people write them.
+
+use std::time::Duration;
+
+/// Reads `250ms`, `30s`, `5m`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || format!("'{text}' is no time: expected a number and a unit, such as 250ms, 30s, 5m or 1h");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
+    let (number, span) = text.split_at(at);
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let millis = match span {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => None,
+    };
+    millis.map(Duration::from_millis).ok_or_else(expected)
+}
+
+/// Least memory the agent may be given, bytes: loading and its two rings take most of it.
+pub const MEMORY_LEAST: u64 = 64 << 20;
+
+/// Reads `256M`, `2G`, with or without `iB`; bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let expected = || format!("'{text}' is no amount of memory: expected a number and M or G, such as 256M");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
+    let (number, span) = text.split_at(at);
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let shift = match span {
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err(expected()),
+    };
+    number.checked_mul(1 << shift).filter(|bytes| *bytes <= 1 << 44).ok_or_else(expected)
+}
+
+/// Reads what [`size`] does; at least [`MEMORY_LEAST`].
+pub fn memory(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < MEMORY_LEAST {
+        return Err(format!("'{text}' is too little: the agent needs at least {}M", MEMORY_LEAST >> 20));
+    }
+    Ok(bytes)
+}
+
+/// Reads `10%` to `6400%`, of one core; cores' worth.
+pub fn cores(text: &str) -> Result<f64, String> {
+    let expected = || format!("'{text}' is no share of a core: expected 1% to 6400%, such as 10% (200% = two cores)");
+    let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(expected)?;
+    if (1.0..=6400.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_with_units() {
+        for (text, bytes) in [("64M", 64 << 20), ("256MiB", 256 << 20), ("2G", 2 << 30), ("1GiB", 1 << 30)] {
+            assert_eq!(memory(text), Ok(bytes));
+        }
+        for bad in ["", "M", "256", "256k", "-1G", "63M", "0G", "99999999999999999999G", "18446744073709551615G"] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+        for (text, share) in [("10%", 0.1), ("1%", 0.01), ("150%", 1.5), ("2.5%", 0.025)] {
+            assert_eq!(cores(text), Ok(share));
+        }
+        for bad in ["", "%", "10", "0%", "-5%", "NaN%", "inf%", "6401%"] {
+            assert!(cores(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_with_units() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in ["", "s", "30", "1d", "-1s", "99999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

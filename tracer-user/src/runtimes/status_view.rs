@@ -1,0 +1,98 @@
+//! The runtimes of a service's processes as the service's page and the API show them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tracer_common::runtime::KIND_TOKIO;
+
+use super::{Found, State};
+use crate::model::ServiceId;
+
+/// Most different runtimes shown for all services together; more would only be further versions.
+const MOST: usize = 512;
+
+/// The detection result of one process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Known {
+    /// The runtime's name.
+    pub name: &'static str,
+    /// Its version, if known.
+    pub version: Box<str>,
+    /// Whether its tasks can be told apart.
+    pub state: State,
+    /// Whether the agent sees which task wakes which.
+    pub wakes: bool,
+}
+
+impl Known {
+    /// The view of a detection result.
+    pub fn of(found: &Found) -> Self {
+        // tokio: only if the probes of all wakers are attached.
+        let all = found.runtime.kind != KIND_TOKIO || found.runtime.at.get(1).is_some_and(|watched| *watched != 0);
+        let wakes = !found.extra.is_empty() && all;
+        Self { name: found.name, version: found.version.as_str().into(), state: found.state, wakes }
+    }
+}
+
+/// A runtime of a service's processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Told {
+    /// The service; not part of the API.
+    #[serde(skip)]
+    pub service: ServiceId,
+    /// The runtime's name, as in `tracer_runtime_processes{runtime}`.
+    pub name: &'static str,
+    /// Its version; empty if not known.
+    pub version: Box<str>,
+    /// As in `tracer_runtime_processes{state}`.
+    pub state: &'static str,
+    /// What the state means.
+    pub meaning: &'static str,
+    /// Whether the agent sees which task wakes which: only if configured (`[runtimes]`).
+    pub wakes: bool,
+    /// Number of processes.
+    pub processes: u64,
+}
+
+/// The runtimes of processes, counted by service.
+pub fn told<'a>(known: impl Iterator<Item = (ServiceId, &'a Known)>) -> Vec<Told> {
+    let mut counts: BTreeMap<(u32, &Known), u64> = BTreeMap::new();
+    for (service, known) in known {
+        if counts.len() < MOST || counts.contains_key(&(service.0, known)) {
+            *counts.entry((service.0, known)).or_default() += 1;
+        }
+    }
+    let one = |((service, known), processes): ((u32, &Known), u64)| Told {
+        service: ServiceId(service),
+        name: known.name,
+        version: known.version.clone(),
+        state: known.state.name(),
+        meaning: known.state.meaning(),
+        wakes: known.wakes,
+        processes,
+    };
+    counts.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_a_service_are_counted_by_what_runs_in_them() {
+        let known = |name, state| Known { name, version: "1".into(), state, wakes: false };
+        let (go, old) = (known("go", State::Known), known("go", State::UnknownVersion));
+        let of = [(1, &go), (0, &go), (1, &old), (1, &go)];
+        let told = told(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
+        let short: Vec<_> = told.iter().map(|told| (told.service.0, told.state, told.processes)).collect();
+        assert_eq!(short, [(0, "known", 1), (1, "known", 2), (1, "unknown_version", 1)]);
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let many: Vec<Known> = (0..2 * MOST)
+            .map(|n| Known { name: "go", version: n.to_string().into(), state: State::Known, wakes: false })
+            .collect();
+        assert_eq!(told(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);
+    }
+}

@@ -1,0 +1,217 @@
+//! Work after the reply (`fastcgi_finish_request`, hooks and deferred functions that run once a response is sent): a
+//! worker that serves one request at a time keeps working for that request until it waits for the next one or reads it.
+//!
+//! What a thread does after a wait shows whether it waited for the next request. It still works for the same request if
+//! it reads the reply of a call it made for that request, or uses a connection it opened for it. Any other wait ends
+//! the work, except a sleep of a process's first thread, which takes no jobs from a pool's queue. Any read of an
+//! accepted connection ends it too, and any unreported receive: it may have been a request. Event loops have their own
+//! evidence, or none.
+
+use smallvec::SmallVec;
+use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
+
+use super::engine::Engine;
+use super::event_loop::is_looped;
+use super::open_span::{Cause, Kept, OpenSpan, Slot};
+use super::task_table::is_unique;
+use super::thread::Target;
+use crate::model::{Direction, Nanos, Side};
+
+/// Evidence for calls made on behalf of a request after its reply.
+pub(super) const AFTER_REPLY: &str = "same thread after the reply, one request at a time";
+/// Connections remembered per request after its reply; beyond that the oldest is forgotten.
+const CONNECTIONS: usize = 8;
+
+/// The request a thread answered last, while the thread still works for it.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    request: Slot,
+    /// What remains of the request once it is reported.
+    pub(super) kept: Kept,
+    /// The request's connection.
+    cookie: u64,
+    /// The task that answered it, if the runtime has tasks.
+    entity: u64,
+    /// The thread's counters at its last operation.
+    idles: u32,
+    polls: u32,
+    reads: u32,
+    /// Connections opened or used for the request since it was answered.
+    connections: SmallVec<[u64; 2]>,
+}
+
+impl Answered {
+    fn new(request: Slot, kept: Kept, op: &Op) -> Self {
+        let ThreadCounters { idles, polls, reads, .. } = op.counters;
+        let (cookie, entity) = (op.cookie, op.entity);
+        Self { request, kept, cookie, entity, idles, polls, reads, connections: SmallVec::new() }
+    }
+
+    fn see(&mut self, counters: &ThreadCounters) {
+        (self.idles, self.polls, self.reads) = (counters.idles, counters.polls, counters.reads);
+    }
+
+    /// Whether the thread has neither received anything since its last operation nor waited for work. `first`: it is
+    /// the first thread of its process.
+    fn goes_on(&self, counters: &ThreadCounters, first: bool) -> bool {
+        let waited = self.polls != counters.polls || (self.idles != counters.idles && !first);
+        self.reads == counters.reads && !waited
+    }
+
+    fn uses(&mut self, cookie: u64) {
+        if self.connections.contains(&cookie) {
+            return;
+        }
+        if self.connections.len() == CONNECTIONS {
+            self.connections.remove(0);
+        }
+        self.connections.push(cookie);
+    }
+}
+
+/// How a thread finds its next request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Serving {
+    /// The connection it last read a request from.
+    cookie: u64,
+    /// It returned to a connection after serving another.
+    returns: bool,
+    /// It polls for requests itself.
+    polls: bool,
+}
+
+impl Serving {
+    /// Whether it is an event loop or behaves like one.
+    fn is_loop(self) -> bool {
+        self.returns && self.polls
+    }
+}
+
+impl Engine {
+    /// The thread of `op` reads request `exchange` of the connection.
+    pub(super) fn takes_request(&mut self, op: &Op, exchange: u64) {
+        let Some(thread) = self.threads.get_mut(&op.header.tid) else { return };
+        thread.after_reply = None;
+        let before = std::mem::replace(&mut thread.serving.cookie, op.cookie);
+        thread.serving.returns |= exchange > 0 && before != op.cookie;
+    }
+
+    /// The reply of `request` ends with `op`: returns the state to keep if the thread goes on working for the request.
+    pub(super) fn goes_on_after(&self, request: Slot, op: &Op) -> Option<Answered> {
+        let live = self.spans.get(request)?;
+        let thread = self.threads.get(&op.header.tid)?;
+        let alone = live.side == Side::Server && live.alone && !live.multiplexed && !live.batch;
+        let serves = alone && thread.holder() == Some(request) && thread.open.len() == 1 && !thread.serving.is_loop();
+        (serves && !self.has_own_evidence(op)).then(|| Answered::new(request, live.kept(), op))
+    }
+
+    /// Whether the runtime moves tasks between threads, or may do so.
+    fn has_own_evidence(&self, op: &Op) -> bool {
+        is_looped(op) || is_unique(op.entity) || (op.entity == 0 && self.is_tasked(op))
+    }
+
+    /// Returns the request the thread answered last if `op` shows that it still works for it. `awaited`: the span whose
+    /// reply `op` carries; `continues`: `op` carries the rest of a known request.
+    pub(super) fn still_after(
+        &mut self,
+        op: &Op,
+        dir: Direction,
+        awaited: Option<Slot>,
+        continues: bool,
+    ) -> Option<Slot> {
+        let tasked = self.has_own_evidence(op);
+        let connection = self.connections.get(&op.cookie);
+        let used = connection.is_some_and(|connection| connection.used);
+        let dialled = connection.is_some_and(|connection| connection.talk.dialled_or_asks());
+        let calls_for = awaited.and_then(|slot| self.spans.get(slot)).filter(|live| live.side == Side::Client);
+        let calls_for = calls_for.and_then(|call| call.cause.candidate);
+        let thread = self.threads.get_mut(&op.header.tid)?;
+        if dir == Direction::Rx && !dialled {
+            thread.serving.polls |= thread.counters.polls != op.counters.polls;
+        }
+        let mut after = thread.after_reply.take()?;
+        let own = after.connections.contains(&op.cookie);
+        let first = op.header.tid == op.header.tgid;
+        let goes_on = match dir {
+            _ if tasked => false,
+            Direction::Rx if op.cookie == after.cookie => {
+                (continues || op.header.flags & OP_EOF != 0) && op.counters.reads.wrapping_sub(after.reads) <= 1
+            }
+            // Servers that speak first greet a client that has just connected.
+            Direction::Rx if awaited.is_some() => dialled && calls_for == Some(after.request),
+            Direction::Rx => dialled && (own || (op.pos == 0 && !used)),
+            Direction::Tx if op.cookie == after.cookie => true,
+            Direction::Tx if op.entity != after.entity => false,
+            Direction::Tx => dialled && ((own && !used) || after.goes_on(&op.counters, first)),
+        };
+        if !goes_on {
+            return None;
+        }
+        after.see(&op.counters);
+        let request = after.request;
+        if op.cookie != after.cookie {
+            after.uses(op.cookie);
+            if let Some(live) = self.spans.get_mut(request) {
+                live.after_reply_until = op.header.nanos;
+            }
+        }
+        thread.after_reply = Some(after);
+        Some(request)
+    }
+
+    /// A thread connects: returns the request it answered last if it still works for it.
+    pub(super) fn connects_after(&mut self, state: &State) -> Option<Slot> {
+        let tid = state.header.tid;
+        let after = self.threads.get_mut(&tid)?.after_reply.as_mut()?;
+        if !after.goes_on(&state.counters, tid == state.header.tgid) {
+            return None;
+        }
+        after.uses(state.cookie);
+        Some(after.request)
+    }
+
+    /// What the thread works for after a reply, as of its latest operation.
+    pub(super) fn target_after(&self, tid: u32) -> Option<Target> {
+        let after = self.threads.get(&tid)?.after_reply.as_ref()?;
+        let (_, _, service, class) = after.kept;
+        Some(match self.spans.get(after.request) {
+            Some(live) => Target::Span { slot: after.request, class: live.class, service },
+            None => Target::Span { slot: after.request, class, service },
+        })
+    }
+
+    /// Like [`Engine::target_after`], at a counter report without an operation, which may show that the thread waits
+    /// for the next request.
+    pub(super) fn target_after_tick(&mut self, tid: u32, first: bool, counters: &ThreadCounters) -> Option<Target> {
+        let target = self.target_after(tid);
+        let thread = self.threads.get_mut(&tid)?;
+        if !thread.after_reply.as_ref()?.goes_on(counters, first) {
+            thread.after_reply = None;
+            return None;
+        }
+        target
+    }
+
+    /// The cause of a call sent by `op`: `request`, if the thread has answered it and still works for it.
+    pub(super) fn cause_after(&self, op: &Op, request: Slot) -> Option<Cause> {
+        let after = self.threads.get(&op.header.tid)?.after_reply.as_ref().filter(|after| after.request == request)?;
+        let kept = self.spans.get(request).map_or(after.kept, OpenSpan::kept);
+        let tasked = self.is_tasked(op);
+        Some(Cause { candidate: Some(request), alone: true, kept: Some(kept), tasked, ..Cause::none(AFTER_REPLY) })
+    }
+
+    /// The request is reported: later work of its thread for it refers to the reported ids.
+    pub(super) fn reported_before_its_work_ended(&mut self, tid: u32, request: Slot, kept: Kept) {
+        let after = self.threads.get_mut(&tid).and_then(|thread| thread.after_reply.as_mut());
+        if let Some(after) = after.filter(|after| after.request == request) {
+            after.kept = kept;
+        }
+    }
+
+    /// Whether a thread worked for the request after its reply, within the last grace period.
+    pub(super) fn is_worked_for(&self, slot: Slot, now: Nanos) -> bool {
+        self.spans.get(slot).is_some_and(|live| {
+            live.after_reply_until != 0 && live.after_reply_until.saturating_add(self.limits.grace) > now
+        })
+    }
+}

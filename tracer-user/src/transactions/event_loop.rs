@@ -1,0 +1,440 @@
+//! Event loops whose callbacks are distinguishable (Node.js): finds the request each call was made for.
+//!
+//! Everything after a read belongs to that read's callback until the next read, or until the loop runs timers,
+//! immediates or messages of other threads, which the kernel side reports (a [`TaskEdge`] of relation
+//! [`tracer_common::event::TASK_EDGE_TURNED`]). A callback ties what it read to what it sends: the reply of one call to
+//! the next call, or to the answer of a request ([`super::callback_groups`]). The first bytes of a new connection
+//! belong to the callback that connected. In timers and immediates the loop's *async ids* serve instead: the id counter
+//! only grows, so an id was created in the callback during which the counter passed it, and that callback caused the
+//! operation.
+//!
+//! The end of one request's call can release another call that waited for it (a bounded connection pool, a lock). If
+//! both are seen, the result is ambiguous; in a process where this happens, only calls sent in the callback that read
+//! the request are trusted.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use tracer_common::event::{ENTITY_BITS, Op, TaskEdge};
+use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
+
+use super::begin::During;
+use super::callback_groups::{Asker, GroupOwner};
+use super::engine::Engine;
+use super::open_span::{Cause, GroupMembership, Kept, OpenSpan, Slot};
+use super::streams::is_stream;
+use super::thread::{Group, IntervalOwner, Thread};
+use crate::guard::tables::TableUse;
+use crate::model::{Direction, Grade, Nanos, Side};
+use crate::protocols::ExchangeEvent;
+
+/// Callbacks remembered per loop; ids created in older callbacks have no owner.
+pub(super) const STRETCHES: usize = 16_384;
+/// Answered requests with calls a process needs before its ties are trusted.
+const SEEN: u32 = 8;
+/// Ties are trusted while at most one in this many requests with calls meets another request.
+const MEETINGS: u32 = 500;
+/// Requests counted per process before the counts are halved.
+const COUNTED: u32 = 8192;
+/// Times the report of a call is deferred while spans tied to it are still open.
+const PATIENCE: u8 = 8;
+
+/// Ids created from counter value `from` up to the next range, and the span whose callback created them.
+#[derive(Clone, Copy, Debug)]
+struct IdRange {
+    from: u64,
+    of: Option<Slot>,
+}
+
+/// Callback state of a thread that runs an event loop.
+#[derive(Debug, Default)]
+pub struct EventLoop {
+    stretches: VecDeque<IdRange>,
+    /// The thread's read count at its last reported operation.
+    reads: u32,
+    /// The process's count of loop turns at the last reported operation.
+    edge_seq: u32,
+    /// Ranges evicted because there were too many, since last taken.
+    forgotten: u64,
+}
+
+impl EventLoop {
+    /// Records are missing: ids created since the last read may belong to other callbacks.
+    pub fn lose(&mut self) {
+        if let Some(last) = self.stretches.iter_mut().rev().take(2).find(|stretch| stretch.of.is_some()) {
+            last.of = None;
+        }
+    }
+
+    /// Whether the id was created before the current callback.
+    fn is_old(&self, low: u64) -> bool {
+        self.id(low).zip(self.stretches.back()).is_some_and(|(id, newest)| id <= newest.from)
+    }
+
+    fn begin(&mut self, from: u64, of: Option<Slot>) {
+        // 0: the counter could not be read.
+        if from == 0 {
+            self.stretches.clear();
+            return;
+        }
+        if self.stretches.back().is_some_and(|last| last.from > from) {
+            // The counter only grows: this is another loop's.
+            self.stretches.clear();
+        }
+        if self.stretches.len() >= STRETCHES {
+            self.stretches.pop_front();
+            self.forgotten += 1;
+        }
+        self.stretches.push_back(IdRange { from, of });
+    }
+
+    /// Checks an operation's counts for missing records: its read count must be `ahead` of the last reported one, its
+    /// turn count equal.
+    fn counted(&mut self, op: &Op, ahead: u32) {
+        if op.counters.reads != self.reads.wrapping_add(ahead) || op.edge_seq != self.edge_seq {
+            self.lose();
+        }
+        (self.reads, self.edge_seq) = (op.counters.reads, op.edge_seq);
+    }
+
+    /// The full id whose lowest bits are `low`; `None` if there is none or it cannot be determined.
+    fn id(&self, low: u64) -> Option<u64> {
+        let newest = self.stretches.back()?.from;
+        if low == 0 {
+            return None;
+        }
+        let span = 1u64 << NODE_ID_BITS;
+        let near = (newest & !(span - 1)) | low;
+        // Pick the candidate nearest to the counter.
+        if near > newest + span / 2 {
+            near.checked_sub(span)
+        } else if near + span / 2 < newest {
+            Some(near + span)
+        } else {
+            Some(near)
+        }
+    }
+
+    /// The span whose callback created the id with lowest bits `low`.
+    fn of(&self, low: u64) -> Option<Slot> {
+        let id = self.id(low)?;
+        let after = self.stretches.partition_point(|stretch| stretch.from < id);
+        self.stretches.get(after.checked_sub(1)?)?.of
+    }
+}
+
+/// How often requests of a process met another request in a callback.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meetings {
+    /// Requests answered after calls, and how many of those met another request.
+    requests: u32,
+    met: u32,
+}
+
+impl Meetings {
+    fn count(&mut self, met: bool) {
+        if self.requests >= COUNTED {
+            (self.requests, self.met) = (self.requests / 2, self.met / 2);
+        }
+        self.requests += 1;
+        self.met += u32::from(met);
+    }
+
+    /// Why ties of this process are not trusted.
+    fn doubt(self) -> Option<&'static str> {
+        if self.met > 0 && self.met.saturating_mul(MEETINGS) > self.requests {
+            return Some("requests of its process wait for each other's calls");
+        }
+        (self.requests < SEEN).then_some("too little was seen of its process")
+    }
+}
+
+/// What a receive contains.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    /// Spans it carries a reply or an end for.
+    spans: SmallVec<[Slot; 4]>,
+    /// Number of requests that begin with it.
+    begun: usize,
+}
+
+/// The async id counter in an entity reported for a receive or a turn; 0: could not be read.
+fn counter(entity: u64) -> u64 {
+    entity & (NODE_SURE - 1)
+}
+
+/// Whether an event loop with distinguishable callbacks did the operation.
+pub(super) fn is_looped(op: &Op) -> bool {
+    op.entity >> ENTITY_BITS == u64::from(KIND_NODE)
+}
+
+impl Engine {
+    /// Before an operation is handled: marks the thread as an event loop if the operation comes from one.
+    pub(super) fn looped(&mut self, op: &Op, dir: Direction) {
+        if !is_looped(op) {
+            return;
+        }
+        let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
+        thread.multiplexer = true;
+        // An unreported receive (of an untraced connection) ran a callback, too.
+        thread.lap.get_or_insert_default().counted(op, u32::from(dir == Direction::Rx));
+    }
+
+    /// The span in whose callback a send happened; for the first bytes of a connection, the span whose callback
+    /// connected.
+    pub(super) fn callback(&self, op: &Op, group: Option<IntervalOwner>) -> Option<Slot> {
+        if !is_looped(op) {
+            return None;
+        }
+        let connection = self.connections.get(&op.cookie);
+        let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
+        let opener = connection
+            .filter(|connection| !connection.used && op.pos == 0 && asks)
+            .map(|connection| connection.opener().map(|(slot, _)| slot));
+        let lap = self.threads.get(&op.header.tid)?.lap.as_ref()?;
+        let known = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
+        let mask = (1u64 << NODE_ID_BITS) - 1;
+        let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
+        let told = match (opener, group) {
+            (Some(opener), _) => opener,
+            (None, Some(IntervalOwner::Request(slot))) => return Some(slot).filter(known),
+            // An answer belongs to a request; nothing has shown yet whether the call that ended belongs to the same
+            // one.
+            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_nobody_s(slot) => {
+                return Some(slot).filter(known);
+            }
+            (None, Some(IntervalOwner::Call(slot))) => {
+                // The end of a call can release an earlier call that waited for the connection. The callback's own
+                // calls carry such ids, too: either both belong to one request, or the owner is unknown.
+                return match lap.of(trigger).filter(known) {
+                    Some(earlier) if lap.is_old(trigger) => {
+                        Some(if self.is_tied(slot, earlier) { slot } else { earlier })
+                    }
+                    None if lap.is_old(trigger) => None,
+                    _ => Some(slot).filter(known),
+                };
+            }
+            (None, None) => None,
+        };
+        told.filter(known).or_else(|| lap.of(execution).filter(known)).or_else(|| lap.of(trigger).filter(known))
+    }
+
+    /// Cause of a call that an event loop sends, as far as known yet.
+    pub(super) fn loop_cause(&self, own: Option<Slot>) -> Cause {
+        let Some(live) = own.and_then(|slot| self.spans.get(slot)) else {
+            return Cause::none("sent in no callback that could be told");
+        };
+        let whose = live
+            .group_membership
+            .map_or(GroupOwner::Nobody, |group_membership| self.callback_groups.whose(group_membership.callback_group));
+        let (candidate, kept) = match (whose, live.side) {
+            (GroupOwner::One(asker), _) => (Some(asker.slot), Some(asker.kept)),
+            (GroupOwner::Several, Side::Server) => (own, Some(live.kept())),
+            (GroupOwner::Several, Side::Client) => (live.cause.candidate, live.cause.kept),
+            (GroupOwner::Nobody, _) => (None, None),
+        };
+        Cause { candidate, kept, ..Cause::none("sent in no callback of a request") }
+    }
+
+    /// A span of an event loop begins: ties it to the span of its callback.
+    pub(super) fn group_membership(&mut self, slot: Slot, during: Option<During<'_>>, tid: u32) {
+        let Some(live) = self.spans.get(slot) else { return };
+        let side = live.side;
+        let asker = Asker { slot, since: live.start, kept: live.kept() };
+        let sure = match during {
+            Some(during) if is_looped(during.op) => during.op.entity & NODE_SURE != 0,
+            _ if self.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
+            _ => return,
+        };
+        let own = during.filter(|_| side == Side::Client).and_then(|during| during.own);
+        let asked = during.and_then(|during| during.group) == own.map(IntervalOwner::Request);
+        let direct = asked && own.is_some();
+        let callback_group = self.callback_groups.group_membership(if side == Side::Server {
+            GroupOwner::One(asker)
+        } else {
+            GroupOwner::Nobody
+        });
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.group_membership = Some(GroupMembership { callback_group, direct, sure });
+        }
+        if let Some(own) = own {
+            self.join(slot, own);
+        }
+    }
+
+    /// Ties two spans of one callback together.
+    pub(super) fn join(&mut self, one: Slot, other: Slot) {
+        let group_membership = |slot| self.spans.get(slot).and_then(|live| live.group_membership);
+        let (Some(one), Some(other)) = (group_membership(one), group_membership(other)) else { return };
+        self.callback_groups.join(one.callback_group, other.callback_group);
+    }
+
+    /// Whether the call is not tied to any request yet.
+    fn is_nobody_s(&self, call: Slot) -> bool {
+        let group_membership = self.spans.get(call).and_then(|live| live.group_membership);
+        group_membership.is_none_or(|group_membership| {
+            matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Nobody)
+        })
+    }
+
+    /// Whether two spans are tied together.
+    fn is_tied(&self, one: Slot, other: Slot) -> bool {
+        let group_membership = |slot| self.spans.get(slot).and_then(|live| live.group_membership);
+        group_membership(one)
+            .zip(group_membership(other))
+            .is_some_and(|(one, other)| self.callback_groups.are_tied(one.callback_group, other.callback_group))
+    }
+
+    /// The answer of `request` began in the callback of `own`.
+    pub(super) fn answered_in(&mut self, request: Slot, own: Option<Slot>) {
+        let Some(live) = self.spans.get(request) else { return };
+        let (Some(group_membership), kept, tgid) = (live.group_membership, live.kept(), live.pid) else { return };
+        self.callback_groups.keep(group_membership.callback_group, request, kept);
+        let Some(own) = own.filter(|own| *own != request) else { return };
+        self.join(request, own);
+        let met = matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Several);
+        if self.meetings.len() < self.limits.processes || self.meetings.contains_key(&tgid) {
+            self.meetings.entry(tgid).or_default().count(met);
+        }
+        // Work still to be done for the call belongs to the request.
+        if let Some(call) = self.spans.get_mut(own)
+            && call.side == Side::Client
+            && call.cause.candidate.is_none()
+            && !met
+        {
+            (call.cause.candidate, call.cause.kept) = (Some(request), Some(kept));
+        }
+    }
+
+    /// What a receive of an event loop contains, computed before its exchange events are handled.
+    pub(super) fn spoken_of(&self, op: &Op, events: &[ExchangeEvent]) -> Spoken {
+        let Some(connection) = self.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
+            return Spoken::default();
+        };
+        let begun =
+            events.iter().filter(|word| matches!(word, ExchangeEvent::Begun { side: Side::Server, .. })).count();
+        let exchanges = events.iter().filter_map(|word| match word {
+            ExchangeEvent::Replied { exchange, .. } | ExchangeEvent::Done { exchange, .. } => Some(*exchange),
+            _ => None,
+        });
+        let mut spans: SmallVec<[Slot; 4]> = exchanges.filter_map(|exchange| connection.span(exchange)).collect();
+        spans.dedup();
+        Spoken { spans, begun }
+    }
+
+    /// A receive began a callback: ties together everything it received.
+    pub(super) fn received(&mut self, op: &Op, Spoken { spans: spoken, begun }: Spoken) {
+        if !is_looped(op) {
+            return;
+        }
+        for pair in spoken.windows(2) {
+            if let [one, other] = pair {
+                self.join(*one, *other);
+            }
+        }
+        let nothing = spoken.is_empty() && begun == 0;
+        let Some(thread) = self.threads.get_mut(&op.header.tid) else { return };
+        // An end of stream that completes nothing belongs to no call; a callback that read several requests at once has
+        // no single owner.
+        if begun > 1 || (op.bytes == 0 && nothing) {
+            thread.group = Group::default();
+        }
+        let of =
+            thread.group.current(&op.counters).map(|(IntervalOwner::Request(slot) | IntervalOwner::Call(slot))| slot);
+        if let Some(lap) = &mut thread.lap {
+            lap.begin(counter(op.entity), of);
+        }
+    }
+
+    /// The loop turned to timers, immediates or messages of other threads.
+    pub(super) fn turned(&mut self, task_edge: &TaskEdge) {
+        self.now = self.now.max(task_edge.header.nanos);
+        let Some(thread) = self.threads.get_mut(&task_edge.header.tid) else { return };
+        thread.group = Group::default();
+        if let Some(lap) = &mut thread.lap {
+            lap.edge_seq = task_edge.nth;
+            lap.begin(counter(task_edge.child), None);
+        }
+    }
+
+    /// The parent of an event loop's call, its grade and evidence.
+    pub(super) fn loop_grade(
+        &self,
+        live: &OpenSpan,
+        group_membership: GroupMembership,
+    ) -> (Option<Slot>, Grade, &'static str) {
+        let since = |slot: Slot, otherwise: Nanos| self.spans.get(slot).map_or(otherwise, |live| live.start);
+        match self.callback_groups.whose(group_membership.callback_group) {
+            GroupOwner::Nobody if live.cause.alone => (None, Grade::Certain, live.cause.evidence),
+            GroupOwner::Nobody => (None, Grade::Orphan, "nothing ties it to a request"),
+            GroupOwner::Several => (live.cause.candidate, Grade::Ambiguous, "several requests meet in its callbacks"),
+            GroupOwner::One(Asker { slot, since: read, .. }) => {
+                let doubt = if !group_membership.sure {
+                    Some("it is not seen where callbacks of its process end")
+                } else if live.start < since(slot, read) {
+                    Some("sent before the only request it is tied to was read")
+                } else if is_stream(live) {
+                    Some("its connection carries several at once, and callbacks send each other's calls")
+                } else if group_membership.direct {
+                    None
+                } else {
+                    self.meetings.get(&live.pid).copied().unwrap_or_default().doubt()
+                };
+                match doubt {
+                    Some(doubt) => (Some(slot), Grade::Ambiguous, doubt),
+                    None if group_membership.direct => {
+                        (Some(slot), Grade::Confirmed, "sent in the callback that read the request")
+                    }
+                    None => (Some(slot), Grade::Confirmed, "its callbacks belong to one request"),
+                }
+            }
+        }
+    }
+
+    /// Evicts the oldest callbacks of event loops when all loops together have too many.
+    pub(super) fn trim_loops(&mut self) {
+        let laps = || self.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
+        let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
+        let most = if sum > self.limits.tasks { self.limits.tasks / count } else { STRETCHES };
+        let mut reached = self.callbacks.reached;
+        let mut kept = 0;
+        for lap in self.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
+            let over = lap.stretches.len().saturating_sub(most);
+            lap.stretches.drain(..over);
+            reached += over as u64 + std::mem::take(&mut lap.forgotten);
+            kept += lap.stretches.len();
+        }
+        self.callbacks = TableUse::new(kept, self.limits.tasks, reached);
+    }
+
+    /// What remains of the one request a loop's call is tied to.
+    pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<Kept> {
+        match self.callback_groups.whose(group_membership.callback_group) {
+            GroupOwner::One(asker) => Some(asker.kept),
+            GroupOwner::Nobody | GroupOwner::Several => None,
+        }
+    }
+
+    /// Whether spans tied to the call may still change its parent.
+    pub(super) fn loop_waits(&self, live: &OpenSpan, group_membership: GroupMembership) -> bool {
+        // An open span may still become tied to a request, or to another one.
+        let goes_on = live.deferred < PATIENCE && self.callback_groups.is_open(group_membership.callback_group);
+        match self.callback_groups.whose(group_membership.callback_group) {
+            GroupOwner::Several => false,
+            GroupOwner::Nobody => goes_on && !live.cause.alone,
+            GroupOwner::One(asker) => {
+                let request = self.spans.get(asker.slot);
+                goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)
+            }
+        }
+    }
+}
+
+impl Thread {
+    /// Forgets the current callback: records of the thread are missing.
+    pub(super) fn lose_loop(&mut self) {
+        if let Some(lap) = &mut self.lap {
+            lap.lose();
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Requests that a proxy forwards unchanged (HAProxy, nginx, Envoy): the call's content identifies the request.
+//!
+//! HAProxy reads everything that arrived on its connections and forwards it afterwards, on connections it reuses or
+//! opens later: neither order nor callbacks link the two. But a proxy sends what it read. If exactly one unanswered
+//! request of a thread has a call's method and target, the call was made for it; the reply confirms that if it came
+//! before the answer and has the same status. Identical requests stay ambiguous, and so do two calls that match one
+//! request.
+//!
+//! This holds for proxies only: an application may call `/users/5` for one request while another client requests
+//! `/users/5` from it. A process counts as a proxy while its calls match requests that are open at the time.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+use tracer_common::event::Op;
+
+use super::engine::Engine;
+use super::event_loop::is_looped;
+use super::open_span::{Handed, OpenSpan, Slab, Slot, Vote};
+use super::thread::Thread;
+use crate::guard::shrink::ShrinkExcess;
+use crate::model::{Nanos, Side};
+use crate::protocols::{Conventions, Request, conventions};
+
+/// Matching calls a process needs to count as a proxy.
+const SEEN: u32 = 8;
+/// A process counts as a proxy while at most one in this many of its calls matches no open request.
+const OWN_CALLS: u32 = 500;
+/// Calls counted per process before the counts are halved.
+const COUNTED: u32 = 8192;
+/// Calls remembered per request.
+const FORWARDS: usize = 4;
+
+/// Evidence for a forwarded call.
+pub(super) const SENT_ON: &str = "the only open request with its method and target, and its reply was the answer";
+/// Reasons why a forwarded call is ambiguous.
+const TWICE: &str = "several calls have the method and target of one request";
+const OTHER_REPLY: &str = "the only open request with its method and target, but its reply was not the answer";
+const NO_PROXY: &str = "its process makes calls of its own";
+const UNSEEN: &str = "something of its thread was not seen";
+const BATCHES: &str = "its process reads for several requests before it sends for them";
+const CONTRADICTED: &str = "sent in the group of another request than one with its method and target";
+
+/// Statistics of a process's calls.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    /// Calls that match exactly one open request, and calls that match none. For callback groups: calls whose two sides
+    /// name the same request, and calls whose sides differ.
+    alike: u32,
+    own: u32,
+}
+
+impl Calls {
+    fn count(&mut self, alike: bool) {
+        if self.alike.saturating_add(self.own) >= COUNTED {
+            (self.alike, self.own) = (self.alike / 2, self.own / 2);
+        }
+        *(if alike { &mut self.alike } else { &mut self.own }) += 1;
+    }
+
+    fn is_proxy(self) -> bool {
+        self.alike >= SEEN && self.is_consistent()
+    }
+
+    fn is_consistent(self) -> bool {
+        self.own.saturating_mul(OWN_CALLS) <= self.alike
+    }
+}
+
+/// Open requests by fingerprint, and statistics of the processes that may forward them.
+#[derive(Debug, Default)]
+pub(super) struct Forwarding {
+    /// By thread and fingerprint.
+    requests: FxHashMap<(u32, u64), SmallVec<[Slot; 2]>>,
+    processes: FxHashMap<u32, Calls>,
+    /// How often the two sides of calls name the same request, by process.
+    sides: FxHashMap<u32, Calls>,
+}
+
+impl Forwarding {
+    /// Requests of thread `tid` with this fingerprint that have no answer yet.
+    fn open(&mut self, tid: u32, fingerprint: u64, spans: &Slab) -> &[Slot] {
+        let Some(slots) = self.requests.get_mut(&(tid, fingerprint)) else { return &[] };
+        slots.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0 && live.first_reply == 0));
+        slots
+    }
+
+    fn remove(&mut self, key: (u32, u64), slot: Slot) {
+        if let Some(slots) = self.requests.get_mut(&key) {
+            slots.retain(|other| *other != slot);
+            if slots.is_empty() {
+                self.requests.remove(&key);
+            }
+        }
+    }
+
+    /// The process has exited.
+    pub(super) fn forget(&mut self, tgid: u32) {
+        self.processes.remove(&tgid);
+        self.sides.remove(&tgid);
+    }
+
+    /// Releases the memory of tables that are mostly empty.
+    pub(super) fn shrink(&mut self) {
+        self.requests.shrink_excess();
+        self.processes.shrink_excess();
+        self.sides.shrink_excess();
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+/// Hash of what a proxy leaves unchanged in a request; 0: unknown.
+pub(super) fn fingerprint(request: &Request, protocol: &'static str) -> u64 {
+    let http = matches!(conventions(protocol), Conventions::Http | Conventions::Rpc);
+    if request.method.is_empty() || (http && request.target == 0) || (!http && request.cut) {
+        return 0;
+    }
+    let mut hasher = FxHasher::default();
+    request.method.hash(&mut hasher);
+    if http {
+        request.target.hash(&mut hasher);
+    } else {
+        (protocol, &request.path).hash(&mut hasher);
+    }
+    hasher.finish().max(1)
+}
+
+impl Engine {
+    /// A thread read a request that it may forward.
+    pub(super) fn may_forward(&mut self, slot: Slot, op: &Op) {
+        if is_looped(op) || self.is_tasked(op) {
+            return;
+        }
+        let Some(live) = self.spans.get(slot) else { return };
+        // Bounded by the number of open spans: each removes its own entry.
+        self.forwarding.requests.entry((live.tid, live.fingerprint)).or_default().push(slot);
+    }
+
+    /// A span is reported.
+    pub(super) fn forget_forward(&mut self, slot: Slot, live: &OpenSpan) {
+        if live.side == Side::Server {
+            self.forwarding.remove((live.tid, live.fingerprint), slot);
+        }
+    }
+
+    /// A call was sent: checks whether it forwards an open request.
+    pub(super) fn sent_on(&mut self, slot: Slot, op: &Op) {
+        let tid = op.header.tid;
+        if is_looped(op) || self.is_tasked(op) {
+            return;
+        }
+        let Some(call) = self.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.asked.timed) else {
+            return;
+        };
+        let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.candidate);
+        let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
+        let multiplexer = thread.several();
+        let several = thread.open.len() > 1;
+        let nameless = !self.forwarding.open(tid, 0, &self.spans).is_empty();
+        let alike: SmallVec<[Slot; 2]> = self.forwarding.open(tid, fingerprint, &self.spans).into();
+        let one = if let [request] = alike[..] { Some(request).filter(|_| !nameless) } else { None };
+        if (one.is_some() || alike.is_empty())
+            && (self.forwarding.processes.len() < self.limits.processes
+                || self.forwarding.processes.contains_key(&tgid))
+        {
+            self.forwarding.processes.entry(tgid).or_default().count(one.is_some());
+        }
+        let trusted = self.is_proxy(tgid);
+        let Some(request) = one else {
+            for request in &alike {
+                if let Some(live) = self.spans.get_mut(*request) {
+                    live.looks_shared = true;
+                }
+            }
+            let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
+            if trusted && multiplexer && several && other && !alike.is_empty() {
+                self.doubt_call(slot, CONTRADICTED);
+            }
+            return;
+        };
+        let (first, calls) = match self.spans.get_mut(request) {
+            Some(live) if live.forwards.len() < FORWARDS && !live.looks_shared => {
+                live.forwards.push(slot);
+                ((live.start, live.kept()), live.forwards.clone())
+            }
+            _ => return,
+        };
+        if trusted
+            && multiplexer
+            && candidate != Some(request)
+            && let Some(call) = self.spans.get_mut(slot)
+        {
+            let (since, kept) = first;
+            call.cause.candidate = Some(request);
+            (call.cause.kept, call.cause.alone, call.cause.vote) = (Some(kept), false, Vote::None);
+            (call.cause.forwarded, call.cause.evidence) = (Some(since), SENT_ON);
+        }
+        if calls.len() > 1 {
+            for call in calls {
+                if self.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
+                    self.doubt_call(call, TWICE);
+                }
+            }
+        }
+    }
+
+    /// The first byte of a request's answer was sent: checks whether it is the reply of the forwarding call.
+    pub(super) fn answered_on(&mut self, request: Slot) {
+        let Some(live) = self.spans.get(request).filter(|live| !live.looks_shared) else { return };
+        let &[slot] = &live.forwards[..] else { return };
+        let (since, status, tgid) = (live.start, live.status, live.pid);
+        let trusted = self.is_proxy(tgid);
+        let several = self.threads.get(&live.tid).is_some_and(Thread::several);
+        let Some(call) = self.spans.get_mut(slot).filter(|call| !call.cause.alone) else { return };
+        if call.cause.candidate != Some(request) || !trusted || !several {
+            return;
+        }
+        if call.first_reply != 0 && call.status == status {
+            call.cause.by_group |= call.cause.vote == Vote::For(request);
+            call.cause.vote = Vote::For(request);
+            (call.cause.forwarded, call.cause.evidence) = (Some(since), SENT_ON);
+        } else if call.cause.forwarded.is_some() {
+            self.doubt_call(slot, OTHER_REPLY);
+        }
+    }
+
+    /// Why a call is doubtful whose parent was found by forwarding or by its callback group.
+    pub(super) fn doubt_of_evidence(&self, call: &OpenSpan) -> Option<&'static str> {
+        let cause = &call.cause;
+        let Some(since) = cause.forwarded else {
+            let grouped = call.group_membership.is_none() && cause.handed.is_none() && !cause.tasked;
+            return if grouped { self.doubt_of_group(call.pid) } else { None };
+        };
+        let doubt = self.doubt_of_forward(call, since)?;
+        if cause.by_group { self.doubt_of_group(call.pid) } else { Some(doubt) }
+    }
+
+    /// Why it is doubtful that a call forwards the request it matches, which was read at `since`.
+    fn doubt_of_forward(&self, call: &OpenSpan, since: Nanos) -> Option<&'static str> {
+        if !self.is_proxy(call.pid) {
+            return Some(NO_PROXY);
+        }
+        self.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(UNSEEN)
+    }
+
+    /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
+    /// in a process that reads several requests before it sends calls for them.
+    fn doubt_of_group(&self, tgid: u32) -> Option<&'static str> {
+        self.forwarding.sides.get(&tgid).filter(|sides| !sides.is_consistent()).map(|_| BATCHES)
+    }
+
+    /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
+    /// the same request.
+    pub(super) fn sides_met(&mut self, call: Slot, request: Slot) {
+        let Some(live) = self.spans.get(call).filter(|live| live.group_membership.is_none() && !live.cause.tasked)
+        else {
+            return;
+        };
+        let Some(candidate) = live.cause.candidate.filter(|_| !live.cause.alone) else { return };
+        let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
+        if sides.len() < self.limits.processes || sides.contains_key(&tgid) {
+            sides.entry(tgid).or_default().count(candidate == request);
+        }
+    }
+
+    fn is_proxy(&self, tgid: u32) -> bool {
+        self.forwarding.processes.get(&tgid).is_some_and(|calls| calls.is_proxy())
+    }
+
+    fn doubt_call(&mut self, call: Slot, why: &'static str) {
+        if let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.alone) {
+            live.cause.handed = Some(Handed { doubt: Some(why), futex: 0, calls: 1 });
+        }
+    }
+}

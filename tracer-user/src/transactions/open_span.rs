@@ -1,0 +1,452 @@
+//! Spans not yet reported, in a slab of bounded size.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::callback_groups::CallbackGroup;
+use super::inband_context::InbandIds;
+use super::relayed::Relayed;
+use super::task_table::Answer;
+use super::trace_ids::Bound;
+use super::wakeup_candidates::WakeupCandidates;
+use crate::model::{
+    Accepted, AfterReply, ClassId, Cost, Grade, Linked, Nanos, Outcome, PropagatedContext, ServiceId, Side, SpanId,
+    StackSample, TraceId,
+};
+use crate::protocols::Request;
+
+/// CPU time after a reply below this is not reported, nanoseconds.
+const LITTLE: u64 = 1_000_000;
+
+/// Names an open span; goes stale, detectably, when the span is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    index: u32,
+    generation: u32,
+}
+
+#[cfg(test)]
+impl Slot {
+    /// A slot that names no span.
+    pub(super) fn numbered(index: u32) -> Self {
+        Self { index, generation: u32::MAX }
+    }
+}
+
+/// What later evidence says about a call's parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// Nothing yet.
+    None,
+    /// The group that read the call's reply began the answer of this request.
+    For(Slot),
+    /// Two groups that read it answered different requests.
+    Split,
+}
+
+/// The cause of a call, as far as known.
+#[derive(Clone, Copy, Debug)]
+pub struct Cause {
+    /// The request in whose callback group, or on whose thread, the call was made.
+    pub candidate: Option<Slot>,
+    /// Whether the candidate's thread ran one request at a time, which makes it certain.
+    pub alone: bool,
+    /// Evidence from the other side.
+    pub vote: Vote,
+    /// Where the candidate comes from, as text for people.
+    pub evidence: &'static str,
+    /// Ids of the candidate, kept in case it is reported first.
+    pub kept: Option<Kept>,
+    /// A thread that held no request made the call: the thread that waits for its result may still show up.
+    pub open: bool,
+    /// How the thread that waited for the call's result was found.
+    pub handed: Option<Handed>,
+    /// The thread that took the result.
+    pub by: u32,
+    /// Tasks of the process share threads: only the task's evidence decides.
+    pub tasked: bool,
+    /// Waits for the request its task's interval turns out to serve.
+    pub waits: bool,
+    /// The task's evidence has decided.
+    pub told: bool,
+    /// The task handed the result to another task, which decides.
+    pub passed: bool,
+    /// The task the call belongs to by now, where wake-ups between tasks are traced; 0: unknown.
+    pub task: u64,
+    /// Why the task's evidence is doubtful.
+    pub doubt: Option<&'static str>,
+    /// The parent was found by the forwarded content, not by the sender (`forwarding.rs`): when that request was read.
+    pub forwarded: Option<Nanos>,
+    /// Both sides of its callback groups name that parent, too.
+    pub by_group: bool,
+    /// The tasks mostly act right after their wake-up: the callback group counts until the task's evidence decides.
+    pub grouped: bool,
+}
+
+impl Cause {
+    /// No known cause.
+    pub fn none(evidence: &'static str) -> Self {
+        Self {
+            candidate: None,
+            alone: false,
+            vote: Vote::None,
+            evidence,
+            kept: None,
+            open: false,
+            handed: None,
+            by: 0,
+            tasked: false,
+            waits: false,
+            told: false,
+            passed: false,
+            task: 0,
+            doubt: None,
+            forwarded: None,
+            by_group: false,
+            grouped: false,
+        }
+    }
+}
+
+/// What remains of a span once it is reported: span id, trace id, service and class.
+pub type Kept = (SpanId, TraceId, ServiceId, Option<ClassId>);
+
+/// How the thread that waited for a call's result was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Why another thread may have waited for it.
+    pub doubt: Option<&'static str>,
+    /// The futex at which the thread that holds the request was woken; 0: it was not woken.
+    pub futex: u64,
+    /// Calls its thread made since the previous result, if only the usual number of calls per job shows that this one
+    /// belongs to the same job; 1 if that evidence is not needed.
+    pub calls: usize,
+}
+
+impl Cause {
+    /// Cause of an unsolicited message from the accepting end: someone delivered it there earlier, and only the message
+    /// itself can name its producer.
+    pub(super) fn delivered() -> Self {
+        Self { alone: true, ..Self::none("a delivery: linked by what the message carries") }
+    }
+}
+
+/// How a span of an event loop is tied to other spans.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupMembership {
+    /// Its node in the forest of tied spans.
+    pub callback_group: CallbackGroup,
+    /// Client side: sent in the very callback that read its request.
+    pub direct: bool,
+    /// Whether every way a callback can end was traced by then.
+    pub sure: bool,
+}
+
+/// How long jobs of a request waited for pool threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolQueue {
+    /// Sum of the known waits, nanoseconds.
+    known: u64,
+    /// Number of jobs, and of jobs with a known wait.
+    jobs: u32,
+    sure: u32,
+}
+
+impl PoolQueue {
+    /// Adds a job, and how long it waited if that is certain.
+    pub fn job(&mut self, waited: Option<u64>) {
+        self.jobs = self.jobs.saturating_add(1);
+        if let Some(waited) = waited {
+            self.known = self.known.saturating_add(waited);
+            self.sure += 1;
+        }
+    }
+
+    /// Sum of all waits, nanoseconds; `None` without jobs or if any wait is uncertain.
+    pub fn sum(&self) -> Option<u64> {
+        (self.jobs != 0 && self.jobs == self.sure).then_some(self.known)
+    }
+}
+
+/// The time a call was open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallTime {
+    /// The call; stale once it is reported.
+    pub call: Option<Slot>,
+    /// First byte sent.
+    pub start: Nanos,
+    /// Last byte received.
+    pub end: Nanos,
+}
+
+/// Calls counted per request; further ones are ignored.
+const CALLS: usize = 1024;
+
+/// An open span, or an ended one in its grace time.
+#[derive(Debug)]
+pub struct OpenSpan {
+    /// Span id.
+    pub id: SpanId,
+    /// Trace id, generated or from a `traceparent`; a parent on this host overrides it.
+    pub trace: TraceId,
+    /// The trace id its child spans were reported with.
+    pub reported_as: Option<Bound>,
+    /// Parent named by a `traceparent` header.
+    pub remote_parent: Option<SpanId>,
+    /// The call on this host that is this request's other end (server side).
+    pub caller: Option<(Slot, SpanId)>,
+    /// The request on this host that is this call's other end (client side).
+    pub callee: Option<Slot>,
+    /// Entry or exit port.
+    pub side: Side,
+    /// Protocol name.
+    pub protocol: &'static str,
+    /// Service of the process.
+    pub service: ServiceId,
+    /// Its class, once given.
+    pub class: Option<ClassId>,
+    /// The parsed request.
+    pub request: Box<Request>,
+    /// Socket.
+    pub cookie: u64,
+    /// Exchange number on the socket.
+    pub exchange: u64,
+    /// Process that read or sent the request.
+    pub pid: u32,
+    /// Thread that read or sent the request.
+    pub tid: u32,
+    /// Local port.
+    pub local_port: u16,
+    /// Remote address as text.
+    pub peer: Arc<str>,
+    /// Remote port.
+    pub peer_port: u16,
+    /// First byte arrived in the socket; 0: unknown.
+    pub arrived: Nanos,
+    /// Whether the connection was accepted by then.
+    pub accepted: Accepted,
+    /// How long its jobs waited for pool threads.
+    pub pool_queue: PoolQueue,
+    /// First byte read or sent.
+    pub start: Nanos,
+    /// First byte of the reply; 0: none.
+    pub first_reply: Nanos,
+    /// End; 0 while open.
+    pub end: Nanos,
+    /// Server side: the last operation its thread did for it after its reply; 0: none.
+    pub after_reply_until: Nanos,
+    /// Part of `cost.cpu` used after its reply, nanoseconds.
+    pub after_reply_cpu: u64,
+    /// Request bytes.
+    pub request_bytes: u64,
+    /// Reply bytes.
+    pub reply_bytes: u64,
+    /// Reply bytes after the head.
+    pub reply_body_bytes: Option<u64>,
+    /// Status, if there was a reply; 0 where the protocol has none.
+    pub status: Option<u16>,
+    /// Kind of failure, if the reply names one.
+    pub failure: Option<&'static str>,
+    /// Links from the messages it carries.
+    pub linked: Option<Box<Linked>>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Cost charged so far.
+    pub cost: Cost,
+    /// Part of `cost` already posted to the class.
+    pub posted: Cost,
+    /// Samples that wait for a class.
+    pub samples: Vec<StackSample>,
+    /// Calls it may have caused.
+    pub calls: Vec<CallTime>,
+    /// Client side: the cause.
+    pub cause: Cause,
+    /// Hash of what a proxy leaves unchanged; 0: unknown.
+    pub fingerprint: u64,
+    /// Server side: the first few calls that match it and no other open request.
+    pub forwards: SmallVec<[Slot; 1]>,
+    /// Server side: a call matched both this and another open request.
+    pub looks_shared: bool,
+    /// Client side: provisional parent, the request answered by the spawning task.
+    pub provisional_parent: Option<Box<Answer>>,
+    /// Client side: another task has since sent on its connection, so its own task does not serve a connection.
+    pub passed_on: bool,
+    /// The task that began it, as the records name it; 0: none, or unknown.
+    pub read_as: u64,
+    /// Its ties, if an event loop with distinguishable callbacks ran it.
+    pub group_membership: Option<GroupMembership>,
+    /// Server side: calls of other threads that it may have caused.
+    pub candidate_calls: SmallVec<[Slot; 1]>,
+    /// Client side, HTTP/2: when its reply came, no other thread had made a call on its connection.
+    pub sole: bool,
+    /// Client side: the threads woken after its reply, until it is known which of them took the result.
+    pub wakeup_candidates: Option<Box<WakeupCandidates>>,
+    /// Server side: how often threads of its process that work for others woke its thread, plus the calls it made.
+    pub wakeups_or_calls: u32,
+    /// `wakeups_or_calls` when its answer began.
+    pub answered_after: Option<u32>,
+    /// Server side: the thread that answered it; 0: none yet.
+    pub answered_by: u32,
+    /// Server side: whether its thread ran one request at a time throughout.
+    pub alone: bool,
+    /// Server side: one operation answered it together with others, and they share the cost.
+    pub batch: bool,
+    /// Server side: its bytes were sent together with other streams', and they share the cost evenly.
+    pub shared: bool,
+    /// Its connection carries several exchanges at once.
+    pub multiplexed: bool,
+    /// Times its report was deferred.
+    pub deferred: u8,
+    /// Its relation to another host.
+    pub relay: Option<Box<Relayed>>,
+    /// Its in-band ids.
+    pub inband: Option<InbandIds>,
+    /// Whether its transaction is sampled, if any carrier says so.
+    pub sampled: Option<bool>,
+    /// The rest of its propagated context; see `propagation.rs`.
+    pub passed: Option<Arc<PropagatedContext>>,
+}
+
+impl OpenSpan {
+    /// What remains of it once it is reported.
+    pub fn kept(&self) -> Kept {
+        (self.id, self.trace, self.service, self.class)
+    }
+
+    /// The call on another host that is this request's other end, as reported by that host's agent.
+    pub fn relayed_parent(&self) -> Option<SpanId> {
+        let given = self.relay.as_ref()?.given.as_ref()?;
+        Some(given.context.parent)
+    }
+
+    /// Server side: the parent, by the strongest carrier that names one: its own header, the other end on this host,
+    /// another agent, its in-band context.
+    pub fn named_parent(&self) -> Option<SpanId> {
+        let here = || self.caller.map(|(_, id)| id);
+        let came = || self.inband.and_then(|inband| inband.parent);
+        self.remote_parent.or_else(here).or_else(|| self.relayed_parent()).or_else(came)
+    }
+
+    /// Adds a call that it may have caused.
+    pub fn add_call(&mut self, time: CallTime) {
+        if self.calls.len() < CALLS {
+            self.calls.push(time);
+        }
+    }
+
+    /// Work done for it after its reply. Every server does a little: closing, logging.
+    pub fn after_reply(&self) -> Option<AfterReply> {
+        let time = self.after_reply_until.saturating_sub(self.end);
+        let worked = self.after_reply_until != 0 || self.after_reply_cpu >= LITTLE;
+        worked.then(|| AfterReply { time, cpu: self.after_reply_cpu.min(self.cost.cpu) })
+    }
+
+    /// Time before its end in which at least one call was open.
+    pub fn downstream(&self) -> u64 {
+        let mut calls: Vec<(Nanos, Nanos)> = self.calls.iter().map(|time| (time.start, time.end)).collect();
+        calls.sort_unstable();
+        let (mut total, mut until) = (0, 0);
+        let over = if self.end == 0 { Nanos::MAX } else { self.end };
+        for (start, end) in calls {
+            let (start, end) = (start.max(until), end.min(over));
+            if end > start {
+                total += end - start;
+                until = end;
+            }
+        }
+        total
+    }
+}
+
+/// The parent of a call, its grade and evidence.
+pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
+    if let Some(doubt) = cause.handed.and_then(|handed| handed.doubt) {
+        return (cause.candidate, Grade::Ambiguous, doubt);
+    }
+    match (cause.candidate, cause.alone, cause.vote) {
+        (Some(slot), false, Vote::For(other))
+            if slot == other && (cause.handed.is_some() || cause.forwarded.is_some()) =>
+        {
+            (Some(slot), Grade::Confirmed, cause.evidence)
+        }
+        (Some(slot), true, _) => (Some(slot), Grade::Certain, cause.evidence),
+        (Some(slot), false, Vote::For(other)) if slot == other => {
+            (Some(slot), Grade::Confirmed, "sent in its group, its reply answered it")
+        }
+        (Some(slot), false, Vote::None) => (Some(slot), Grade::Ambiguous, cause.evidence),
+        (Some(slot), false, _) => (Some(slot), Grade::Ambiguous, "the two sides disagree"),
+        // No cause: certain, too.
+        (None, true, _) => (None, Grade::Certain, cause.evidence),
+        (None, false, Vote::For(slot)) => (Some(slot), Grade::Ambiguous, "only its reply answered it"),
+        (None, false, Vote::Split | Vote::None) => (None, Grade::Orphan, cause.evidence),
+    }
+}
+
+/// Open spans by slot. A span takes a kilobyte and lives for some milliseconds: a table of pointers stays small
+/// whatever the past peak, and a span's memory is free again once it is reported.
+#[derive(Debug, Default)]
+pub struct Slab {
+    entries: Vec<(u32, Option<Box<OpenSpan>>)>,
+    free: Vec<u32>,
+    used: usize,
+}
+
+impl Slab {
+    /// Number of spans.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Adds a span.
+    pub fn insert(&mut self, live: Box<OpenSpan>) -> Slot {
+        self.used += 1;
+        if let Some(index) = self.free.pop()
+            && let Some(entry) = self.entries.get_mut(index as usize)
+        {
+            entry.1 = Some(live);
+            return Slot { index, generation: entry.0 };
+        }
+        self.entries.push((0, Some(live)));
+        Slot { index: (self.entries.len() - 1) as u32, generation: 0 }
+    }
+
+    /// The span, if it is still open.
+    pub fn get(&self, slot: Slot) -> Option<&OpenSpan> {
+        let (generation, live) = self.entries.get(slot.index as usize)?;
+        if *generation == slot.generation { live.as_deref() } else { None }
+    }
+
+    /// The span, if it is still open.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut OpenSpan> {
+        let (generation, live) = self.entries.get_mut(slot.index as usize)?;
+        if *generation == slot.generation { live.as_deref_mut() } else { None }
+    }
+
+    /// Removes the span; its slot goes stale.
+    pub fn remove(&mut self, slot: Slot) -> Option<Box<OpenSpan>> {
+        let (generation, live) = self.entries.get_mut(slot.index as usize)?;
+        if *generation != slot.generation {
+            return None;
+        }
+        let live = live.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(slot.index);
+        self.used -= 1;
+        Some(live)
+    }
+
+    /// Slots of all open spans.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, live))| live.is_some())
+            .map(|(index, (generation, _))| Slot { index: index as u32, generation: *generation })
+    }
+}

@@ -1,0 +1,266 @@
+//! Tokio tasks: their own calls, the calls of tasks they spawn, and tasks that serve a connection.
+
+use tracer_common::event::{ENTITY_BITS, TASK_EDGE_CREATED, TASK_EDGE_WATCHED, TASK_EDGE_WOKE, TaskEdge};
+use tracer_common::runtime::KIND_TOKIO;
+
+use super::*;
+
+/// Tasks that serve clients, each on the connection with its own number.
+const FIRST: u64 = 1;
+const SECOND: u64 = 2;
+/// Tasks they spawn.
+const CHILD: u64 = 10;
+const OTHER: u64 = 11;
+/// Upstream connections.
+const POOLED: u64 = 70;
+const FRESH: u64 = 71;
+
+const fn named(task: u64) -> u64 {
+    (KIND_TOKIO as u64) << ENTITY_BITS | task
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\n\r\n")
+}
+
+/// A runtime with one worker thread, or with two that take turns.
+struct Tokio {
+    host: Host,
+    /// Whether wake-ups between tasks are traced.
+    watched: bool,
+}
+
+impl Tokio {
+    fn new() -> Self {
+        let mut host = Host::new(Limits::default());
+        for (cookie, new) in [(POOLED, tcp_state::SYN_SENT), (FRESH, tcp_state::SYN_SENT)] {
+            host.state(cookie, new);
+        }
+        Self { host, watched: false }
+    }
+
+    /// `task` is polled after its worker waited.
+    fn polls(&mut self, task: u64) -> &mut Host {
+        self.host.entity = named(task);
+        self.host.waits(7, true)
+    }
+
+    fn reads(&mut self, task: u64, path: &str) -> &mut Self {
+        self.polls(task).reads(7, task, get(path));
+        self
+    }
+
+    fn answers(&mut self, task: u64) -> &mut Self {
+        self.polls(task).works(7, 5).sends(7, task, OK);
+        self
+    }
+
+    fn asks(&mut self, task: u64, connection: u64, path: &str) -> &mut Self {
+        self.polls(task).works(7, 3).sends(7, connection, get(path));
+        self
+    }
+
+    fn hears(&mut self, task: u64, connection: u64) -> &mut Self {
+        self.polls(task).reads(7, connection, OK);
+        self
+    }
+
+    fn spawns(&mut self, maker: u64, task: u64) -> &mut Self {
+        self.host.edge_seq += 1;
+        self.host.nanos += 10;
+        let flags = if self.watched { TASK_EDGE_WATCHED } else { 0 };
+        let header =
+            Header { kind: Kind::TaskEdge as u8, nanos: self.host.nanos, tgid: 1, tid: 7, flags, ..Header::default() };
+        let (child, parent, nth) = (named(task), named(maker), self.host.edge_seq);
+        let task_edge = TaskEdge { header, child, parent, nth, relation: TASK_EDGE_CREATED, ..TaskEdge::default() };
+        self.host.engine.record(&Record::TaskEdge(task_edge), &mut self.host.out);
+        self
+    }
+
+    /// Path, grade and parent path of each call.
+    fn verdicts(&mut self) -> Vec<(String, Grade, Option<String>)> {
+        let spans = self.host.finish();
+        let path = |live: &OpenSpan| live.request.path.to_string();
+        let ids: HashMap<_, _> = spans.iter().map(|(live, _)| (live.id, path(live))).collect();
+        let calls = spans.iter().filter(|(live, _)| live.side == crate::model::Side::Client);
+        let parent = |verdicts: &Verdicts| verdicts.parent.and_then(|id| ids.get(&id).cloned());
+        let mut all: Vec<_> = calls.map(|(live, told)| (path(live), told.grade, parent(told))).collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all
+    }
+}
+
+fn told(path: &str, grade: Grade, parent: &str) -> (String, Grade, Option<String>) {
+    (path.into(), grade, Some(parent.into()))
+}
+
+fn unknown(path: &str) -> (String, Grade, Option<String>) {
+    (path.into(), Grade::Orphan, None)
+}
+
+#[test]
+fn a_task_asks_for_the_request_it_answers() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.asks(FIRST, POOLED, "/1/a").hears(FIRST, POOLED).asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_spawned_task_is_believed_when_another_uses_its_connection() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
+    tokio.answers(FIRST).answers(SECOND);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+    // The evidence comes only after the first request is answered.
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).spawns(CHILD, OTHER);
+    tokio.asks(OTHER, POOLED, "/1/a").hears(OTHER, POOLED).answers(FIRST);
+    tokio.reads(SECOND, "/2").asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED).answers(SECOND);
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_task_that_serves_a_connection_is_not_its_makers() {
+    let mut tokio = Tokio::new();
+    // The first request's client creates the connection's task, and others use it while that request is open.
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.asks(CHILD, POOLED, "/2/a").hears(CHILD, POOLED);
+    // The task that connects may send first.
+    tokio.asks(FIRST, FRESH, "/1/b").hears(FIRST, FRESH).spawns(FIRST, OTHER);
+    tokio.asks(OTHER, FRESH, "/2/b").hears(OTHER, FRESH);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [unknown("/1/a"), told("/1/b", Grade::Confirmed, "/1"), unknown("/2/a"), unknown("/2/b")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn of_a_request_that_is_over_a_task_says_nothing() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).answers(FIRST);
+    tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
+    tokio.reads(SECOND, "/2").asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED).answers(SECOND);
+    assert_eq!(tokio.verdicts(), [unknown("/1/a"), told("/2/a", Grade::Confirmed, "/2")]);
+}
+
+#[test]
+fn without_names_only_callbacks_count() {
+    let mut tokio = Tokio::new();
+    // One worker serves one request after the other: the task is unknown.
+    tokio.reads(0, "/1").asks(0, POOLED, "/1/a").hears(0, POOLED).answers(0);
+    let verdicts = tokio.verdicts();
+    assert!(verdicts.iter().all(|(_, grade, _)| matches!(grade, Grade::Ambiguous | Grade::Orphan)), "{verdicts:?}");
+}
+
+/// A task that serves a connection for all its users and that no request spawned.
+const SENDER: u64 = 20;
+
+impl Tokio {
+    fn wakes(&mut self, waker: u64, wakee: u64) -> &mut Self {
+        self.host.nanos += 10;
+        let header =
+            Header { kind: Kind::TaskEdge as u8, nanos: self.host.nanos, tgid: 1, tid: 7, ..Header::default() };
+        let task_edge = TaskEdge {
+            header,
+            child: named(wakee),
+            parent: named(waker),
+            relation: TASK_EDGE_WOKE,
+            ..TaskEdge::default()
+        };
+        self.host.engine.record(&Record::TaskEdge(task_edge), &mut self.host.out);
+        self
+    }
+
+    /// `task` leaves a call to a connection's task, which hands back the reply.
+    fn leaves(&mut self, task: u64, sender: u64, path: &str) -> &mut Self {
+        self.wakes(task, sender).asks(sender, POOLED, path).hears(sender, POOLED).wakes(sender, task)
+    }
+}
+
+#[test]
+fn what_a_task_leaves_to_another_is_its_own() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.leaves(FIRST, SENDER, "/1/a").leaves(SECOND, SENDER, "/2/a").leaves(FIRST, SENDER, "/1/b");
+    tokio.answers(SECOND).answers(FIRST);
+    let of = |path, parent| told(path, Grade::Confirmed, parent);
+    assert_eq!(tokio.verdicts(), [of("/1/a", "/1"), of("/1/b", "/1"), of("/2/a", "/2")]);
+}
+
+#[test]
+fn who_only_gave_work_or_only_was_woken_is_nobody() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    // The first gave the work, but the second was woken.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    // Woken before there is a reply; work given after the call was sent.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/b").wakes(SENDER, FIRST).hears(SENDER, POOLED);
+    tokio.asks(SENDER, POOLED, "/c").wakes(SECOND, SENDER).hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, _) in tokio.verdicts() {
+        assert!(matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
+#[test]
+fn a_result_that_two_take_is_in_doubt() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").wakes(FIRST, SENDER).wakes(SECOND, SENDER);
+    tokio.asks(SENDER, POOLED, "/a").hears(SENDER, POOLED).wakes(SENDER, SECOND).wakes(SENDER, FIRST);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, _) in tokio.verdicts() {
+        assert!(matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
+#[test]
+fn a_result_goes_on_by_way_of_one_that_waits_for_work() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.wakes(SECOND, OTHER).leaves(OTHER, SENDER, "/2/a").wakes(OTHER, SECOND);
+    tokio.wakes(FIRST, OTHER).leaves(OTHER, SENDER, "/1/a").wakes(OTHER, FIRST);
+    tokio.answers(SECOND).answers(FIRST);
+    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    assert_eq!(tokio.verdicts(), expected);
+}
+
+#[test]
+fn a_wake_up_that_was_not_needed_is_believed_where_others_agreed() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    let unseen = |tokio: &mut Tokio, path: &str| {
+        tokio.asks(SENDER, POOLED, path).hears(SENDER, POOLED).wakes(SENDER, FIRST);
+    };
+    unseen(&mut tokio, "/a");
+    for _ in 0..40 {
+        tokio.leaves(SECOND, SENDER, "/2/a");
+    }
+    unseen(&mut tokio, "/z");
+    tokio.answers(SECOND).answers(FIRST);
+    let all = tokio.verdicts();
+    let of = |path: &str| all.iter().find(|(other, ..)| other == path).cloned();
+    assert_eq!(of("/z"), Some(told("/z", Grade::Confirmed, "/1")));
+    assert!(of("/a").is_some_and(|(_, grade, _)| matches!(grade, Grade::Orphan | Grade::Ambiguous)));
+}
+
+#[test]
+fn where_wake_ups_are_seen_a_spawned_task_that_met_nobody_else_is_its_makers() {
+    for (meets, grade) in [(false, Grade::Confirmed), (true, Grade::Orphan)] {
+        let mut tokio = Tokio::new();
+        tokio.watched = true;
+        tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD);
+        tokio.asks(CHILD, POOLED, "/1/a");
+        if meets {
+            tokio.wakes(SECOND, CHILD);
+        }
+        tokio.hears(CHILD, POOLED).answers(FIRST).answers(SECOND);
+        let verdicts = tokio.verdicts();
+        assert!(matches!(&verdicts[..], [(path, told, _)] if path == "/1/a" && *told == grade), "{verdicts:?}");
+    }
+}

@@ -1,0 +1,508 @@
+//! Calls that a thread makes while it holds no request: attributes them by which thread waited for the result.
+//!
+//! A pool thread makes a call, reads its reply, and with its next wake-up hands the result to the waiting thread, which
+//! holds the request: the call was made for that request. Such a *detached call* stays undecided until its thread does
+//! something else: sends another call after a hand-back, reads or answers a request, gets work from another thread,
+//! exits, or does nothing relevant for a while. Every thread woken until then is a candidate; two that may have waited
+//! for the result make it ambiguous, because one of them waited for a lock.
+
+use std::ops::ControlFlow;
+
+use smallvec::SmallVec;
+use tracer_common::event::{Op, WAKE_RESULT, Wake};
+
+use super::engine::{Engine, Output};
+use super::open_span::{CallTime, Handed, Kept, OpenSpan, Slot, Vote};
+use super::pools::{End, Pools};
+use super::thread::Target;
+use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
+use crate::model::Nanos;
+
+/// Undecided calls per thread; beyond it the oldest stays without a parent.
+const MAX_DETACHED_CALLS: usize = 32;
+/// Evidence if operations are missing.
+const UNSEEN: &str = "something of its thread was not seen";
+/// Woken threads remembered per job; with more, none is certain.
+const MAX_WAKEUPS: usize = 8;
+/// A thread that held a request and was woken by a thread that had made a call.
+#[derive(Clone, Copy, Debug)]
+struct ResultWakeup {
+    /// Its request.
+    request: Slot,
+    /// When that request was read.
+    since: Nanos,
+    kept: Kept,
+    /// The woken thread.
+    by: u32,
+    /// Whether it slept before the reply came; a thread that waits for a lock taken after the reply did not.
+    waited: bool,
+    /// Whether it had woken the calling thread before.
+    paired: bool,
+    /// When it fell asleep to wait; and when it last woke the calling thread, if no other thread did so later.
+    slept_at: Nanos,
+    given_at: Nanos,
+    /// How often its request's thread had been woken or had called.
+    wakeups_or_calls: u32,
+    /// The futex it waited at; 0: it was not woken.
+    futex: u64,
+}
+
+/// The start of a job: its thread's counters at the first call.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    /// Number of waits for work so far, and when the last of them ended.
+    idles: u32,
+    idle_end: Nanos,
+}
+
+/// Undecided calls of a thread.
+#[derive(Clone, Debug, Default)]
+pub struct DetachedCalls {
+    calls: SmallVec<[Slot; 2]>,
+    wakeups: SmallVec<[ResultWakeup; 1]>,
+    /// When the last thread was woken.
+    back_at: Nanos,
+    /// There were more calls or wake-ups than are remembered.
+    more: bool,
+    /// The latest time the previous job can have ended: its result was handed back then.
+    settled: Nanos,
+    /// The thread's number of waits for work at that hand-back, if the hand-back is certain.
+    settled_idles: Option<u32>,
+    /// The same at the last wake-up.
+    back_idles: u32,
+    /// State at the first of `calls`.
+    began: Option<Began>,
+}
+
+impl DetachedCalls {
+    /// How long a job that `began` so waited for its thread. Its requester gave it at `given_at` (0: not seen) and fell
+    /// asleep at `slept_at` to wait for it. `None` if the job's start is uncertain. The job started when the previous
+    /// one was handed back, if the thread has not waited since; or at the end of its only wait since then, if the
+    /// requester ended that wait.
+    fn pool_queue(&self, began: Option<Began>, given_at: Nanos, slept_at: Nanos) -> Option<u64> {
+        let Began { idles, idle_end } = began?;
+        let at = match idles.checked_sub(self.settled_idles?)? {
+            0 => self.settled,
+            1 if given_at > self.settled && given_at <= idle_end => idle_end,
+            _ => return None,
+        };
+        (slept_at != 0).then(|| at.saturating_sub(slept_at))
+    }
+
+    /// Whether no call is undecided.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+/// Whether the woken thread gave work to the waking one after `before`, then slept until it was done.
+fn given(wake: &Wake, before: Nanos) -> bool {
+    wake.given_by == wake.wakee && wake.given_at > before && wake.slept_at > wake.given_at
+}
+
+/// Whether the waking thread's work since `before`, or since its last wait, was a job of the woken thread: that one
+/// gave the job, or already slept when it began.
+fn job(wake: &Wake, before: Nanos) -> bool {
+    given(wake, before) || (wake.slept_at != 0 && wake.slept_at < before.max(wake.counters.idle_end))
+}
+
+impl Engine {
+    /// Registers a call without a known cause, by a thread that may work for others.
+    pub(super) fn detached_call(&mut self, slot: Slot, op: &Op) {
+        let (tid, tgid) = (op.header.tid, op.header.tgid);
+        if self.threads.get(&tid).is_none_or(|thread| thread.multiplexer) {
+            return;
+        }
+        if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
+            let shared = self.threads.iter().any(|(_, thread)| thread.tgid == tgid && thread.shares());
+            self.pools.insert(tgid, Pools::new(shared));
+            if self.wanted.len() < self.limits.processes {
+                self.wanted.push(tgid);
+            }
+        }
+        // A call after a hand-back belongs to another job.
+        if self.threads.get(&tid).is_some_and(|thread| !thread.detached_calls.wakeups.is_empty()) {
+            self.decide(tid);
+        }
+        let asked = self.threads.get(&tid).and_then(|thread| thread.detached_calls.calls.last()).copied();
+        let asked = asked.and_then(|slot| self.spans.get(slot));
+        // Resolvers send two questions at once for one name.
+        let juggles = asked.is_some_and(|call| call.first_reply == 0 && call.end == 0 && call.protocol != "dns");
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.kind.juggles |= juggles;
+        if let ControlFlow::Break(bare) = thread.kind.calls()
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.bare(End::HandedBack, bare);
+        }
+        if thread.detached_calls.calls.is_empty() {
+            thread.detached_calls.began = Some(Began { idles: op.counters.idles, idle_end: op.counters.idle_end });
+        }
+        let given_up =
+            (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
+        thread.detached_calls.calls.push(slot);
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.cause.open = true;
+        }
+        if let Some(call) = given_up {
+            self.counters.detached_calls_given_up += 1;
+            self.dismiss(call);
+        }
+    }
+
+    /// A thread woke another.
+    pub(super) fn woken(&mut self, wake: &Wake, out: &mut Vec<Output>) {
+        let header = &wake.header;
+        self.now = self.now.max(header.nanos);
+        self.follow(header, wake.nth);
+        let (tid, tgid) = (header.tid, header.tgid);
+        let Some(from) = self.threads.get(&tid).filter(|thread| thread.tgid == tgid && thread.died == 0) else {
+            return;
+        };
+        if from.multiplexer || !from.open.is_empty() {
+            return;
+        }
+        let result = header.flags & WAKE_RESULT != 0;
+        if result {
+            self.given(tid, tgid, wake.given_at);
+        }
+        let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
+        // With several requests of one connection it works for the oldest, unless an answer went unrecognised.
+        let several = holder.is_some_and(|thread| thread.open.len() > 1);
+        let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
+        let wakeups_or_calls = self.stirred(request);
+        let lock = self.pools.get_mut(&tgid).is_some_and(|pools| pools.woken(wake));
+        let Some(detached_calls) = self.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
+        let Some(last) = detached_calls.calls.last().copied() else {
+            self.done(wake, request, out);
+            return;
+        };
+        let settled = detached_calls.settled;
+        if detached_calls.wakeups.is_empty() {
+            self.charge_wake(wake, Target::of(&self.spans, last), out);
+        } else {
+            // The call's result was handed over already: this is another job, or one that went on.
+            let owner = job(wake, settled.max(detached_calls.back_at)).then_some(request);
+            self.charge_wake(wake, owner.map_or(Target::Nobody, |slot| Target::of(&self.spans, slot)), out);
+        }
+        let (Some(call), Some(live)) = (self.spans.get(last), self.spans.get(request)) else { return };
+        let replied = call.first_reply;
+        // Wake-ups between a call and its reply come from locks of its client library; and a call sent before the
+        // request was read belongs to another request.
+        if !result || lock || replied == 0 || call.start < live.start {
+            return;
+        }
+        let back = ResultWakeup {
+            request,
+            since: live.start,
+            kept: live.kept(),
+            by: wake.wakee,
+            waited: wake.slept_at < replied,
+            paired: wake.given_by == wake.wakee && wake.given_at > settled,
+            slept_at: wake.slept_at,
+            given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
+            wakeups_or_calls,
+            futex: wake.address,
+        };
+        let calls = self.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
+        if let Some(live) = self.spans.get_mut(request) {
+            for call in calls {
+                if live.candidate_calls.len() < MAX_DETACHED_CALLS && !live.candidate_calls.contains(&call) {
+                    live.candidate_calls.push(call);
+                }
+            }
+        }
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.detached_calls.more |= several;
+        thread.detached_calls.back_at = header.nanos;
+        thread.detached_calls.back_idles = wake.counters.idles;
+        if thread.detached_calls.wakeups.len() < MAX_WAKEUPS {
+            thread.detached_calls.wakeups.push(back);
+        } else {
+            thread.detached_calls.more = true;
+        }
+    }
+
+    /// A thread without undecided calls woke one that holds `request`: it may have done a job without a call.
+    fn done(&mut self, wake: &Wake, request: Slot, out: &mut Vec<Output>) {
+        let (tid, tgid) = (wake.header.tid, wake.header.tgid);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let began = Began { idles: wake.counters.idles, idle_end: wake.counters.idle_end };
+        let waited = thread.detached_calls.pool_queue(Some(began), wake.given_at, wake.slept_at);
+        let before = std::mem::replace(&mut thread.detached_calls.settled, wake.header.nanos);
+        let given = given(wake, before);
+        // The other wake-ups may have released a lock in the middle of a job.
+        thread.detached_calls.settled_idles = given.then_some(wake.counters.idles);
+        let works = thread.works;
+        if given
+            && thread.kind.bare()
+            && let Some(pools) = self.pools.get_mut(&tgid)
+        {
+            pools.bare(End::HandedBack, 1);
+        }
+        if given && let Some(live) = self.spans.get_mut(request) {
+            live.pool_queue.job(waited);
+        }
+        // Threads not known to do jobs may belong to a virtual machine and wake others for their own reasons.
+        let owner = if works && job(wake, before) { Target::of(&self.spans, request) } else { Target::Nobody };
+        if works || given {
+            self.charge_wake(wake, owner, out);
+        }
+    }
+
+    /// A thread that holds a request gave this thread work at `at`: earlier calls do not belong to that work.
+    fn given(&mut self, tid: u32, tgid: u32, at: Nanos) {
+        let Some(detached_calls) = self.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
+        let before = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.start < at);
+        if at == 0 || !detached_calls.calls.iter().any(before) {
+            return;
+        }
+        if !detached_calls.wakeups.is_empty() {
+            // All wake-ups so far came before the new work, and so did all undecided calls.
+            self.decide(tid);
+            return;
+        }
+        let (old, new): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
+            detached_calls.calls.iter().copied().partition(before);
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.detached_calls.calls = new;
+        }
+        let now = self.now;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.unreturned(true, now);
+        }
+        for call in old {
+            self.dismiss(call);
+        }
+    }
+
+    /// Thread `tid`, which held no request, wrote the answer of a request another thread had read.
+    pub(super) fn answered(&mut self, tid: u32, request: Slot) {
+        let Some(live) = self.spans.get(request) else { return };
+        let (since, kept, now) = (live.start, live.kept(), self.now);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if thread.multiplexer || !thread.open.is_empty() {
+            return;
+        }
+        if thread.detached_calls.calls.is_empty() {
+            if thread.kind.bare()
+                && let Some(pools) = self.pools.get_mut(&thread.tgid)
+            {
+                pools.bare(End::Answered, 1);
+            }
+            return;
+        }
+        let mut calls = thread.detached_calls.calls.iter().filter_map(|call| self.spans.get(*call));
+        // A thread that still waits for a reply writes this answer in the middle of other work.
+        let waits = calls.any(|call| call.start >= since && call.first_reply == 0);
+        thread.detached_calls.more |= waits || !thread.detached_calls.wakeups.is_empty();
+        thread.detached_calls.wakeups.push(ResultWakeup {
+            request,
+            since,
+            kept,
+            by: tid,
+            waited: true,
+            paired: false,
+            slept_at: 0,
+            given_at: 0,
+            wakeups_or_calls: 0,
+            futex: 0,
+        });
+        thread.detached_calls.back_at = now;
+        self.decide(tid);
+    }
+
+    /// Decides the parents of thread `tid`'s detached calls.
+    pub(super) fn decide(&mut self, tid: u32) {
+        let now = self.now;
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if thread.detached_calls.calls.is_empty() {
+            return;
+        }
+        let detached_calls = std::mem::take(&mut thread.detached_calls);
+        thread.detached_calls.settled = if detached_calls.wakeups.is_empty() { now } else { detached_calls.back_at };
+        let (tgid, works) = (thread.tgid, thread.works);
+        let doubted = !detached_calls.wakeups.is_empty() && thread.settled();
+        let pool_queue = detached_calls
+            .wakeups
+            .first()
+            .and_then(|back| detached_calls.pool_queue(detached_calls.began, back.given_at, back.slept_at));
+        let DetachedCalls { calls, wakeups, more, back_idles, .. } = detached_calls;
+        let Some(first) = wakeups.first().copied() else {
+            // Some threads occasionally make calls for themselves that no thread ever waits for.
+            if works && let Some(pools) = self.pools.get_mut(&tgid) {
+                pools.unreturned(false, now);
+            }
+            for call in calls {
+                self.dismiss(call);
+            }
+            return;
+        };
+        let one = |which: &dyn Fn(&&ResultWakeup) -> bool| {
+            let mut some = wakeups.iter().filter(which);
+            let first = some.next()?;
+            some.all(|other| other.request == first.request).then_some(*first)
+        };
+        // A thread that did not sleep before the reply came may have waited for a lock.
+        let (back, doubt) = match (one(&|_| true), one(&|back| back.waited)) {
+            (_, Some(back)) => (back, None),
+            (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
+            (None, None) => (wakeups.iter().find(|back| back.waited).copied().unwrap_or(first), Some(SEVERAL)),
+        };
+        let end = if back.by == tid { End::Answered } else { End::HandedBack };
+        let doubt = match doubt {
+            None if more => Some("its thread woke more, or made more calls, than can be told apart"),
+            None if doubted => Some(UNSEEN),
+            doubt => doubt,
+        };
+        let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
+            calls.iter().copied().partition(|call| self.spans.get(*call).is_some_and(|live| live.start >= back.since));
+        for call in others {
+            self.dismiss(call);
+        }
+        let certain = doubt.is_none() && wakeups.len() == 1 && !own.is_empty() && self.doubt_of(tgid, end).is_none();
+        if let Some(request) = self.spans.get_mut(back.request) {
+            request.pool_queue.job(pool_queue.filter(|_| certain));
+        }
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.detached_calls.settled_idles = certain.then_some(back_idles);
+        }
+        let count = own.len();
+        let mut unreturned = false;
+        if let Some(pools) = self.pools.get_mut(&tgid) {
+            pools.returned(end, count);
+            unreturned = pools.is_unreturned(now);
+        }
+        let others: SmallVec<[(Slot, u32); 2]> = wakeups
+            .iter()
+            .filter(|o| o.waited && o.request != back.request)
+            .map(|o| (o.request, o.wakeups_or_calls))
+            .collect();
+        let wakeup_candidates =
+            (doubt == Some(SEVERAL)).then(|| Box::new(WakeupCandidates { own: back.wakeups_or_calls, others }));
+        for (index, call) in own.into_iter().enumerate() {
+            let last = index + 1 == count;
+            let alone = last || (back.paired && !unreturned);
+            self.hand(call, &back, Handed { doubt, futex: back.futex, calls: if alone { 1 } else { count } });
+            if let Some(live) = self.spans.get_mut(call) {
+                live.wakeup_candidates.clone_from(&wakeup_candidates);
+                live.cause.open |= wakeup_candidates.is_some();
+            }
+        }
+    }
+
+    /// The call was made for the woken thread's request.
+    fn hand(&mut self, call: Slot, back: &ResultWakeup, handed: Handed) {
+        // An answer begun before the call was sent proves nothing about it.
+        let asked_at = self.spans.get(call).map_or(0, |live| live.start);
+        let answered = self.spans.get(back.request).filter(|live| live.first_reply > asked_at);
+        let answered = answered.map(|live| live.answered_by);
+        let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.told) else { return };
+        if let Some(thread) = self.threads.get_mut(&live.tid) {
+            thread.works = true;
+        }
+        live.cause.open = false;
+        live.cause.waits = false;
+        live.cause.candidate = Some(back.request);
+        live.cause.kept = Some(back.kept);
+        live.cause.by = back.by;
+        live.cause.handed = Some(handed);
+        live.cause.evidence = if back.by == live.tid {
+            "its thread read the reply and answered the request"
+        } else {
+            "the thread that held the request waited for its result"
+        };
+        if let Some(tid) = answered {
+            live.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
+        }
+        // Its cost is charged when it is reported: a doubt may still come.
+        let time = CallTime { call: Some(call), start: live.start, end: live.end };
+        if time.end != 0
+            && let Some(request) = self.spans.get_mut(back.request)
+        {
+            request.add_call(time);
+        }
+    }
+
+    /// Thread `tid` answered the request: calls handed to that thread were made for it.
+    pub(super) fn confirm(&mut self, request: Slot, tid: u32) {
+        let Some(live) = self.spans.get_mut(request) else { return };
+        live.answered_by = tid;
+        live.answered_after.get_or_insert(live.wakeups_or_calls);
+        let candidate_calls = live.candidate_calls.clone();
+        for call in candidate_calls {
+            let Some(live) = self.spans.get_mut(call) else { continue };
+            if live.cause.handed.is_some() && !live.cause.told && live.cause.candidate == Some(request) {
+                live.cause.vote = if live.cause.by == tid { Vote::For(request) } else { Vote::Split };
+            }
+        }
+    }
+
+    /// Forgets the detached calls of thread `tid`: records of it are missing.
+    pub(super) fn release(&mut self, tid: u32) {
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        for call in std::mem::take(&mut thread.detached_calls).calls {
+            self.dismiss(call);
+        }
+    }
+
+    pub(super) fn dismiss(&mut self, call: Slot) {
+        if let Some(live) = self.spans.get_mut(call) {
+            live.cause.open = live.cause.waits;
+            live.wakeup_candidates = None;
+        }
+    }
+
+    /// Decides a call's parent once no more evidence is expected.
+    pub(super) fn settle_due(&mut self, slot: Slot, now: Nanos) {
+        let Some(live) = self.spans.get(slot).filter(|live| live.cause.open) else { return };
+        let (tid, end) = (live.tid, live.end);
+        let detached_calls = self.threads.get(&tid).map(|thread| &thread.detached_calls);
+        match detached_calls
+            .filter(|detached_calls| detached_calls.calls.contains(&slot))
+            .map(|detached_calls| detached_calls.back_at)
+        {
+            Some(back_at) => {
+                if end.max(back_at).saturating_add(self.limits.handover) <= now {
+                    self.decide(tid);
+                }
+            }
+            None => {
+                if !self.still_waits(slot, now) && !self.has_wakeup_candidates(slot, now) {
+                    self.dismiss(slot);
+                }
+            }
+        }
+    }
+
+    /// Why, in this process, taking a call's result does not prove having caused it. It does not help that the thread
+    /// that took it had also given work: a woken thread often takes another job first.
+    pub(super) fn doubt_of(&self, tgid: u32, end: End) -> Option<&'static str> {
+        let pools = self.pools.get(&tgid)?;
+        if pools.shares_threads() {
+            return Some("requests of its process move between threads");
+        }
+        pools.mixed(end).then_some("its process has jobs nobody waits for, and some without calls")
+    }
+
+    /// Why it is doubtful, by now, that the thread that took the result caused the call.
+    pub(super) fn doubt_of_detached_call(&self, live: &OpenSpan) -> Option<&'static str> {
+        let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
+        // That thread may have read another request since, unseen.
+        if self.threads.get(&live.cause.by).is_some_and(|thread| thread.lost_at >= live.start) {
+            return Some(UNSEEN);
+        }
+        let pools = self.pools.get(&live.pid);
+        if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
+            return Some("who took its result waited for a lock");
+        }
+        let end = if live.cause.by == live.tid { End::Answered } else { End::HandedBack };
+        if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
+            return Some("not the last call of its thread before somebody took a result");
+        }
+        if end == End::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
+            return Some("its thread does several things at once");
+        }
+        self.doubt_of(live.pid, end)
+    }
+}

@@ -1,0 +1,172 @@
+//! Consistent trace ids for spans that are reported one by one: a span has its parent's trace id, whichever of the two
+//! is reported first.
+//!
+//! - The parent first: its reported trace id is remembered, and its children take it.
+//! - A child first: the spans above it are bound to the reported trace id. If one of them gets another trace id later,
+//!   the engine emits a rename where the old id was generated ([`Output::Renamed`]); otherwise the span stays in its
+//!   children's transaction and names no parent of another one.
+//! - A parent that may still change passes no trace id on: until then, queries get the id the call generated for
+//!   itself.
+
+use rustc_hash::FxHashMap;
+
+use super::engine::{Engine, Output};
+use super::open_span::{OpenSpan, Slot};
+use super::report::{DEFERRALS, DEPTH};
+use crate::guard::tables::{TableUse, scaled};
+use crate::model::{Side, TraceId};
+
+/// Reported spans whose trace id is remembered, besides those that open spans refer to.
+const LIMIT: usize = 65_536;
+
+/// Trace ids of reported spans in two generations: when the younger one is full, the older one is dropped except for
+/// ids that open spans refer to.
+#[derive(Debug)]
+pub(super) struct ReportedTraces {
+    young: FxHashMap<Slot, TraceId>,
+    old: FxHashMap<Slot, TraceId>,
+    limit: usize,
+    forgotten: u64,
+}
+
+impl ReportedTraces {
+    pub(super) fn new(memory: u64) -> Self {
+        let (young, old) = Default::default();
+        Self { young, old, limit: scaled(LIMIT, memory), forgotten: 0 }
+    }
+
+    pub(super) fn table_use(&self) -> TableUse {
+        TableUse::new(self.young.len() + self.old.len(), self.limit, self.forgotten)
+    }
+
+    fn get(&self, slot: Slot) -> Option<TraceId> {
+        self.young.get(&slot).or_else(|| self.old.get(&slot)).copied()
+    }
+
+    fn is_full(&self) -> bool {
+        self.young.len() >= self.limit / 2
+    }
+
+    /// Makes room; keeps the ids of `referred` spans.
+    fn age(&mut self, referred: impl Iterator<Item = Slot>) {
+        let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        let kept: FxHashMap<Slot, TraceId> =
+            referred.filter_map(|slot| Some((slot, *old.get(&slot)?))).take(self.limit / 4).collect();
+        self.forgotten += (old.len() - kept.len()) as u64;
+        self.young = kept;
+    }
+}
+
+/// The trace id an open span's children were reported with.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    trace: TraceId,
+    /// The span generated the id itself: no other transaction has it.
+    own: bool,
+}
+
+impl Engine {
+    /// Whether a call's parent may still change.
+    pub(super) fn may_change(&self, call: &OpenSpan) -> bool {
+        !self.finishing
+            && call.deferred < DEFERRALS
+            && (call.cause.open
+                || self.may_be_tasked(call, self.now)
+                || call.group_membership.map_or_else(
+                    || self.awaits_answer(call),
+                    |group_membership| self.loop_waits(call, group_membership),
+                ))
+    }
+
+    /// Whether the answer of a call's supposed parent, which may confirm it, is still to come.
+    pub(super) fn awaits_answer(&self, call: &OpenSpan) -> bool {
+        let parent = call.cause.candidate.and_then(|parent| self.spans.get(parent));
+        // Answers of other requests do not settle this earlier.
+        !call.cause.alone && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
+    }
+
+    /// The parent on this host, which may be reported already.
+    fn above(&self, live: &OpenSpan) -> Option<Slot> {
+        match live.side {
+            Side::Server if live.remote_parent.is_some() => None,
+            Side::Server => live.caller.map(|(call, _)| call),
+            Side::Client => self.grade(live).0,
+        }
+    }
+
+    /// The trace id of a span: that of the topmost request in its chain of parents.
+    pub(super) fn trace(&self, live: &OpenSpan, depth: u32) -> TraceId {
+        if depth == 0 {
+            return live.trace;
+        }
+        let Some(above) = self.above(live) else { return live.trace };
+        match self.spans.get(above) {
+            Some(OpenSpan { reported_as: Some(bound), .. }) => bound.trace,
+            Some(call) if call.side == Side::Client && self.may_change(call) => call.trace,
+            Some(above) => self.trace(above, depth - 1),
+            None => self.reported.get(above).unwrap_or_else(|| match live.side {
+                Side::Server => live.trace,
+                Side::Client => self.kept(live).map_or(live.trace, |(_, trace, _, _)| trace),
+            }),
+        }
+    }
+
+    /// The same for use before the span is reported: its children may have been reported already, and a parent that may
+    /// still change passes nothing on.
+    pub(super) fn trace_so_far(&self, live: &OpenSpan) -> TraceId {
+        match live.reported_as {
+            Some(bound) => bound.trace,
+            None if live.side == Side::Client && self.may_change(live) => live.trace,
+            None => self.trace(live, DEPTH),
+        }
+    }
+
+    /// A span is reported whose transaction now has id `trace`: returns the id to report, and whether it is its
+    /// parent's.
+    pub(super) fn leaves_with(&mut self, slot: Slot, trace: TraceId, out: &mut Vec<Output>) -> (TraceId, bool) {
+        let Some(bound) = self.spans.get(slot).and_then(|live| live.reported_as) else { return (trace, true) };
+        let now = self.relays.name(bound.trace);
+        if now != trace {
+            if !bound.own || now != bound.trace {
+                return (now, false);
+            }
+            self.relays.rename(self.now, bound.trace, trace);
+        }
+        if bound.trace != trace {
+            out.push(Output::Renamed { was: bound.trace, trace });
+        }
+        (trace, true)
+    }
+
+    /// A span is reported with `trace`: binds the spans above it to that id.
+    pub(super) fn bind_above(&mut self, slot: Slot, trace: TraceId) {
+        let mut at = slot;
+        for _ in 0..DEPTH {
+            let above = self.spans.get(at).and_then(|live| self.above(live));
+            let Some((above, live)) = above.and_then(|above| Some((above, self.spans.get(above)?))) else { return };
+            if live.reported_as.is_some() {
+                return;
+            }
+            let is_cut = live.side == Side::Client && self.may_change(live);
+            let is_named = live.side == Side::Server && live.named_parent().is_some();
+            let is_first = is_cut || (self.above(live).is_none() && !is_named);
+            if let Some(live) = self.spans.get_mut(above) {
+                live.reported_as = Some(Bound { trace, own: is_first && live.trace == trace });
+            }
+            if is_first {
+                return;
+            }
+            at = above;
+        }
+    }
+
+    /// Remembers the trace id a span was reported with.
+    pub(super) fn reported_with(&mut self, slot: Slot, trace: TraceId) {
+        if self.reported.is_full() {
+            let referred = self.spans.slots().filter_map(|slot| self.above(self.spans.get(slot)?));
+            let referred: Vec<Slot> = referred.collect();
+            self.reported.age(referred.into_iter());
+        }
+        self.reported.young.insert(slot, trace);
+    }
+}

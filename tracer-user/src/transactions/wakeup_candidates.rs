@@ -1,0 +1,81 @@
+//! Several threads with requests were woken by one that had read a reply: finds the one that took the result.
+//!
+//! A thread that waits for room in a bounded queue, or for a lock, is woken as well; it goes on and then waits for its
+//! own result or makes a call. The thread that got the result has what it waited for and answers. So if the first woken
+//! thread answers without another wake-up, and every other one was woken again or made a call, the first took the
+//! result.
+
+use smallvec::SmallVec;
+
+use super::engine::Engine;
+use super::open_span::Slot;
+use crate::model::Nanos;
+
+/// Why nothing is certain before that.
+pub(super) const SEVERAL: &str = "its thread woke several that waited";
+
+/// The woken threads, and the state of their requests at that time.
+#[derive(Clone, Debug)]
+pub struct WakeupCandidates {
+    /// How often the first request's thread had been woken or had called, this wake-up included.
+    pub own: u32,
+    /// The other requests with the same count, until they are seen to go on.
+    pub others: SmallVec<[(Slot, u32); 2]>,
+}
+
+/// What is known of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// The first took the result.
+    First,
+    /// It may become known.
+    Later,
+    /// It will not become known.
+    Never,
+}
+
+impl Engine {
+    /// Another thread woke the thread of `request`, or that thread made a call: counts it and returns the count.
+    pub(super) fn stirred(&mut self, request: Slot) -> u32 {
+        let Some(live) = self.spans.get_mut(request) else { return 0 };
+        live.wakeups_or_calls = live.wakeups_or_calls.saturating_add(1);
+        live.wakeups_or_calls
+    }
+
+    /// Checks whether it is known which thread took the result of `call`; returns whether it may become known later.
+    pub(super) fn has_wakeup_candidates(&mut self, call: Slot, now: Nanos) -> bool {
+        let known = self.known(call);
+        let Some(live) = self.spans.get_mut(call) else { return false };
+        if known == Known::Later && now != Nanos::MAX {
+            return true;
+        }
+        live.wakeup_candidates = None;
+        if known == Known::First
+            && let Some(handed) = &mut live.cause.handed
+            && handed.doubt == Some(SEVERAL)
+        {
+            handed.doubt = None;
+        }
+        false
+    }
+
+    fn known(&self, call: Slot) -> Known {
+        let Some(live) = self.spans.get(call) else { return Known::Never };
+        let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Known::Never };
+        let first = live.cause.candidate.and_then(|slot| self.spans.get(slot));
+        match first.map(|first| first.answered_after) {
+            Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
+            Some(None) => return Known::Later,
+            _ => return Known::Never,
+        }
+        let mut known = Known::First;
+        for (slot, wakeups_or_calls) in &wakeup_candidates.others {
+            match self.spans.get(*slot) {
+                Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
+                Some(other) if other.answered_after.is_none() => known = Known::Later,
+                _ => return Known::Never,
+            }
+        }
+        known
+    }
+}

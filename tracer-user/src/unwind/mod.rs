@@ -1,0 +1,15 @@
+//! Unwind tables for the kernel side: what `.eh_frame` of a file says ([`image`], [`compile`]), where it lies in the arena
+//! (`space`, `store`), and the thread that makes a table when a walk met a file without one (`worker`).
+//!
+//! Tables are made on demand and shared by every process that maps the same file; the kernel side finds the mapping of an
+//! address by itself, so nothing is kept per process. Memory is bounded: what was not used for longest goes first.
+
+mod bounded_file;
+pub mod compile;
+pub mod image;
+mod space;
+mod store;
+mod worker;
+
+pub use store::Bounds;
+pub use worker::{Figures, Unwinder};

@@ -1,0 +1,227 @@
+//! Which kernel tests `cargo xtask test` runs: the quick tier, or everything with `--full`. One table decides.
+//!
+//! The quick tier holds one truth test per subsystem, protocol and runtime, and the faults that take seconds. `cargo
+//! xtask tidy` fails for a file of `tests/tests/` missing from the table, and for a name without a file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// What the quick tier runs of a test program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quick {
+    /// All its tests.
+    All,
+    /// These tests.
+    Some(&'static [&'static str]),
+    /// Nothing: only `--full` runs it.
+    Nothing,
+}
+
+use Quick::{All, Nothing, Some as Only};
+
+/// Every program of kernel tests by file name, and what the quick tier runs of it.
+const TABLE: &[(&str, Quick)] = &[
+    // HTTP, and the basis of every protocol.
+    ("access_log", All),
+    ("edges", Only(&["every_way_to_ask_and_answer"])),
+    ("events", All),
+    ("harness", All),
+    ("http2", Only(&["h2load_counts_what_is_found", "grpc_calls_and_what_came_of_them", "joined_in_the_middle"])),
+    ("http2_bodies", Nothing),
+    ("matrix", Only(&["tcp_over_ipv4", "unix_sockets"])),
+    ("proxy", Only(&["haproxy_to_nginx_as_if_there_were_no_header"])),
+    ("websocket", Only(&["sessions_of_pythons_websockets"])),
+    // Other protocols: one program each.
+    ("amqp", All),
+    ("cassandra", Only(&["statements_errors_and_durations_are_what_the_node_says"])),
+    ("dns", Only(&["questions_and_answers_are_what_the_server_logged"])),
+    ("fastcgi", All),
+    ("gateways", All),
+    ("haproxy", All),
+    ("kafka", Only(&["requests_errors_and_durations_are_what_the_broker_says"])),
+    ("mariadb", All),
+    ("mariadb_digests", Nothing),
+    ("memcached", All),
+    ("mongodb", All),
+    ("mqtt", All),
+    ("nats", All),
+    ("postgresql", Only(&["statements_errors_and_durations_are_what_the_server_logs"])),
+    ("postgresql_notify", Nothing),
+    ("postgresql_portals", Nothing),
+    ("redis", Only(&["commands_errors_and_cpu_are_what_the_server_says"])),
+    ("stomp", All),
+    ("round_trips", Nothing),
+    // CPU, waits and stacks.
+    ("cpu", All),
+    ("flame", All),
+    ("moved", Nothing),
+    ("unwind", All),
+    ("pools", Only(&["python"])),
+    ("queues", All),
+    // Causes of calls: one test per runtime.
+    ("context", All),
+    ("links", Only(&["nginx_links_its_calls_to_the_requests_that_caused_them"])),
+    ("transactions", Only(&["python_threads_and_pools", "java_nio", "python_uvicorn", "python_gevent", "node_newer"])),
+    ("transactions_compiled", Only(&["go", "tokio"])),
+    ("transactions_grpc", Only(&["python_asyncio"])),
+    ("transactions_served", Only(&["gunicorn_gthread", "nginx", "php_fpm", "puma"])),
+    ("transactions_shapes", Only(&["forked_processes", "unix_sockets"])),
+    // The agent: its life cycle, its limits, its output.
+    ("doctor", All),
+    ("lifecycle", Only(&["signals_detach_within_a_second_and_a_kill_leaves_nothing", "what_cannot_run_says_why"])),
+    ("limits", Only(&["a_stuck_agent_ends_when_it_is_asked_to"])),
+    ("names", All),
+    ("narrow", All),
+    ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
+    ("privileges", Only(&["two_capabilities_trace_every_request"])),
+    ("saved", All),
+    ("secrets", All),
+    // Several hosts.
+    ("inband", Only(&["options_alone_link_hosts"])),
+    ("inband_header", Only(&["programs_get_headers_and_nothing_else_changes"])),
+    ("inband_kept", Nothing),
+    ("inband_wire", Nothing),
+    // Needs two guests joined by a wire: `cargo xtask vm --pair`.
+    ("pair", Nothing),
+    ("relay", Only(&["edges_without_translation", "nothing_stays_behind"])),
+    ("relay_bounds", Nothing),
+    ("relay_clock", Nothing),
+    ("relay_cost", Nothing),
+    ("relay_nats", Only(&["nats_without_translation"])),
+    ("relay_peers", Nothing),
+    ("relay_recovery", Nothing),
+    ("relay_trust", Only(&["certificates"])),
+    // Faults.
+    ("faults_clock", All),
+    ("faults_connections", Nothing),
+    ("faults_disk", Only(&["a_full_disk_costs_files_and_nothing_else"])),
+    ("faults_outputs", All),
+    ("faults_processes", Nothing),
+    ("faults_readers", All),
+    ("faults_refused", Only(&["file_descriptors_run_out"])),
+    ("faults_restarts", Only(&["two_agents_at_once_see_the_same"])),
+    ("faults_starved", Nothing),
+];
+
+/// What the quick tier runs of a program; all of one missing from the table, which `cargo xtask tidy` reports.
+pub(crate) fn quick(program: &str) -> Quick {
+    TABLE.iter().find(|(name, _)| *name == program).map_or(All, |(_, quick)| *quick)
+}
+
+/// Arguments that make a test program run only the tier's tests; `None` if the tier has none of them.
+pub(crate) fn arguments(program: &str, full: bool) -> Option<Vec<&'static str>> {
+    match quick(program) {
+        _ if full => Some(Vec::new()),
+        All => Some(Vec::new()),
+        Only(names) => Some(["--exact"].iter().chain(names).copied().collect()),
+        Nothing => None,
+    }
+}
+
+/// The table as text: a line per program, with what the quick tier runs of it and what it leaves to `--full`.
+pub(crate) fn list(root: &Path) -> Result<String> {
+    let mut text = format!("{:<24} {:>5} {:>5}  quick tier\n", "program", "quick", "tests");
+    let (mut quick_sum, mut all_sum) = (0, 0);
+    for (program, quick) in TABLE {
+        let all = tests_of(root, program)?.len();
+        let (count, names) = match quick {
+            All => (all, "all".to_owned()),
+            Only(names) => (names.len(), names.join(", ")),
+            Nothing => (0, "nothing".to_owned()),
+        };
+        quick_sum += count;
+        all_sum += all;
+        text += &format!("{program:<24} {count:>5} {all:>5}  {names}\n");
+    }
+    text += &format!("{:<24} {quick_sum:>5} {all_sum:>5}", "sum");
+    Ok(text)
+}
+
+/// Errors in the table, as lines for `cargo xtask tidy`.
+pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
+    let dir = root.join("tests/tests");
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", dir.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            files.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    let mut wrong = faults(TABLE, &files);
+    for (program, quick) in TABLE.iter().filter(|(program, _)| files.contains(*program)) {
+        let tests = tests_of(root, program)?;
+        if let Only(names) = quick {
+            let unknown = names.iter().filter(|name| !tests.iter().any(|test| test == *name));
+            wrong.extend(unknown.map(|name| format!("xtask/src/tiers.rs: {program} has no test {name}")));
+        }
+    }
+    Ok(wrong)
+}
+
+fn faults(table: &[(&str, Quick)], files: &BTreeSet<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for file in files {
+        match table.iter().filter(|(program, _)| program == file).count() {
+            0 => wrong.push(format!("tests/tests/{file}.rs:1: xtask/src/tiers.rs gives it no tier")),
+            1 => {}
+            _ => wrong.push(format!("xtask/src/tiers.rs: {file} stands in the table twice")),
+        }
+    }
+    let gone = table.iter().filter(|(program, _)| !files.contains(*program));
+    wrong.extend(gone.map(|(program, _)| format!("xtask/src/tiers.rs: there is no tests/tests/{program}.rs")));
+    wrong
+}
+
+/// Names of the tests in a file of `tests/tests/`.
+fn tests_of(root: &Path, program: &str) -> Result<Vec<String>> {
+    let path = root.join("tests/tests").join(format!("{program}.rs"));
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(names(&text))
+}
+
+fn names(text: &str) -> Vec<String> {
+    let mut lines = text.lines();
+    let mut names = Vec::new();
+    while lines.by_ref().any(|line| line.trim() == "#[test]") {
+        let name = lines.by_ref().find_map(|line| line.trim().strip_prefix("fn ")?.split('(').next());
+        names.extend(name.map(str::to_owned));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_tier_is_a_fault() {
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let table = [("a", All), ("b", Nothing)];
+        assert_eq!(faults(&table, &files(&["a", "b"])), Vec::<String>::new());
+        assert_eq!(faults(&table, &files(&["a", "b", "new"])).len(), 1);
+        assert_eq!(faults(&table, &files(&["a"])).len(), 1);
+        assert_eq!(faults(&[("a", All), ("a", Nothing)], &files(&["a"])).len(), 1);
+    }
+
+    #[test]
+    fn the_table_names_what_there_is() {
+        assert_eq!(check(&crate::shell::root()).expect("files"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_of_tests_are_found_below_other_attributes() {
+        let text = "#[test]\nfn a() {}\nfn helper() {}\n    #[test]\n    #[expect(x)]\n    fn b(){}\n";
+        assert_eq!(names(text), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_full_tier_runs_what_the_quick_one_leaves_out() {
+        assert_eq!(arguments("pair", false), None);
+        assert_eq!(arguments("pair", true), Some(Vec::new()));
+        assert_eq!(arguments("pools", false), Some(vec!["--exact", "python"]));
+        assert_eq!(arguments("unknown", false), Some(Vec::new()));
+    }
+}
