@@ -67,8 +67,9 @@ fn gunicorn_gthread() {
         program: "gunicorn",
         title: "gunicorn, gthread",
         floors: [[0.999; 4]; 2],
-        // Its threads sometimes wait for each other: that may look like a wait for the next request.
-        late: Some([0.4, 0.9, 0.9, 0.9]),
+        // Its threads wait for the interpreter's lock, which looks like a wait for the next request: how often depends on
+        // the host. With one client half of these calls were orphans once; a wrong parent fails at any share.
+        late: Some([0.0, 0.8, 0.8, 0.8]),
     });
 }
 
