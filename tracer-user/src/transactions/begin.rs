@@ -8,7 +8,7 @@ use super::event_loop::is_looped;
 use super::forwarding::fingerprint;
 use super::ids;
 use super::join::Key;
-use super::losses::BEGINS;
+use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
 use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
 use super::pools::End;
 use super::round_trips::UNKNOWN;
@@ -335,6 +335,10 @@ impl Engine {
                 0 | 1 if self.spans.get(slot).is_some_and(|live| live.multiplexed) => {
                     (Some(slot), false, "same thread, a stream among possible others")
                 }
+                0 | 1 if thread.is_some_and(|thread| thread.polls_at_op != op.counters.polls) => {
+                    let over = self.may_be_over(slot);
+                    (Some(slot), !over, if over { MAYBE_OVER } else { AFTER_POLL })
+                }
                 0 | 1 => (Some(slot), true, "same thread, one request at a time"),
                 _ => (Some(slot), false, "same thread, more than one request of a connection"),
             }
@@ -359,6 +363,14 @@ impl Engine {
             return none("the request was over");
         }
         Cause { candidate, alone, kept, ..none(evidence) }
+    }
+
+    /// Whether a thread may have finished an open request without a sign of it: its client is gone, or its answer has
+    /// begun, whose end is not always seen. An event loop that then waits may go on with a timer of its own.
+    fn may_be_over(&self, slot: Slot) -> bool {
+        self.spans.get(slot).is_none_or(|live| {
+            live.first_reply != 0 || self.connections.get(&live.cookie).is_none_or(|connection| connection.closing)
+        })
     }
 
     /// The thread sent a call or an answer.

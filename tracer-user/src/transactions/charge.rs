@@ -52,6 +52,7 @@ impl Engine {
         let delta = thread.advance(&op.counters);
         thread.known = true;
         thread.last_op = header.nanos;
+        thread.polls_at_op = op.counters.polls;
         thread.charged_at = header.nanos;
         let last = thread.last;
         if dir == Direction::Rx {

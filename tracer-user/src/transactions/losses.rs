@@ -22,6 +22,11 @@ pub const EVENTS_LOST: &str = "its process was not seen to serve requests, but e
 pub const JUST_BEGUN: &str = "its process was not seen to serve requests, but tracing had just begun";
 /// The same, if it was seen to serve requests a little later.
 pub const SERVES_LATER: &str = "its process was seen to serve requests only afterwards";
+/// Evidence for a call of a thread that polled since its last operation: it may have waited for the request's own call,
+/// or for a timer.
+pub(super) const AFTER_POLL: &str = "same thread after a wait, one request at a time";
+/// The same, if the request may have been over by then.
+pub(super) const MAYBE_OVER: &str = "same thread after a wait, and its request may have been over";
 
 /// The latest loss window, extended to the end of its aftermath; and the start of tracing, before which nothing was
 /// recorded.
@@ -132,7 +137,8 @@ impl Engine {
     }
 
     /// Marks a call as doubtful that was taken for the start of a transaction because its process serves no requests,
-    /// if the evidence may have been lost. Losses are counted with a delay, but before the call is reported.
+    /// if the evidence may have been lost; and one sent after a wait, if the end of its request may have been lost.
+    /// Losses are counted with a delay, but before the call is reported.
     pub(super) fn suspect(&mut self, slot: Slot) {
         let (losses, serving) = (self.losses, &self.serving);
         let Some(live) = self.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
@@ -142,6 +148,10 @@ impl Engine {
         {
             live.cause.alone = false;
             live.cause.evidence = why;
+        }
+        if live.cause.evidence == AFTER_POLL && losses.cover(live.start) == Some(EVENTS_LOST) {
+            live.cause.alone = false;
+            live.cause.evidence = MAYBE_OVER;
         }
     }
 }

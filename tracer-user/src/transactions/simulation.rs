@@ -214,6 +214,8 @@ pub(super) struct Host<'a> {
     threads: HashMap<u32, Runs>,
     /// Clients may go away in the middle of their request.
     aborts: bool,
+    /// An idle event loop may make calls of its own.
+    timers: bool,
     /// The loop runs tasks, which go on in any order; how many were made, names that are free, and who acts.
     tasks: bool,
     edge_seq: u32,
@@ -224,12 +226,13 @@ pub(super) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn new(choices: Choices<'a>, aborts: bool) -> Self {
+    pub(super) fn new(choices: Choices<'a>, aborts: bool, timers: bool) -> Self {
         let mut choices = choices;
         let tasks = choices.once_in(2);
         Self {
             choices,
             aborts,
+            timers,
             tasks,
             edge_seq: 0,
             names: (1..4096).rev().collect(),
@@ -271,7 +274,7 @@ impl<'a> Host<'a> {
             let tid = lives[lane];
             let all: Vec<usize> = (0..queues[lane].len()).filter(|i| queues[lane][*i].step != Step::Done).collect();
             if all.is_empty() {
-                if wide && !self.aborts && self.choices.once_in(4) && self.threads.contains_key(&tid) {
+                if wide && self.timers && self.choices.once_in(4) && self.threads.contains_key(&tid) {
                     self.asks_for_itself(tid);
                 }
                 if left == 0 && queues.iter().flatten().all(|job| job.step == Step::Done) {

@@ -120,10 +120,10 @@ fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError>
     Ok(())
 }
 
-fn history(bytes: &[u8], aborts: bool) -> (Vec<Sent>, Truth) {
+fn history(bytes: &[u8], aborts: bool, timers: bool) -> (Vec<Sent>, Truth) {
     let mut choices = Choices::new(bytes);
     let (requests, lanes) = (1 + choices.below(24), choices.below(3));
-    Host::new(choices, aborts).run(requests, lanes)
+    Host::new(choices, aborts, timers).run(requests, lanes)
 }
 
 /// Ways a history is spoilt: one byte says what happens at a place.
@@ -190,7 +190,7 @@ proptest! {
     /// every nanosecond is charged.
     #[test]
     fn whole_histories_are_told_as_they_were(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        let (sent, truth) = history(&bytes, false);
+        let (sent, truth) = history(&bytes, false, true);
         let told = tell(&sent, Limits::default())?;
         sound(&told, &truth, &sent)?;
         prop_assert_eq!(told.cpu, truth.cpu);
@@ -216,7 +216,7 @@ proptest! {
     /// Clients that go away, of which nothing is lost either: nothing sure is wrong, and all CPU is charged.
     #[test]
     fn clients_that_go_away_make_nobody_sure_of_what_was_not(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        let (sent, truth) = history(&bytes, true);
+        let (sent, truth) = history(&bytes, true, true);
         let told = tell(&sent, Limits::default())?;
         sound(&told, &truth, &sent)?;
         prop_assert_eq!(told.cpu, truth.cpu);
@@ -230,8 +230,9 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         ways in proptest::collection::vec(any::<u8>(), 0..400),
         cut in 0usize..20,
+        timers in any::<bool>(),
     ) {
-        let (sent, truth) = history(&bytes, true);
+        let (sent, truth) = history(&bytes, true, timers);
         let (sent, spoilt) = spoil(sent, &ways, cut, false);
         let told = tell(&sent, Limits::default())?;
         sound(&told, &truth, &sent)?;
@@ -246,8 +247,9 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         ways in proptest::collection::vec(any::<u8>(), 0..400),
         cut in 0usize..20,
+        timers in any::<bool>(),
     ) {
-        let (sent, truth) = history(&bytes, true);
+        let (sent, truth) = history(&bytes, true, timers);
         let (sent, spoilt) = spoil(sent, &ways, cut, true);
         let told = tell(&sent, small())?;
         sound(&told, &truth, &sent)?;
@@ -354,7 +356,7 @@ fn what_was_told_wrong_once() {
         (&[1, 67, 12, 104, 0, 28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 223, 14], &[0, 0, 230, 230, 0, 0, 0, 0, 0, 0, 240], 0),
     ];
     for (bytes, ways, cut) in once {
-        let (sent, truth) = history(bytes, true);
+        let (sent, truth) = history(bytes, true, false);
         let (sent, _) = spoil(sent, ways, cut, true);
         for limits in [small(), Limits::default()] {
             let told = tell(&sent, limits).unwrap();

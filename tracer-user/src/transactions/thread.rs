@@ -105,6 +105,8 @@ pub struct Thread {
     pub charged_at: Nanos,
     /// Time of the last socket operation; 0: never.
     pub last_op: Nanos,
+    /// Its poll count at that operation.
+    pub polls_at_op: u32,
     /// Unanswered requests it read, oldest first.
     pub open: SmallVec<[Slot; 2]>,
     /// It runs several requests at once.
@@ -154,6 +156,7 @@ impl Thread {
             known: false,
             charged_at: 0,
             last_op: 0,
+            polls_at_op: 0,
             open: SmallVec::new(),
             multiplexer: false,
             nth: 0,

@@ -3,9 +3,7 @@
 use super::*;
 
 impl Host<'_> {
-    /// A timer of the loop is due while it has nothing to do for anybody: it makes a call of its own. Played in whole
-    /// histories only, which leaves a known defect untested: with records lost, one of 15,000 random histories graded such a call
-    /// certain for an earlier request (`docs/limits.md`, attribution).
+    /// A timer of the loop is due while it has nothing to do for anybody: it makes a call of its own.
     pub(super) fn asks_for_itself(&mut self, tid: u32) {
         let n = self.number();
         let path = format!("/t{n}");
