@@ -1,15 +1,16 @@
-//! The console: pages rendered on the server, without scripts.
+//! The console's pages. Each is a small document whose scripts (`assets/`) draw it from the JSON API; without scripts, tables
+//! rendered here show the same figures. A transaction is rendered here only.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
-use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
 use super::api::{ClassView, class_views, runtimes, service_views, trace_id};
-use super::markup::{Encoded, LEGEND, Lane, Safe, Time, bar, page};
+use super::known::find;
+use super::markup::{Encoded, LEGEND, Lane, Page, Safe, Time, bar, error_page};
 use super::{App, Peers, Problem};
 use crate::model::Outcome;
 use crate::runtimes::status_view::Told;
@@ -17,15 +18,28 @@ use crate::store::{Filter, SpanView, Summary};
 
 type AppState = State<Arc<App>>;
 
-const STYLE: &str = include_str!("style.css");
+/// An error on a page for people; programs get [`Problem`] as JSON.
+pub(super) struct PageProblem(Problem);
 
-pub(super) async fn style() -> Response {
-    ([(header::CONTENT_TYPE, "text/css; charset=utf-8"), (header::CACHE_CONTROL, "max-age=300")], STYLE).into_response()
+impl<T: Into<Problem>> From<T> for PageProblem {
+    fn from(problem: T) -> Self {
+        Self(problem.into())
+    }
 }
+
+impl IntoResponse for PageProblem {
+    fn into_response(self) -> Response {
+        let Problem(status, what) = self.0;
+        (status, error_page(status, &what)).into_response()
+    }
+}
+
+type PageResult = Result<Html<String>, PageProblem>;
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct PageQuery {
     name: Option<String>,
+    class: Option<String>,
     id: Option<String>,
     refresh: Option<u32>,
 }
@@ -57,7 +71,7 @@ fn class_table(classes: &[&ClassView]) -> String {
         if class.side == "server" {
             let _ = write!(
                 out,
-                "<a href=\"/flamegraph.svg?service={}&amp;class={}\">flame graph</a>",
+                "<a href=\"/class?name={}&amp;class={}\">open</a>",
                 Encoded(&class.service_name),
                 Encoded(&class.request_class)
             );
@@ -147,7 +161,7 @@ fn peer_table(peers: &Peers) -> String {
     out
 }
 
-pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let (health, services, classes, found) = app
         .shared
         .ask(|view| {
@@ -178,18 +192,15 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
     }
     body.push_str(LEGEND);
     let _ = write!(body, "<section><h2>Slow transactions</h2>{}</section>", transaction_table(&slowest(found)));
-    if let Some(peers) = &health.peers {
-        body.push_str(&peer_table(peers));
-    }
     body.push_str("<section><h2>Other CPU</h2><table><thead><tr><th>service<th class=n>CPU</thead><tbody>");
     for service in services.iter().filter(|service| service.count == 0 && service.cpu_overhead_s >= 0.005).take(15) {
         let _ = write!(body, "<tr><td>{}<td class=n>{:.2} s", Safe(&service.service_name), service.cpu_overhead_s);
     }
     body.push_str("</tbody></table></section>");
-    Ok(page("Services", query.refresh, &health, &body))
+    Ok(Page::drawn("home", "Services", query.refresh).render(&health, &body))
 }
 
-pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let wanted = name.clone();
     let (health, classes, found, runtimes) = app
@@ -203,7 +214,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
         })
         .await?;
     if classes.is_empty() {
-        return Err(Problem::missing("no such service with requests; / lists them"));
+        return Err(Problem::missing("no such service with requests; / lists them").into());
     }
     let all: Vec<&ClassView> = classes.iter().collect();
     let body = format!(
@@ -213,7 +224,56 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
         class_table(&all),
         transaction_table(&slowest(found)),
     );
-    Ok(page(&name, query.refresh, &health, &body))
+    Ok(Page::drawn("service", &name, query.refresh).render(&health, &body))
+}
+
+pub(super) async fn class(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+    let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
+    let class = query.class.ok_or_else(|| Problem::bad("class: expected the name of a request class"))?;
+    let wanted = (name.clone(), class.clone());
+    let (health, classes, found) = app
+        .shared
+        .ask(move |view| {
+            let (name, class) = wanted;
+            find(view, Some(&name), Some(&class))?;
+            let mut classes = class_views(view, Some(&name));
+            classes.retain(|one| one.request_class == class);
+            let filter = Filter { service: Some(name), class: Some(class), limit: 20, ..Filter::default() };
+            Ok::<_, super::known::Unknown>((
+                view.health.clone(),
+                classes,
+                view.store.transactions(view.names, &Filter { order: crate::store::Order::Slowest, ..filter }),
+            ))
+        })
+        .await??;
+    let all: Vec<&ClassView> = classes.iter().collect();
+    let body = format!(
+        "<section><h2><a href=\"/service?name={link}\">{service}</a> · {class}</h2><p class=sub><a href=\"/flamegraph.svg?service={link}&amp;class={encoded}\">flame graph</a></p>{table}{LEGEND}</section><section><h2>Slow transactions</h2>{slow}</section>",
+        link = Encoded(&name),
+        encoded = Encoded(&class),
+        service = Safe(&name),
+        class = Safe(&class),
+        table = class_table(&all),
+        slow = transaction_table(&found),
+    );
+    Ok(Page::drawn("class", &class, query.refresh).render(&health, &body))
+}
+
+pub(super) async fn health(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+    let health = app.shared.ask(|view| view.health.clone()).await?;
+    let mut body = String::from("<section><h2>Notices</h2>");
+    for note in health.not_ready.iter().chain(&health.degraded) {
+        let _ = write!(body, "<p class=note>{}</p>", Safe(note));
+    }
+    body.push_str("</section><section><h2>Lost events</h2><table><tbody>");
+    for (reason, count) in &health.lost {
+        let _ = write!(body, "<tr><td>{}<td class=n>{count}", Safe(reason));
+    }
+    body.push_str("</tbody></table></section>");
+    if let Some(peers) = &health.peers {
+        body.push_str(&peer_table(peers));
+    }
+    Ok(Page::drawn("health", "Health", query.refresh).render(&health, &body))
 }
 
 /// Runtimes of a service's processes, and the state of their task detection.
@@ -266,7 +326,7 @@ fn far(span: &SpanView) -> String {
     }
 }
 
-pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> Result<Html<String>, Problem> {
+pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
     let (health, spans) =
@@ -304,5 +364,5 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
         );
     }
     body.push_str("</tbody></table></section>");
-    Ok(page("Transaction", query.refresh, &health, &body))
+    Ok(Page::plain("Transaction", query.refresh).render(&health, &body))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
+use axum::http::StatusCode;
 use axum::response::Html;
 
 use super::Health;
@@ -60,37 +61,73 @@ impl Display for Time {
     }
 }
 
-/// A whole page around `body`.
-pub(super) fn page(title: &str, refresh: Option<u32>, health: &Health, body: &str) -> Html<String> {
-    let again =
-        refresh.map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
-    let ratio = health.host_cpu.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
-    let state = if health.not_ready.is_empty() { "ready" } else { "not ready" };
-    let mut notes = String::new();
-    for note in health.not_ready.iter().chain(&health.degraded) {
-        let _ = write!(notes, "<p class=note>{}</p>", Safe(note));
+/// A page of the console.
+pub(super) struct Page<'a> {
+    /// Which of the scripts' pages draws it; empty: none.
+    kind: &'static str,
+    title: &'a str,
+    /// Seconds until browsers load it again; only without scripts.
+    refresh: Option<u32>,
+}
+
+/// What a page's scripts and styles are.
+const HEAD: &str = "<meta name=viewport content=\"width=device-width,initial-scale=1\"><link rel=icon href=\"data:,\">\
+    <link rel=stylesheet href=/assets/vendor/uplot/uPlot.min.css><link rel=stylesheet href=/assets/console.css>";
+const SCRIPTS: &str = "<script defer src=/assets/vendor/uplot/uPlot.iife.min.js></script>\
+    <script defer src=/assets/vendor/dagre/dagre.min.js></script><script type=module src=/assets/console.js></script>";
+
+impl<'a> Page<'a> {
+    /// A page that scripts draw; browsers show its body where scripts are off.
+    pub(super) fn drawn(kind: &'static str, title: &'a str, refresh: Option<u32>) -> Self {
+        Self { kind, title, refresh }
     }
-    if health.level > Level::Full {
-        let _ = write!(
-            notes,
-            "<p class=note>Load is shed (level {} of 4): {}.</p>",
-            health.level as u8,
-            health.level.what()
-        );
+
+    /// A page whose body is all there is.
+    pub(super) fn plain(title: &'a str, refresh: Option<u32>) -> Self {
+        Self { kind: "", title, refresh }
     }
+
+    /// The whole page around `body`.
+    pub(super) fn render(&self, health: &Health, body: &str) -> Html<String> {
+        let Self { kind, title, refresh } = self;
+        let again = refresh
+            .map_or_else(String::new, |s| format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 3600)));
+        let (again, content) = if kind.is_empty() {
+            (again, body.to_owned())
+        } else {
+            let without = if again.is_empty() { again } else { format!("<noscript>{again}</noscript>") };
+            (without, format!("<div id=app></div><noscript>{body}</noscript>"))
+        };
+        let ratio = health.host_cpu.capture_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
+        let notices = health.not_ready.len() + health.degraded.len() + usize::from(health.level > Level::Full);
+        let (state, word) = match (health.not_ready.is_empty(), notices) {
+            (false, _) => ("bad", "not ready".to_owned()),
+            (true, 0) => ("ok", "healthy".to_owned()),
+            (true, 1) => ("some", "1 notice".to_owned()),
+            (true, count) => ("some", format!("{count} notices")),
+        };
+        Html(format!(
+            "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title} · tracer</title>{again}{HEAD}{SCRIPTS}</head>\
+             <body data-page=\"{kind}\"><a class=skip href=#main>To the content</a>\
+             <header><a href=/ class=brand>tracer</a><span class=pill>{host}</span>\
+             <a class=\"pill state-{state}\" id=state href=/health title=\"What the agent cannot see, and why\">{word}</a>\
+             <a class=pill id=capture href=/health title=\"CPU attributed to requests, overhead and kernel, divided by the CPU that the system says was used. 1 = nothing is missing.\">capture ratio <b>{ratio}</b></a>\
+             <a class=pill id=lost href=/health title=\"Records the kernel side could not deliver since the agent started. The health page has the reasons.\">lost <b>{lost}</b></a>\
+             <span class=grow></span><span id=tools></span></header><main id=main>{content}</main></body></html>",
+            title = Safe(title),
+            host = Safe(&health.host),
+            lost = health.events_lost(),
+        ))
+    }
+}
+
+/// An error, for people.
+pub(super) fn error_page(status: StatusCode, what: &str) -> Html<String> {
     Html(format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{again}\
-         <title>{title} · tracer</title><link rel=stylesheet href=/style.css>\
-         <header><a href=/ class=brand>tracer</a><span>{host}</span><span>{state}</span>\
-         <span title=\"CPU attributed / CPU the system says was used\">capture ratio <b>{ratio}</b></span>\
-         <span>events lost <b>{lost}</b></span><span>sampling <b>{hertz}</b> Hz</span>\
-         <span>agent <b>{cpu:.1}</b> s CPU, <b>{rss:.0}</b> MB</span></header><main>{notes}{body}</main></html>",
-        title = Safe(title),
-        host = Safe(&health.host),
-        lost = health.events_lost(),
-        hertz = health.hertz,
-        cpu = health.own_cpu_s,
-        rss = health.own_rss as f64 / 1e6,
+        "<!doctype html><html lang=en><head><meta charset=utf-8><title>{status} · tracer</title>{HEAD}</head><body>\
+         <header><a href=/ class=brand>tracer</a></header><main id=main><section class=card><h2>{status}</h2><p>{}</p>\
+         <p><a href=/>All services</a></p></section></main></body></html>",
+        Safe(what)
     ))
 }
 

@@ -4,7 +4,9 @@
 //! happens here. `/metrics` reads atomics and disturbs no other thread.
 
 mod api;
+mod assets;
 mod console;
+mod edges;
 mod guard;
 mod known;
 mod listen;
@@ -259,12 +261,15 @@ fn router(app: Arc<App>) -> Router {
         .route("/", get(console::overview))
         .route("/service", get(console::service))
         .route("/transaction", get(console::transaction))
-        .route("/style.css", get(console::style))
+        .route("/class", get(console::class))
+        .route("/health", get(console::health))
+        .route("/assets/{*name}", get(assets::asset))
         .route("/metrics", get(api::metrics))
         .route("/healthz", get(api::healthy))
         .route("/readyz", get(api::ready))
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
+        .route("/api/v1/edges", get(edges::edges))
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
         .route("/api/v1/health", get(api::health))

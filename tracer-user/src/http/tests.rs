@@ -84,7 +84,16 @@ async fn every_page_answers() {
         ("/service?name=shop", 200, "tokio 1.54 in 1 processes: its tasks are not told apart"),
         ("/service?name=x", 404, "no such service"),
         ("/transaction?id=00000000000000000000000000000abc", 200, "certain"),
-        ("/style.css", 200, "--ink"),
+        ("/class?name=shop&class=GET%20/%3Cscript%3E", 200, "GET /&lt;script&gt;"),
+        ("/class?name=shop&class=GET%20/%3Cscript%3E&range=1h&zoom=1a2b&mode=cpu", 200, "data-page=\"class\""),
+        ("/class?name=shop&class=GET", 404, "no such class"),
+        ("/class?name=shop", 400, "expected the name of a request class"),
+        ("/health", 200, "&lt;b&gt;"),
+        ("/", 200, "1 notice"),
+        ("/assets/console.css", 200, "--accent"),
+        ("/assets/../mod.rs", 404, "no such"),
+        ("/api/v1/edges", 200, "\"edges\":[]"),
+        ("/api/v1/edges?service=shp", 404, "did you mean 'shop'"),
         ("/metrics", 200, "tracer_events_lost_total"),
         ("/healthz", 200, "ok"),
         ("/readyz", 200, "ready"),
@@ -115,6 +124,48 @@ async fn every_page_answers() {
         assert!(answer.contains(needle), "{path}: {answer}");
         let is_page = answer.contains("text/html");
         assert!(!is_page || !answer.contains("<script>"), "{path}: a name from the wire became markup");
+    }
+}
+
+/// Pages and their files come with a policy that lets nothing inline and nothing foreign run.
+#[tokio::test]
+async fn every_file_of_the_console_answers_with_the_policy() {
+    let listen = start().await;
+    let mut all = 0;
+    let files = assets::ASSETS.iter().map(|(name, kind, bytes)| (format!("/assets/{name}"), *kind, bytes.len()));
+    let pages = ["/", "/service?name=shop", "/class?name=shop&class=GET%20/%3Cscript%3E", "/health"];
+    let pages = pages.map(|page| (page.to_owned(), "text/html", 0));
+    for (path, kind, length) in files.chain(pages) {
+        let answer = fetch(listen, &path).await;
+        let (head, _) = answer.split_once("\r\n\r\n").expect("a head");
+        let head = head.to_ascii_lowercase();
+        assert!(head.starts_with("http/1.1 200") && head.contains(&format!("content-type: {kind}")), "{path}: {head}");
+        let policy = head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).expect("a policy");
+        assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self'"), "{path}: {policy}");
+        assert!(!policy.contains("unsafe") && !policy.contains("http"), "{path}: {policy}");
+        all += length;
+    }
+    // Uncompressed; what goes over the wire is a third.
+    assert!(all < 400_000, "the console's files take {all} bytes");
+    let etag = |answer: &str| answer.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
+    let tag = etag(&fetch(listen, "/assets/console.css").await).expect("a tag");
+    let request = format!(
+        "GET /assets/console.css HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nIf-None-Match: {tag}\r\n\r\n"
+    );
+    assert!(ask(listen, &request).await.starts_with("HTTP/1.1 304"));
+}
+
+/// Every file that a page or script of the console names is served.
+#[test]
+fn the_console_loads_only_files_it_has() {
+    let known: Vec<&str> = assets::ASSETS.iter().map(|(name, ..)| *name).collect();
+    for (name, _, bytes) in assets::ASSETS.iter().filter(|(name, ..)| name.ends_with(".js") && !name.contains('/')) {
+        let text = std::str::from_utf8(bytes).expect("UTF-8");
+        let imports: Vec<&str> = text.split(" from \"./").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        for import in imports {
+            assert!(known.contains(&import), "{name} imports {import}");
+        }
+        assert!(!text.contains("innerHTML"), "{name}: names from the wire must not become markup");
     }
 }
 

@@ -6,6 +6,7 @@
 //! finished more than that many transactions before their transaction's first noteworthy span are lost.
 
 mod class;
+mod edges;
 mod settle;
 mod view;
 
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+pub use edges::{Callee, EdgeKey, EdgeSample};
 pub use view::{SpanView, Summary, attributes, show};
 
 use crate::guard::tables::TableUse;

@@ -1,0 +1,108 @@
+// A request class: latency, where time goes, flame graph, callers, callees, transactions.
+
+import { h, show, card, empty } from "./dom.js";
+import { get, json, optional, classes, series, seriesKey, parts, range } from "./data.js";
+import { rate, time, percent, count, clock, serviceLink, transactionLink } from "./format.js";
+import { Chart, within, legend } from "./charts.js";
+import { FlameGraph } from "./flame_graph.js";
+import { callers, callees, table } from "./neighbours.js";
+import { Table } from "./table.js";
+import { findings } from "./findings.js";
+
+const MODES = [["cpu", "on CPU"], ["off-cpu", "off CPU"]];
+
+export class ClassPage {
+  constructor(place) {
+    const asked = new URLSearchParams(location.search);
+    this.service = asked.get("name");
+    this.name = asked.get("class");
+    this.mode = MODES.some(([mode]) => mode === asked.get("mode")) ? asked.get("mode") : "cpu";
+    this.kpi = h("div", { class: "kpi" });
+    this.findings = h("div", { class: "findings" });
+    this.latency = new Chart({});
+    this.where = new Chart({ stacked: true });
+    this.flame = new FlameGraph();
+    this.modes = h("span", { class: "seg", role: "group", "aria-label": "Kind of profile" }, MODES.map(([mode, words]) => h("button", { type: "button", "data-mode": mode, onclick: () => this.choose(mode) }, words)));
+    this.callers = table("callers", "caller");
+    this.callees = table("callees", "callee");
+    this.slow = new Table({ name: "slow", sort: "-duration", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
+    this.recent = new Table({ name: "recent", sort: "-start", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
+    this.noCallers = h("div");
+    this.noCallees = h("div");
+    this.file = h("a", null, "as SVG");
+    this.pprof = h("a", null, "as pprof");
+    const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.modes), this.flame.element);
+    show(place, h("p", { class: "crumb" }, h("a", { href: "/" }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name), this.findings,
+      card("", null, this.kpi),
+      h("div", { class: "two" }, card("Latency", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element, legend())),
+      flame,
+      h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
+      h("div", { class: "two" }, card("Slowest transactions", "of those kept", this.slow.element), card("Recent transactions", null, this.recent.element)));
+    this.mark();
+  }
+
+  mark() {
+    for (const button of this.modes.children) button.setAttribute("aria-pressed", String(button.dataset.mode === this.mode));
+  }
+
+  choose(mode) {
+    this.mode = mode;
+    this.flame.remember("mode", mode === "cpu" ? null : mode);
+    this.mark();
+    this.profile();
+  }
+
+  async profile() {
+    const [, , seconds] = range();
+    const asked = { service: this.service, class: this.name, since: `${Math.min(seconds, 3600)}s`, kind: this.mode };
+    const query = new URLSearchParams(asked).toString();
+    this.file.setAttribute("href", `/flamegraph.svg?${query}`);
+    this.pprof.setAttribute("href", `/profile.pb.gz?${query}`);
+    const { mode } = this;
+    try {
+      const text = await (await get("/profile.folded", asked)).text();
+      // Somebody may have chosen another kind meanwhile.
+      if (mode === this.mode) this.flame.show(text, mode === "cpu" && this.hertz ? 1 / this.hertz : null, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
+    } catch (error) {
+      if (mode === this.mode) this.flame.show("", null, error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
+    }
+  }
+
+  async refresh(health) {
+    const [service, name] = [this.service, this.name];
+    this.hertz = health.sampling_hertz;
+    const pick = { service, class: name };
+    const [all, { edges }, newest, slowest, found] = await Promise.all([
+      classes(service), optional("/api/v1/edges", { service }, { edges: [] }), json("/api/v1/transactions", { ...pick, limit: 10 }),
+      json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(),
+    ]);
+    const own = all.find((one) => one.request_class === name && one.side === "server") || all.find((one) => one.request_class === name);
+    show(this.findings, found);
+    if (!own) return void show(this.kpi, empty("No finished requests of this class yet.", "The page fills in with the first one."));
+    const cpu = health.cpu_s.system_busy || 1;
+    show(this.kpi, [
+      [rate(own.rate_per_s), "rate"], [percent(own.errors / Math.max(own.count, 1)), "errors", own.errors > 0], [time(own.p50_s), "p50"], [time(own.p95_s), "p95"], [time(own.p99_s), "p99"],
+      [time(own.cpu_s), "CPU each"], [percent(own.cpu_total_s / cpu), "of the host's busy CPU"], [count(own.count), "requests since the start"],
+    ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
+    const known = await series(pick);
+    const line = within(known.get(seriesKey(own)));
+    const blank = line.t.map(() => null);
+    this.latency.draw(line.t, ["p50_s", "p95_s", "p99_s"].map((field, index) => ({ label: field.slice(0, 3), values: line[field] || blank, color: ["accent", "cpu", "bad"][index] })));
+    const points = line.t.map((_, at) => parts(Object.fromEntries(["queue_s", "cpu_s", "runqueue_s", "downstream_s", "blocked_s"].map((field) => [field, line[field][at]]))));
+    this.where.draw(line.t, parts(own).map(([color, label], index) => ({ color, label, values: points.map((point) => point[index][2]) })));
+    const [above, below] = [callers(edges, service, name), callees(edges, service, name)];
+    this.callers.show(above);
+    this.callees.show(below);
+    show(this.noCallers, above.length ? [] : empty("No callers seen on this host.", "Requests come from outside, or from connections that the agent does not follow."));
+    show(this.noCallees, below.length ? [] : empty("No calls seen.", "These requests are answered without calls, or by protocols that are not decoded."));
+    this.recent.show(newest.transactions);
+    this.slow.show(slowest.transactions);
+  }
+}
+
+const TRANSACTIONS = [
+  { key: "start", title: "start", text: true, value: (one) => one.start_ns, cell: (one) => h("a", { href: transactionLink(one.trace_id) }, clock(one.start_ns)) },
+  { key: "duration", title: "duration", value: (one) => one.duration_s, cell: (one) => time(one.duration_s) },
+  { key: "status", title: "status", value: (one) => one.status ?? 0, cell: (one) => h("span", { class: one.error ? "err" : null }, one.status ?? one.failure ?? one.outcome) },
+  { key: "spans", title: "spans", value: (one) => one.spans, cell: (one) => [String(one.spans), one.failed_spans ? h("span", { class: "err" }, ` (${one.failed_spans} failed)`) : null] },
+];

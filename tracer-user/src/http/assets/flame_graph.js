@@ -1,0 +1,205 @@
+// A flame graph of folded stacks: colours by kind of code, zoom and search in the address, keys.
+
+import { h, svg, show, empty } from "./dom.js";
+import { percent, count, time } from "./format.js";
+
+const ROW = 20;
+/** Frames narrower than this many pixels are not drawn. */
+const NARROWEST = 0.6;
+
+/** A name for a path of frames that fits into an address (FNV-1a). */
+function hash(text, from = 0x811c9dc5) {
+  let value = from;
+  for (let index = 0; index < text.length; index += 1) value = Math.imul(value ^ text.charCodeAt(index), 0x01000193);
+  return value >>> 0;
+}
+
+/** Folded stacks as a tree. */
+export function tree(folded) {
+  const root = { name: "all", value: 0, own: 0, children: new Map(), depth: 0, id: 0, parent: null };
+  for (const line of folded.split("\n")) {
+    const end = line.lastIndexOf(" ");
+    const samples = Number(line.slice(end + 1));
+    if (end < 1 || !samples) continue;
+    let at = root;
+    root.value += samples;
+    for (const name of line.slice(0, end).split(";")) {
+      let next = at.children.get(name);
+      if (!next) {
+        next = { name, value: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
+        at.children.set(name, next);
+      }
+      next.value += samples;
+      at = next;
+    }
+    at.own += samples;
+  }
+  return root;
+}
+
+/** What kind of code a frame is, by how the agent writes names. */
+export function kind(name) {
+  if (/_\[k\]$|^\[kernel|^(entry_SYSCALL|do_syscall|x64_sys|__x64_sys|asm_|sys_)/.test(name)) return "kern";
+  if (/_\[j\]$|^(LazyCompile|Function|Script|JS|py::|Builtin|BytecodeHandler):?/.test(name)) return "jit";
+  if (/^(_?Py[A-Z]|_PyEval|pymain|method_vectorcall|cfunction_|slot_tp|PyObject|Py_|builtin_|vm_exec|rb_|zend_|execute_ex|v8::|node::|lj_)/.test(name)) return "interp";
+  if (/^\[(callers|stack|not named|no |unknown|unwind)/.test(name)) return "other";
+  if (/\.so(\.|$|\b)|^(_*libc|__libc|std::|core::|alloc::|_start|__GI_|memcpy|malloc|free$|pthread|clone3?$|runtime\.)/.test(name)) return "lib";
+  return "app";
+}
+
+const KINDS = [["app", "application"], ["interp", "interpreter"], ["lib", "library, runtime"], ["jit", "compiled at run time"], ["kern", "kernel"], ["other", "unknown"]];
+
+export class FlameGraph {
+  /** `hertz`: samples per second of CPU, to show seconds; `note`: what stands where there are no samples. */
+  constructor() {
+    this.search = h("input", { type: "search", placeholder: "Search functions", "aria-label": "Search functions", oninput: () => this.find() });
+    this.reset = h("button", { type: "button", class: "pill", onclick: () => this.zoom(null), hidden: true }, "reset zoom");
+    this.turn = h("button", { type: "button", class: "pill", onclick: () => this.flip() }, "icicle");
+    this.hits = h("span", { class: "dim" });
+    this.place = h("div", { class: "flame" });
+    this.said = h("p", { class: "said", "aria-live": "polite" });
+    this.legend = h("p", { class: "legend" });
+    this.element = h("div", null, h("div", { class: "flame-tools" }, this.search, this.turn, this.reset, this.hits), this.place, this.said, this.legend);
+    const asked = new URLSearchParams(location.search);
+    this.search.value = asked.get("search") || "";
+    this.zoomed = asked.get("zoom");
+    this.down = asked.get("view") === "icicle";
+    this.text = "";
+    new ResizeObserver(() => this.root && this.width !== this.place.clientWidth && this.draw()).observe(this.place);
+    this.place.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Puts what is shown into the address. */
+  remember(name, value) {
+    const address = new URL(location.href);
+    if (value) address.searchParams.set(name, value);
+    else address.searchParams.delete(name);
+    history.replaceState(null, "", address);
+  }
+
+  show(folded, unit, advice) {
+    if (folded === this.text && this.root) return;
+    Object.assign(this, { text: folded, unit, advice });
+    this.root = tree(folded);
+    this.draw();
+  }
+
+  flip() {
+    this.down = !this.down;
+    this.remember("view", this.down ? "icicle" : null);
+    this.draw();
+  }
+
+  zoom(node) {
+    this.zoomed = node && node.parent ? node.id.toString(16) : null;
+    this.remember("zoom", this.zoomed);
+    this.draw();
+    this.place.querySelector(`[data-id="${this.zoomed || 0}"]`)?.focus({ preventScroll: true });
+  }
+
+  find() {
+    this.remember("search", this.search.value.trim());
+    this.draw();
+  }
+
+  draw() {
+    const { root } = this;
+    this.turn.textContent = this.down ? "flame" : "icicle";
+    if (!root || !root.value) {
+      this.reset.hidden = true;
+      show(this.legend);
+      show(this.hits);
+      show(this.place, empty("No samples yet.", this.advice));
+      return;
+    }
+    this.width = this.place.clientWidth || 600;
+    let focus = root;
+    if (this.zoomed) {
+      const wanted = Number.parseInt(this.zoomed, 16);
+      walk(root, (node) => { if (node.id === wanted) focus = node; });
+    }
+    this.reset.hidden = focus === root;
+    const scale = this.width / focus.value;
+    const shown = [];
+    let deepest = 0;
+    const place = (node, x) => {
+      const width = node.value * scale;
+      if (width < NARROWEST) return;
+      shown.push([node, x, width]);
+      deepest = Math.max(deepest, node.depth);
+      let left = x;
+      for (const child of [...node.children.values()].sort((a, b) => (a.name < b.name ? -1 : 1))) {
+        place(child, left);
+        left += child.value * scale;
+      }
+    };
+    place(focus, 0);
+    for (let above = focus.parent; above; above = above.parent) shown.push([above, 0, this.width, true]);
+    const height = (deepest + 1) * ROW;
+    const wanted = this.search.value.trim().toLowerCase();
+    const matches = (node) => wanted && node.name.toLowerCase().includes(wanted);
+    const kinds = new Set();
+    const frames = shown.map(([node, x, width, faded]) => {
+      const what = node.parent ? kind(node.name) : "other";
+      kinds.add(what);
+      const y = this.down ? node.depth * ROW : height - (node.depth + 1) * ROW;
+      const room = Math.floor((width - 8) / 6.6);
+      const label = room < 3 ? null : node.name.length <= room ? node.name : `${node.name.slice(0, room - 1)}…`;
+      const words = this.words(node);
+      return svg("g", { class: `frame ${what}${faded ? " faded" : ""}${matches(node) ? " hit" : ""}`, tabindex: node === focus ? 0 : -1, "data-id": node.id.toString(16), role: "button", "aria-label": words,
+        onclick: () => this.zoom(node), onfocus: () => this.say(words), onmouseenter: () => this.say(words) },
+        svg("title", null, words),
+        svg("rect", { x: x.toFixed(1), y, width: Math.max(width - 1, 0.5).toFixed(1), height: ROW - 1, rx: 2 }),
+        label ? svg("text", { x: (x + 4).toFixed(1), y: y + 14 }, label) : null);
+    });
+    show(this.place, svg("svg", { width: this.width, height, viewBox: `0 0 ${this.width} ${height}` }, frames));
+    if (!this.down) this.place.scrollTop = this.place.scrollHeight;
+    show(this.legend, KINDS.filter(([name]) => kinds.has(name)).map(([name, words]) => h("span", null, svg("svg", { class: "key" }, svg("rect", { class: name, width: 12, height: 12 })), words)));
+    this.count(wanted, focus);
+    this.say("");
+  }
+
+  /** Samples under frames that match, each once. */
+  count(wanted, focus) {
+    if (!wanted) return void (this.hits.textContent = "");
+    let sum = 0;
+    const look = (node) => {
+      if (node.name.toLowerCase().includes(wanted)) sum += node.value;
+      else for (const child of node.children.values()) look(child);
+    };
+    look(focus);
+    this.hits.textContent = `${percent(sum / focus.value)} match`;
+  }
+
+  words(node) {
+    return `${node.name}: ${this.unit ? `${time(node.value * this.unit)}, ` : ""}${count(node.value)} samples, ${percent(node.value / this.root.value)} of all${node.own ? `, ${percent(node.own / this.root.value)} in itself` : ""}`;
+  }
+
+  say(words) {
+    this.said.textContent = words || `${count(this.root.value)} samples${this.unit ? `, ${time(this.root.value * this.unit)}` : ""}. Click a frame, or press Enter on it, to zoom; Escape zooms out.`;
+  }
+
+  /** Arrows move between frames, Enter zooms, Escape zooms out. */
+  key(event) {
+    const frame = event.target.closest(".frame");
+    if (!frame) return;
+    let node = null;
+    walk(this.root, (one) => { if (one.id.toString(16) === frame.dataset.id) node = one; });
+    if (!node) return;
+    const siblings = node.parent ? [...node.parent.children.values()].sort((a, b) => (a.name < b.name ? -1 : 1)) : [node];
+    const at = siblings.indexOf(node);
+    const child = [...node.children.values()].sort((a, b) => b.value - a.value)[0];
+    const [outer, inner] = this.down ? ["ArrowUp", "ArrowDown"] : ["ArrowDown", "ArrowUp"];
+    const next = { ArrowRight: siblings[at + 1], ArrowLeft: siblings[at - 1], [outer]: node.parent, [inner]: child }[event.key];
+    if (event.key === "Enter" || event.key === " ") this.zoom(node);
+    else if (event.key === "Escape") this.zoom(null);
+    else if (next) this.place.querySelector(`[data-id="${next.id.toString(16)}"]`)?.focus({ preventScroll: false });
+    else return;
+    event.preventDefault();
+  }
+}
+
+function walk(node, visit) {
+  visit(node);
+  for (const child of node.children.values()) walk(child, visit);
+}

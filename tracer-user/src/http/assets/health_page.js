@@ -1,0 +1,56 @@
+// Health of the agent: what it cannot see, what was lost, what it costs, and agents of other hosts.
+
+import { h, show, card, empty } from "./dom.js";
+import { json } from "./data.js";
+import { count, percent, time } from "./format.js";
+import { Table } from "./table.js";
+
+const PART = {
+  requests: "charged to requests", overhead: "overhead of services: work for no request", kernel: "the kernel's own threads and interrupts",
+  unreported: "seen, but lost before it could be charged",
+};
+
+export class HealthPage {
+  constructor(place) {
+    this.notices = h("div");
+    this.cpu = h("div", { class: "kpi" });
+    this.agent = h("div", { class: "kpi" });
+    this.lost = new Table({ name: "lost", sort: "-count", key: ([reason]) => reason, columns: [
+      { key: "reason", title: "reason", text: true, value: ([reason]) => reason, cell: ([reason]) => reason },
+      { key: "count", title: "records", value: ([, many]) => many, cell: ([, many]) => count(many) },
+    ] });
+    this.noLoss = h("div");
+    this.peers = new Table({ name: "peers", sort: "address", key: (one) => one.address, columns: [
+      { key: "address", title: "address", text: true, value: (one) => one.address, cell: (one) => one.address },
+      { key: "host", title: "host", text: true, value: (one) => one.host, cell: (one) => one.host },
+      { key: "state", title: "session", text: true, value: (one) => one.state, cell: (one) => `${one.direction}, ${one.state}` },
+      { key: "sent", title: "sent", value: (one) => one.sent, cell: (one) => count(one.sent) },
+      { key: "received", title: "received", value: (one) => one.received, cell: (one) => count(one.received) },
+      { key: "error", title: "last error", text: true, value: (one) => one.error, cell: (one) => one.error },
+    ] });
+    this.noPeers = h("div");
+    show(place, h("h1", null, "Health of the agent"), card("Notices", "what the agent cannot see here, and why", this.notices),
+      card("CPU of this host", "since the agent started", this.cpu), card("The agent itself", null, this.agent),
+      card("Lost records", "by reason, since the start; the figures of affected requests are marked incomplete", this.lost.element, this.noLoss),
+      card("Agents of other hosts", null, this.peers.element, this.noPeers));
+  }
+
+  async refresh(health) {
+    const { enabled, peers } = await json("/api/v1/peers");
+    const notes = [...health.not_ready.map((note) => `Not ready: ${note}`), ...health.degraded];
+    if (health.shed.level > 0) notes.push(`Load is shed (level ${health.shed.level} of 4): ${health.shed.meaning}.`);
+    show(this.notices, notes.length ? notes.map((note) => h("p", { class: "note" }, note)) : empty("Nothing is missing.", "Every hook is attached and nothing is shed."));
+    const cpu = health.cpu_s;
+    const figure = (value, words, hint) => h("div", { title: hint }, h("b", null, value), words);
+    show(this.cpu, figure(health.capture_ratio === null ? "–" : health.capture_ratio.toFixed(4), "capture ratio", "CPU attributed ÷ CPU that the system says was used"),
+      ["requests", "overhead", "kernel", "unreported"].map((name) => figure(percent(cpu[name] / cpu.system_busy), name, PART[name])));
+    const agent = health.agent;
+    show(this.agent, figure(time(agent.cpu_s), "CPU since the start"), figure(agent.cpu_cores.toFixed(3), agent.max_cpu_cores ? `cores, of ${agent.max_cpu_cores} allowed` : "cores now"),
+      figure(`${(agent.rss_bytes / 1e6).toFixed(0)} MB`, "resident memory"), figure(`${health.sampling_hertz} Hz`, "stack sampling"), figure(count(health.otlp_spans_dropped), "spans not exported"), figure(health.shed.what, "detail"));
+    const lost = Object.entries(health.events_lost_by_reason);
+    this.lost.show(lost);
+    show(this.noLoss, lost.length ? [] : empty("No record was lost.", "Counts appear here if rings or tables overflow."));
+    this.peers.show(peers);
+    show(this.noPeers, peers.length ? [] : empty(enabled ? "No agent has connected." : "The relay is off.", "Agents of several hosts join transactions across hosts: see --relay and docs/multi-host.md."));
+  }
+}

@@ -1,0 +1,103 @@
+// Home: findings, the map of services, services, and request classes.
+
+import { h, show, card, empty } from "./dom.js";
+import { json, optional, classes, series, seriesKey } from "./data.js";
+import { rate, time, percent, serviceLink, classLink } from "./format.js";
+import { bar, spark, legend, within } from "./charts.js";
+import { ServiceMap, graph } from "./service_map.js";
+import { Table } from "./table.js";
+import { findings } from "./findings.js";
+
+export class HomePage {
+  constructor(place) {
+    this.findings = h("div", { class: "findings" });
+    this.map = new ServiceMap();
+    this.services = new Table({ name: "services", sort: "-cpu", key: (row) => row.service_name, columns: SERVICES, rowsMost: 200 });
+    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100 });
+    this.others = new Table({ name: "others", sort: "-cpu", key: (row) => row.service_name, columns: OTHERS, rowsMost: 15 });
+    this.noRequests = h("div");
+    for (const table of [this.services, this.classes]) table.element.classList.add("cards");
+    show(place, this.findings,
+      card("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element),
+      card("Services", "requests that this host serves", this.services.element),
+      card("Request classes", "of all services", this.classes.element, this.noRequests, legend()),
+      card("Other CPU", "programs without requests, since the agent started", this.others.element));
+    this.text = "";
+  }
+
+  filter(text) {
+    this.text = text;
+    this.draw();
+  }
+
+  async refresh() {
+    const [{ services }, all, { edges }, found] = await Promise.all([json("/api/v1/services"), classes(), optional("/api/v1/edges", {}, { edges: [] }), findings()]);
+    const known = await series();
+    Object.assign(this, { all: services, each: all, known });
+    show(this.findings, found);
+    this.map.draw(graph(services, all, edges));
+    this.draw();
+  }
+
+  draw() {
+    if (!this.all) return;
+    const matches = (row) => !this.text || row.service_name.toLowerCase().includes(this.text) || (row.request_class || "").toLowerCase().includes(this.text);
+    const served = this.each.filter((one) => one.side === "server");
+    const cpu = served.reduce((sum, one) => sum + one.cpu_total_s, 0) || 1;
+    const rows = served.map((one) => ({ ...one, share: one.cpu_total_s / cpu, series: within(this.known.get(seriesKey(one))) }));
+    this.classes.show(rows.filter(matches));
+    show(this.noRequests, rows.length ? [] : empty("No requests yet.", "Send one to any server on this host, for example with curl. If none appear, the health page says what the agent cannot see."));
+    const busy = this.all.filter((one) => one.count > 0);
+    const trend = (name) => sum(rows.filter((one) => one.service_name === name).map((one) => one.series));
+    this.services.show(busy.filter(matches).map((one) => {
+      const own = rows.filter((row) => row.service_name === one.service_name);
+      const weight = own.reduce((all, row) => all + row.count, 0) || 1;
+      const mean = (field) => own.reduce((all, row) => all + row[field] * row.count, 0) / weight;
+      const fields = ["queue_s", "cpu_s", "runqueue_s", "downstream_s", "blocked_s", "mean_s"];
+      return { ...one, trend: trend(one.service_name), p95_s: Math.max(0, ...own.map((row) => row.p95_s)), ...Object.fromEntries(fields.map((field) => [field, mean(field)])) };
+    }));
+    this.others.show(this.all.filter((one) => one.count === 0 && one.cpu_overhead_s >= 0.005));
+  }
+}
+
+/** Rates of several series, added from their ends. */
+function sum(all) {
+  const longest = Math.max(0, ...all.map((one) => one.t.length));
+  return Array.from({ length: longest }, (_, index) => all.reduce((total, one) => total + (one.rate_per_s?.[one.t.length - longest + index] || 0), 0));
+}
+
+const errors = (one) => {
+  const share = one.count ? one.errors / one.count : 0;
+  return h("span", { class: share ? "err" : "dim", title: one.unfinished ? `and ${one.unfinished} whose end the agent did not see: no errors` : null }, percent(share));
+};
+const cores = (one) => one.cpu_requests_cores + one.cpu_overhead_cores;
+
+const SERVICES = [
+  { key: "name", title: "service", text: true, value: (one) => one.service_name, cell: (one) => h("a", { href: serviceLink(one.service_name) }, one.service_name) },
+  { key: "rate", title: "rate", value: (one) => one.rate_per_s, cell: (one) => rate(one.rate_per_s) },
+  { key: "trend", title: "trend", cell: (one) => spark(one.trend) },
+  { key: "errors", title: "errors", value: (one) => (one.count ? one.errors / one.count : 0), cell: errors },
+  { key: "p95", title: "p95", hint: "of its slowest class", value: (one) => one.p95_s, cell: (one) => time(one.p95_s) },
+  { key: "cpu", title: "CPU", hint: "cores: requests and overhead", value: cores, cell: (one) => h("span", { title: `${one.cpu_requests_cores.toFixed(3)} cores for requests, ${one.cpu_overhead_cores.toFixed(3)} overhead` }, `${cores(one).toFixed(2)} cores`) },
+  { key: "where", title: "where time goes", text: true, cell: bar },
+  { key: "classes", title: "classes", value: (one) => one.classes, cell: (one) => String(one.classes) },
+];
+
+export const CLASSES = [
+  { key: "name", title: "service · class", text: true, value: (one) => `${one.service_name} ${one.request_class}`,
+    cell: (one) => [h("a", { href: serviceLink(one.service_name) }, one.service_name), h("span", { class: "dim" }, " · "), h("a", { href: classLink(one.service_name, one.request_class) }, one.request_class)] },
+  { key: "rate", title: "rate", value: (one) => one.rate_per_s, cell: (one) => rate(one.rate_per_s) },
+  { key: "trend", title: "trend", cell: (one) => spark(one.series?.rate_per_s) },
+  { key: "errors", title: "errors", value: (one) => (one.count ? one.errors / one.count : 0), cell: errors },
+  { key: "p50", title: "p50", value: (one) => one.p50_s, cell: (one) => time(one.p50_s) },
+  { key: "p95", title: "p95", value: (one) => one.p95_s, cell: (one) => time(one.p95_s) },
+  { key: "p99", title: "p99", value: (one) => one.p99_s, cell: (one) => time(one.p99_s) },
+  { key: "each", title: "CPU each", value: (one) => one.cpu_s, cell: (one) => time(one.cpu_s) },
+  { key: "share", title: "CPU share", hint: "of the CPU of all requests since the agent started", value: (one) => one.share, cell: (one) => percent(one.share) },
+  { key: "where", title: "where time goes", text: true, cell: bar },
+];
+
+const OTHERS = [
+  { key: "name", title: "service", text: true, value: (one) => one.service_name, cell: (one) => one.service_name },
+  { key: "cpu", title: "CPU", value: (one) => one.cpu_overhead_s, cell: (one) => time(one.cpu_overhead_s) },
+];
