@@ -1,5 +1,5 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|tidy`.
+//! `cargo xtask setup|build-ebpf|build|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the only list of installed packages, with reasons.
 //! Nothing here is part of the tracer.
@@ -31,6 +31,7 @@ mod tidy;
 mod tiers;
 mod times;
 mod transactions;
+mod vendor;
 mod vm;
 mod wheels;
 mod workloads;
@@ -86,6 +87,8 @@ enum Task {
     Deny,
     /// Write the generated parts of docs/: configuration and metrics.
     Docs,
+    /// Copy the console's libraries, as vendor.toml locks them, from the npm registry into the repository.
+    Vendor,
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments, links and stale pages.
     Tidy,
 }
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Task::Vm(options) => vm::run(way, &options),
         Task::Deny => deny::run(),
         Task::Docs => docs::run(),
+        Task::Vendor => vendor::run(),
         Task::Tidy => tidy::run(),
     };
     match done {

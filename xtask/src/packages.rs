@@ -126,6 +126,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("iproute2", "ip", Need::Programs, "network namespaces as hosts"),
     package("nftables", "nft", Need::Programs, "address translation between hosts"),
     package("tshark", "tshark", Need::Programs, "reads segments as nobody of ours does"),
+    package("chromium", "chromium", Need::Programs, "opens the console as people do"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

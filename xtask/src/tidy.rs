@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{docs, shell, tiers};
+use crate::{docs, shell, tiers, vendor};
 
 /// Longer files are hard to follow.
 const LONGEST: usize = 700;
@@ -24,6 +24,7 @@ pub(crate) fn run() -> Result<()> {
     let root = shell::root();
     let mut wrong = check(&root)?;
     wrong.extend(tiers::check(&root)?);
+    wrong.extend(vendor::check(&root)?);
     for line in &wrong {
         eprintln!("{line}");
     }

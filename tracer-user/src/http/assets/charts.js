@@ -107,6 +107,7 @@ export class Chart {
       ...this.size(), series: [{ label: "time", value: "{HH}:{mm}:{ss}" }, ...series], bands,
       axes: [{ ...axis, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]], space: 70 }, { ...axis, size: 64, values: (plot, splits) => splits.map((value) => this.unit(value)) }],
       scales: { y: { range: (plot, least, most) => [0, Math.max((most || 0) * 1.08, 1e-6)] } },
+      legend: { markers: { fill: (plot, index) => plot.series[index].stroke() } },
       cursor: { drag: { x: true, y: false }, sync: { key: "tracer" } },
       hooks: { setScale: [(plot, key) => { if (key === "x") this.zoomed = this.isZoomed(plot); }] },
     };

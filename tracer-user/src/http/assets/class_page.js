@@ -2,8 +2,8 @@
 
 import { h, show, card, empty } from "./dom.js";
 import { get, json, optional, classes, series, seriesKey, parts, range } from "./data.js";
-import { rate, time, percent, count, clock, serviceLink, transactionLink } from "./format.js";
-import { Chart, within, legend } from "./charts.js";
+import { rate, time, percent, count, clock, link, serviceLink, transactionLink } from "./format.js";
+import { Chart, within } from "./charts.js";
 import { FlameGraph } from "./flame_graph.js";
 import { callers, callees, table } from "./neighbours.js";
 import { Table } from "./table.js";
@@ -32,9 +32,9 @@ export class ClassPage {
     this.file = h("a", null, "as SVG");
     this.pprof = h("a", null, "as pprof");
     const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.modes), this.flame.element);
-    show(place, h("p", { class: "crumb" }, h("a", { href: "/" }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name), this.findings,
+    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name), this.findings,
       card("", null, this.kpi),
-      h("div", { class: "two" }, card("Latency", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element, legend())),
+      h("div", { class: "two" }, card("Latency", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
       flame,
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
       h("div", { class: "two" }, card("Slowest transactions", "of those kept", this.slow.element), card("Recent transactions", null, this.recent.element)));

@@ -17,13 +17,18 @@ export async function get(path, parameters) {
 
 export const json = async (path, parameters) => (await get(path, parameters)).json();
 
+/** Endpoints that this agent does not have. */
+const missing = new Set();
+
 /** Like `json`, but an endpoint that this agent does not have gives `otherwise`. */
 export async function optional(path, parameters, otherwise) {
+  if (missing.has(path)) return otherwise;
   try {
     return await json(path, parameters);
   } catch (error) {
-    if (error.status === 404 || error.status === 400) return otherwise;
-    throw error;
+    if (error.status !== 404 && error.status !== 400) throw error;
+    if (error.message.startsWith("no such page")) missing.add(path);
+    return otherwise;
   }
 }
 

@@ -33,7 +33,7 @@ export function show(place, ...children) {
 
 /** A card with a heading; `note` explains it. */
 export function card(title, note, ...children) {
-  return h("section", { class: "card" }, h("h2", null, title, note ? h("small", null, note) : null), ...children);
+  return h("section", { class: "card" }, title ? h("h2", null, title, note ? h("small", null, note) : null) : null, ...children);
 }
 
 /** What stands where there is nothing to show, and what to do about it. */

@@ -47,7 +47,7 @@ export function kind(name) {
   return "app";
 }
 
-const KINDS = [["app", "application"], ["interp", "interpreter"], ["lib", "library, runtime"], ["jit", "compiled at run time"], ["kern", "kernel"], ["other", "unknown"]];
+const KINDS = [["app", "application"], ["interp", "interpreter"], ["lib", "library, runtime"], ["jit", "compiled at run time"], ["kern", "kernel"], ["other", "unnamed"]];
 
 export class FlameGraph {
   /** `hertz`: samples per second of CPU, to show seconds; `note`: what stands where there are no samples. */
@@ -140,7 +140,8 @@ export class FlameGraph {
     const matches = (node) => wanted && node.name.toLowerCase().includes(wanted);
     const kinds = new Set();
     const frames = shown.map(([node, x, width, faded]) => {
-      const what = node.parent ? kind(node.name) : "other";
+      // The lowest frame is the service.
+      const what = node.depth > 1 ? kind(node.name) : "other";
       kinds.add(what);
       const y = this.down ? node.depth * ROW : height - (node.depth + 1) * ROW;
       const room = Math.floor((width - 8) / 6.6);

@@ -18,7 +18,8 @@ export function graph(services, classes, edges) {
   const joined = new Map();
   for (const edge of edges) {
     const to = edge.callee_service || edge.peer;
-    if (!to) continue;
+    // Lookups of names, and this console's own requests, would hide what matters.
+    if (!to || edge.protocol === "dns" || to === location.host) continue;
     // Callers that serve nothing are shown because they call.
     for (const [name, known] of [[edge.caller_service, true], [to, Boolean(edge.callee_service)]]) {
       if (nodes.has(name) || nodes.size >= NODES) continue;
@@ -55,8 +56,10 @@ export class ServiceMap {
     this.shape = shape;
     const busiest = Math.max(...edges.map((one) => one.rate), 1e-9);
     const { width, height } = this.layout;
+    // A map that is somewhat too wide shrinks; a much wider one scrolls.
+    const scale = Math.min(1, Math.max((this.element.clientWidth - 2) / width, innerWidth < 600 ? 0.45 : 0.62));
     const focused = document.activeElement?.closest?.(".map [data-key]")?.dataset.key;
-    const image = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Service map: ${nodes.length} services, ${edges.length} edges` },
+    const image = svg("svg", { width: Math.floor(width * scale), height: Math.floor(height * scale), viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Service map: ${nodes.length} services, ${edges.length} edges` },
       svg("defs", null, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0 L8 4 L0 8 z" }))),
       edges.map((one) => this.edge(one, busiest)),
       nodes.map((one) => this.node(one)));
@@ -75,7 +78,7 @@ export class ServiceMap {
     return svg("g", { tabindex: 0, "aria-label": words }, svg("title", null, words),
       svg("path", { class: `edge${failing ? " failing" : ""}`, d: path, "stroke-width": width.toFixed(1), "marker-end": "url(#arrow)" }),
       svg("path", { class: "edge-hit", d: path }),
-      svg("text", { class: "edge-label", x: placed.x, y: placed.y + 4 }, `${rate(one.rate)} · ${time(mean)}`));
+      svg("text", { class: "edge-label", x: placed.x, y: placed.y - 5 }, `${rate(one.rate)} · ${time(mean)}`));
   }
 
   node(one) {

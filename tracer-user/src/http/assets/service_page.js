@@ -2,7 +2,7 @@
 
 import { h, show, card, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey, parts } from "./data.js";
-import { rate, time, percent, count } from "./format.js";
+import { rate, time, percent, count, link, classLink } from "./format.js";
 import { Chart, aligned, within, legend } from "./charts.js";
 import { Table } from "./table.js";
 import { CLASSES } from "./home_page.js";
@@ -10,6 +10,8 @@ import { callers, callees, table } from "./neighbours.js";
 import { findings } from "./findings.js";
 
 const MOST = 8;
+// The service is in the heading.
+const OWN = [{ key: "name", title: "class", text: true, value: (one) => one.request_class, cell: (one) => h("a", { href: classLink(one.service_name, one.request_class) }, one.request_class) }, ...CLASSES.slice(1)];
 const SHOWN = [
   ["rate", "rate", rate, (one, at) => one.rate_per_s[at]],
   ["errors", "errors", percent, (one, at) => (one.rate_per_s[at] ? one.error_rate_per_s[at] / one.rate_per_s[at] : 0)],
@@ -27,14 +29,14 @@ export class ServicePage {
     this.findings = h("div", { class: "findings" });
     this.charts = SHOWN.map(([, , unit]) => new Chart({ unit, height: 170 }));
     this.where = new Chart({ stacked: true });
-    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES });
+    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: OWN });
     this.classes.element.classList.add("cards");
     this.callers = table("callers", "caller");
     this.callees = table("callees", "callee");
     this.noCallers = h("div");
     this.noCallees = h("div");
     const graph = h("a", { href: `/flamegraph.svg?service=${encodeURIComponent(this.name)}` }, "flame graph of the whole service");
-    show(place, h("h1", null, this.name), this.findings, card("", null, this.kpi, this.runtimes, h("p", { class: "sub" }, graph)),
+    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name), this.findings, card("", null, this.kpi, this.runtimes, h("p", { class: "sub" }, graph)),
       card("Request classes", "served here", this.classes.element, legend()),
       card("Where time goes", "mean per request, all classes, stacked", this.where.element),
       h("div", { class: "two" }, SHOWN.map(([, title], index) => card(title, `by class, the ${MOST} busiest`, this.charts[index].element))),
