@@ -6,6 +6,11 @@ function digits(number) {
   return String(Number(number.toPrecision(2)));
 }
 
+/** A number with two significant digits, at most four decimals. */
+export function short(number) {
+  return Number.isFinite(number) ? digits(Number(number.toFixed(4))) : "–";
+}
+
 /** Seconds in a fitting unit. */
 export function time(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";

@@ -2,7 +2,7 @@
 
 import { h, show, card, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey } from "./data.js";
-import { rate, time, percent, serviceLink, classLink } from "./format.js";
+import { rate, time, percent, short, serviceLink, classLink } from "./format.js";
 import { bar, spark, legend, within } from "./charts.js";
 import { ServiceMap, graph } from "./service_map.js";
 import { Table } from "./table.js";
@@ -78,7 +78,7 @@ const SERVICES = [
   { key: "trend", title: "trend", cell: (one) => spark(one.trend) },
   { key: "errors", title: "errors", value: (one) => (one.count ? one.errors / one.count : 0), cell: errors },
   { key: "p95", title: "p95", hint: "of its slowest class", value: (one) => one.p95_s, cell: (one) => time(one.p95_s) },
-  { key: "cpu", title: "CPU", hint: "cores: requests and overhead", value: cores, cell: (one) => h("span", { title: `${one.cpu_requests_cores.toFixed(3)} cores for requests, ${one.cpu_overhead_cores.toFixed(3)} overhead` }, `${cores(one).toFixed(2)} cores`) },
+  { key: "cpu", title: "CPU", hint: "cores: requests and overhead", value: cores, cell: (one) => h("span", { title: `${one.cpu_requests_cores.toFixed(3)} cores for requests, ${one.cpu_overhead_cores.toFixed(3)} overhead` }, `${short(cores(one))} cores`) },
   { key: "where", title: "where time goes", text: true, cell: bar },
   { key: "classes", title: "classes", value: (one) => one.classes, cell: (one) => String(one.classes) },
 ];

@@ -1,7 +1,7 @@
 // The service map: services as boxes, calls between them as arrows, in layers (dagre).
 
 import { h, svg, show, empty } from "./dom.js";
-import { rate, time, percent, serviceLink } from "./format.js";
+import { rate, time, percent, short, serviceLink } from "./format.js";
 
 const NODES = 40;
 const [WIDTH, HEIGHT] = [172, 62];
@@ -57,7 +57,7 @@ export class ServiceMap {
     const busiest = Math.max(...edges.map((one) => one.rate), 1e-9);
     const { width, height } = this.layout;
     // A map that is somewhat too wide shrinks; a much wider one scrolls.
-    const scale = Math.min(1, Math.max((this.element.clientWidth - 2) / width, innerWidth < 600 ? 0.45 : 0.62));
+    const scale = Math.min(1, Math.max((this.element.clientWidth - 2) / width, innerWidth < 600 ? 0.75 : 0.62));
     const focused = document.activeElement?.closest?.(".map [data-key]")?.dataset.key;
     const image = svg("svg", { width: Math.floor(width * scale), height: Math.floor(height * scale), viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Service map: ${nodes.length} services, ${edges.length} edges` },
       svg("defs", null, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0 L8 4 L0 8 z" }))),
@@ -87,7 +87,7 @@ export class ServiceMap {
     const share = service && service.count ? service.errors / service.count : 0;
     const figures = service && service.count ? `${rate(service.rate_per_s)} · ${time(one.p95)}` : one.outside ? `not seen here · ${one.protocol}` : "calls only";
     const cores = service ? service.cpu_requests_cores + service.cpu_overhead_cores : 0;
-    const below = service ? `${share ? `${percent(share)} errors · ` : ""}${cores.toFixed(2)} cores` : "";
+    const below = service ? `${share ? `${percent(share)} errors · ` : ""}${short(cores)} cores` : "";
     const words = service
       ? `${one.name}: ${rate(service.rate_per_s)}, ${percent(share)} errors, p95 ${time(one.p95)}, ${cores.toFixed(3)} cores of CPU`
       : `${one.name}: the other end of calls; the agent sees no requests served there`;
