@@ -58,8 +58,9 @@ export class FlameGraph {
     this.hits = h("span", { class: "dim" });
     this.place = h("div", { class: "flame" });
     this.said = h("p", { class: "said", "aria-live": "polite" });
+    this.missing = h("p", { class: "sub" });
     this.legend = h("p", { class: "legend" });
-    this.element = h("div", null, h("div", { class: "flame-tools" }, this.search, this.turn, this.reset, this.hits), this.place, this.said, this.legend);
+    this.element = h("div", null, h("div", { class: "flame-tools" }, this.search, this.turn, this.reset, this.hits), this.place, this.said, this.legend, this.missing);
     const asked = new URLSearchParams(location.search);
     this.search.value = asked.get("search") || "";
     this.zoomed = asked.get("zoom");
@@ -109,6 +110,7 @@ export class FlameGraph {
       this.reset.hidden = true;
       show(this.legend);
       show(this.hits);
+      show(this.missing);
       show(this.place, empty("No samples yet.", this.advice));
       return;
     }
@@ -157,7 +159,21 @@ export class FlameGraph {
     if (!this.down) this.place.scrollTop = this.place.scrollHeight;
     show(this.legend, KINDS.filter(([name]) => kinds.has(name)).map(([name, words]) => h("span", null, svg("svg", { class: "key" }, svg("rect", { class: name, width: 12, height: 12 })), words)));
     this.count(wanted, focus);
+    this.sayMissing();
     this.say("");
+  }
+
+  /** How many stacks lack their outer frames, and why: the agent writes the reason as the frame above the service. */
+  sayMissing() {
+    const reasons = new Map();
+    for (const service of this.root.children.values()) {
+      for (const { name, value } of service.children.values()) {
+        if (!/^\[(stack incomplete|callers unknown)/.test(name)) continue;
+        reasons.set(name, (reasons.get(name) || 0) + value);
+      }
+    }
+    const words = [...reasons].map(([name, value]) => `${percent(value / this.root.value)} ${name}`);
+    this.missing.textContent = words.length ? `Stacks that lack their outer frames: ${words.join(", ")}. docs/profiling.md says why and what to do.` : "";
   }
 
   /** Samples under frames that match, each once. */
