@@ -1,7 +1,7 @@
 // Starts the page that the document names, and what all pages share: time range, search, refreshing, keys.
 
 import { h, show } from "./dom.js";
-import { RANGES, range, json } from "./data.js";
+import { RANGES, range, json, keepsHistory } from "./data.js";
 import { serviceLink, classLink, transactionLink, percent, count } from "./format.js";
 import { HomePage } from "./home_page.js";
 import { ServicePage } from "./service_page.js";
@@ -26,6 +26,7 @@ function ranges() {
   }));
 }
 
+const nav = ranges();
 const toggle = h("button", { type: "button", class: "pill", onclick: () => setLive(!live) });
 
 function setLive(on) {
@@ -127,6 +128,7 @@ async function refresh() {
     const health = await json("/api/v1/health");
     header(health);
     await page.refresh(health);
+    if (keepsHistory === false) nav.title = "This agent keeps no history: charts begin when the console was opened in this tab. Profiles go back an hour.";
     problem.hidden = true;
   } catch (error) {
     // The figures on the page stay: they are the last ones known.
@@ -139,7 +141,7 @@ async function refresh() {
 
 if (page) {
   app.before(problem);
-  show(tools, h("div", { class: "search" }, search, found), ranges(), toggle);
+  show(tools, h("div", { class: "search" }, search, found), nav, toggle);
   setLive(live);
   if (!live) refresh();
   setInterval(() => {

@@ -50,7 +50,6 @@ export function kind(name) {
 const KINDS = [["app", "application"], ["interp", "interpreter"], ["lib", "library, runtime"], ["jit", "compiled at run time"], ["kern", "kernel"], ["other", "unnamed"]];
 
 export class FlameGraph {
-  /** `hertz`: samples per second of CPU, to show seconds; `note`: what stands where there are no samples. */
   constructor() {
     this.search = h("input", { type: "search", placeholder: "Search functions", "aria-label": "Search functions", oninput: () => this.find() });
     this.reset = h("button", { type: "button", class: "pill", onclick: () => this.zoom(null), hidden: true }, "reset zoom");
@@ -78,9 +77,10 @@ export class FlameGraph {
     history.replaceState(null, "", address);
   }
 
-  show(folded, unit, advice) {
-    if (folded === this.text && this.root) return;
-    Object.assign(this, { text: folded, unit, advice });
+  /** `unit`: seconds that one of a line's number is; `samples`: whether that number counts samples; `advice`: for no stacks. */
+  show(folded, { unit = null, samples = true }, advice) {
+    if (folded === this.text && this.root && folded) return;
+    Object.assign(this, { text: folded, unit, samples, advice });
     this.root = tree(folded);
     this.draw();
   }
@@ -188,12 +188,17 @@ export class FlameGraph {
     this.hits.textContent = `${percent(sum / focus.value)} match`;
   }
 
+  amount(node) {
+    const seconds = this.unit ? time(node.value * this.unit) : "";
+    return [seconds, this.samples ? `${count(node.value)} samples` : ""].filter(Boolean).join(", ");
+  }
+
   words(node) {
-    return `${node.name}: ${this.unit ? `${time(node.value * this.unit)}, ` : ""}${count(node.value)} samples, ${percent(node.value / this.root.value)} of all${node.own ? `, ${percent(node.own / this.root.value)} in itself` : ""}`;
+    return `${node.name}: ${this.amount(node)}, ${percent(node.value / this.root.value)} of all${node.own ? `, ${percent(node.own / this.root.value)} in itself` : ""}`;
   }
 
   say(words) {
-    this.said.textContent = words || `${count(this.root.value)} samples${this.unit ? `, ${time(this.root.value * this.unit)}` : ""}. Click a frame, or press Enter on it, to zoom; Escape zooms out.`;
+    this.said.textContent = words || `${this.amount(this.root)}. Click a frame, or press Enter on it, to zoom; Escape zooms out.`;
   }
 
   /** Arrows move between frames, Enter zooms, Escape zooms out. */

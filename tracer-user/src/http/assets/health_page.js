@@ -7,7 +7,7 @@ import { Table } from "./table.js";
 
 const PART = {
   requests: "charged to requests", overhead: "overhead of services: work for no request", kernel: "the kernel's own threads and interrupts",
-  unreported: "seen, but lost before it could be charged",
+  unreported: "measured, but not yet reported by thread",
 };
 
 export class HealthPage {
@@ -31,7 +31,7 @@ export class HealthPage {
     this.noPeers = h("div");
     show(place, h("h1", null, "Health of the agent"), card("Notices", "what the agent cannot see here, and why", this.notices),
       card("CPU of this host", "since the agent started", this.cpu), card("The agent itself", null, this.agent),
-      card("Lost records", "by reason, since the start; the figures of affected requests are marked incomplete", this.lost.element, this.noLoss),
+      card("Lost records", "by reason, since the agent started", this.lost.element, this.noLoss),
       card("Agents of other hosts", null, this.peers.element, this.noPeers));
   }
 
@@ -46,7 +46,7 @@ export class HealthPage {
       ["requests", "overhead", "kernel", "unreported"].map((name) => figure(percent(cpu[name] / cpu.system_busy), name, PART[name])));
     const agent = health.agent;
     show(this.agent, figure(time(agent.cpu_s), "CPU since the start"), figure(agent.cpu_cores.toFixed(3), agent.max_cpu_cores ? `cores, of ${agent.max_cpu_cores} allowed` : "cores now"),
-      figure(`${(agent.rss_bytes / 1e6).toFixed(0)} MB`, "resident memory"), figure(`${health.sampling_hertz} Hz`, "stack sampling"), figure(count(health.otlp_spans_dropped), "spans not exported"), figure(health.shed.what, "detail"));
+      figure(`${(agent.rss_bytes / 1e6).toFixed(0)} MB`, "resident memory"), figure(`${health.sampling_hertz} Hz`, "stack sampling"), figure(count(health.otlp_spans_dropped), "spans not exported"), figure(health.shed.what, "shed under load", health.shed.meaning));
     const lost = Object.entries(health.events_lost_by_reason);
     this.lost.show(lost);
     show(this.noLoss, lost.length ? [] : empty("No record was lost.", "Counts appear here if rings or tables overflow."));
