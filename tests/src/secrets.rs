@@ -22,7 +22,7 @@ pub fn none_shows_with(
 ) -> usize {
     let mut said: Vec<(String, String)> = Vec::new();
     let listed = "/api/v1/transactions?limit=1000";
-    for target in ["/", "/metrics", "/api/v1/services", "/api/v1/classes", "/api/v1/health", listed] {
+    for target in ["/", "/metrics", "/api/v1/services", "/api/v1/classes", "/api/v1/health", "/api/v1/edges", listed] {
         said.push((target.into(), agent.text(target)));
     }
     for target in ["/flamegraph.svg", "/profile.folded"] {

@@ -142,16 +142,17 @@ async def request_class(page, directory):
     await page.until("the waterfall", "location.pathname === '/transaction' && document.querySelector('.lane rect')")
 
 
-async def narrow(page, base, directory):
-    await page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+async def narrow(page, base, directory, most):
+    """A phone; or a window of 1280 pixels with 400 % zoom, which is 320 pixels."""
+    await page.call("Emulation.setDeviceMetricsOverride", width=most, height=844, deviceScaleFactor=1, mobile=True)
     await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     for path in ("/", "/service?name=burn", "/class?name=burn&class=GET%20/alpha", "/health"):
         await page.open(base + path)
         await page.until("the page", "document.querySelectorAll('#app .card').length > 1")
         width = await page.value("document.documentElement.scrollWidth")
-        assert width <= 390, f"{path} is {width} pixels wide"
+        assert width <= most, f"{path} is {width} pixels wide"
     assert await page.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)", "not dark"
-    await page.screenshot(directory / "narrow.png")
+    await page.screenshot(directory / f"narrow-{most}.png")
 
 
 async def service(page, base):
@@ -181,7 +182,8 @@ async def run(base, directory, port_file):
             await home(page, base, directory)
             await request_class(page, directory)
             await service(page, base)
-            await narrow(page, base, directory)
+            await narrow(page, base, directory, 390)
+            await narrow(page, base, directory, 320)
             listening.cancel()
             assert not page.errors, page.errors
 

@@ -15,6 +15,7 @@ export function graph(services, classes, edges) {
     const p95 = Math.max(0, ...own.filter((one) => one.count >= calls / 20).map((one) => one.p95_s));
     nodes.set(service.service_name, { name: service.service_name, service, p95 });
   }
+  const hidden = Math.max(services.filter((one) => one.count > 0).length - NODES, 0);
   const joined = new Map();
   for (const edge of edges) {
     const to = edge.callee_service || edge.peer;
@@ -36,7 +37,7 @@ export function graph(services, classes, edges) {
     sum.protocols.add(edge.protocol);
     joined.set(key, sum);
   }
-  return { nodes: [...nodes.values()], edges: [...joined.values()] };
+  return { nodes: [...nodes.values()], edges: [...joined.values()], hidden };
 }
 
 export class ServiceMap {
@@ -45,7 +46,7 @@ export class ServiceMap {
     this.shape = "";
   }
 
-  draw({ nodes, edges }) {
+  draw({ nodes, edges, hidden }) {
     if (!nodes.length) {
       show(this.element, empty("No requests yet.", "Services appear here with their first request. Send one to any server on this host, for example with curl."));
       return;
@@ -63,7 +64,7 @@ export class ServiceMap {
       svg("defs", null, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0 L8 4 L0 8 z" }))),
       edges.map((one) => this.edge(one, busiest)),
       nodes.map((one) => this.node(one)));
-    show(this.element, image);
+    show(this.element, image, hidden ? h("p", { class: "dim" }, `${hidden} services with fewer requests are in the table only.`) : null);
     if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
