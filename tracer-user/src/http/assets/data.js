@@ -99,10 +99,17 @@ export async function series(parameters) {
   return sampled.series;
 }
 
-/** The agent's series in the form above. */
+/**
+ * The agent's series in the form above: { series: [{ service_name, request_class, side, t: [seconds], FIELD: [number], … }] }. A
+ * field that it does not keep is unknown everywhere.
+ */
 function fromAgent(answer) {
   const all = new Map();
-  for (const one of answer.series || []) all.set(nameOf(one), one);
+  for (const one of answer.series || []) {
+    if (!Array.isArray(one.t)) continue;
+    const known = Object.fromEntries(FIELDS.map((field) => [field, Array.isArray(one[field]) ? one[field] : one.t.map(() => null)]));
+    all.set(nameOf(one), { t: one.t, ...known });
+  }
   return all;
 }
 
