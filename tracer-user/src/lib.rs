@@ -30,7 +30,9 @@ pub mod metrics;
 pub mod profiles;
 pub mod record;
 pub mod store;
-// Layer 9: what users see.
+// Layer 9: what changes of cost mean.
+pub mod analysis;
+// Layer 10: what users see.
 pub mod http;
 // Joins everything; may see everything.
 pub mod cli;

@@ -1,0 +1,15 @@
+//! Verdicts: windows of measured cost in, findings out. Pure: no clock, no I/O.
+//!
+//! The statistic is the ratio of observed to expected cost, where the expectation is a class's own reference demand
+//! times the requests that came: load and mix are in the denominator, so a workload change moves the expectation only.
+//! [`series`] learns references and tests one cost of one class; [`diagnosis`] decides from all classes together what a
+//! deviation means; [`detector`] keeps the findings. `docs/verdicts.md` explains how to read them.
+
+pub mod detector;
+mod diagnosis;
+pub mod finding;
+pub mod queueing;
+mod series;
+#[cfg(test)]
+mod tests;
+pub mod window;

@@ -1,0 +1,689 @@
+//! Observed and expected cost of one service's classes, window by window: references, variances, and the test of a
+//! change. Notation and formulas: `docs/verdicts.md`.
+
+use std::collections::VecDeque;
+
+use super::detector::Settings;
+use super::queueing::slowdown;
+use super::window::{STRATA, ServiceWindow, Window};
+
+/// The costs that are tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stat {
+    Cpu,
+    Blocked,
+    Calls,
+    Downstream,
+    Queue,
+}
+
+impl Stat {
+    pub(super) const ALL: [Self; 5] = [Self::Cpu, Self::Blocked, Self::Calls, Self::Downstream, Self::Queue];
+
+    pub(super) const fn resource(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Blocked => "blocked",
+            Self::Calls | Self::Downstream => "downstream",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+/// A number that no sum divides by.
+const TINY: f64 = 1e-12;
+
+/// Expectation of one cost of one class in one window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    /// Expected, the scale of an effect, and the variance of the difference.
+    cost: f64,
+    scale: f64,
+    variance: f64,
+    /// Observed less expected, within so many standard deviations.
+    clipped: f64,
+}
+
+/// One class in one window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    count: [f64; STRATA],
+    cpu: [f64; STRATA],
+    cpu_squared: f64,
+    observed: [f64; 5],
+    expected: [Expected; 5],
+}
+
+impl Cell {
+    fn requests(&self) -> f64 {
+        self.count.iter().sum()
+    }
+
+    /// Time of its own: downstream excluded.
+    fn own(&self) -> f64 {
+        self.observed[0] + self.observed[1] + self.observed[4]
+    }
+}
+
+/// One window of the service.
+#[derive(Clone, Debug, Default)]
+struct Column {
+    cells: Vec<Cell>,
+    overhead: f64,
+    utilisation: f64,
+    /// How much longer CPU takes at that utilisation, less 1.
+    wait: f64,
+    /// How far a ratio may be off by losses and ambiguity.
+    bias: f64,
+    /// Of the first windows after a start: not learnt.
+    skip: bool,
+}
+
+/// What the reference says of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reference {
+    demand: [f64; STRATA],
+    /// Cost per basis of the other four costs.
+    per: [f64; 4],
+    own: f64,
+    cv2: f64,
+    tau2: f64,
+    inflation: f64,
+    dispersion: [f64; 4],
+    mean_scale: [f64; 4],
+    v_ref: [f64; 5],
+    freedom: [f64; 5],
+}
+
+/// A class.
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    pub(super) name: String,
+    reference: Reference,
+    /// Its reference begins here; no suffix reaches before `floor`.
+    pub(super) lo: usize,
+    pub(super) floor: usize,
+    /// The open finding it is part of.
+    pub(super) held: Option<u64>,
+    /// Enough requests in the reference to judge CPU, and waits.
+    pub(super) known: bool,
+    pub(super) known_time: bool,
+}
+
+/// Deviation of one cost of one class over some windows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Deviation {
+    /// In standard deviations, with its sign.
+    pub(super) z: f64,
+    /// Share of the scale.
+    pub(super) effect: f64,
+    pub(super) count: f64,
+}
+
+/// One cost of one class, added up over windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    windows: f64,
+    clipped: f64,
+    scale: f64,
+    variance: f64,
+    raw: f64,
+    requests: f64,
+    /// What losses and ambiguity exceed those of the reference by.
+    bias: f64,
+}
+
+impl Sums {
+    fn add(&mut self, column: &Column, stat: Stat, class: usize, mean_bias: f64) {
+        let cell = &column.cells[class];
+        let expected = cell.expected[stat as usize];
+        self.windows += 1.0;
+        self.clipped += expected.clipped;
+        self.scale += expected.scale;
+        self.variance += expected.variance;
+        self.raw += cell.observed[stat as usize] - expected.cost;
+        self.requests += cell.requests();
+        self.bias += (column.bias - mean_bias).max(0.0);
+    }
+}
+
+/// The windows of one service.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) service: String,
+    pub(super) entry: bool,
+    pub(super) classes: Vec<Class>,
+    /// Windows from number `base`.
+    columns: VecDeque<Column>,
+    pub(super) base: usize,
+    /// The reference ends before this window.
+    pub(super) hi: usize,
+    /// The window of the last start of its program, and its identity since and before.
+    pub(super) started: usize,
+    pub(super) identity: u64,
+    pub(super) before: u64,
+    /// Window of the last hit of the test.
+    pub(super) alarm_at: Option<usize>,
+    mean_bias: f64,
+    cores: f64,
+    length: f64,
+}
+
+impl Series {
+    pub(super) fn new(service: &ServiceWindow, t: usize) -> Self {
+        Self {
+            service: service.service_name.clone(),
+            entry: service.entry,
+            classes: Vec::new(),
+            columns: VecDeque::new(),
+            base: t,
+            hi: t,
+            started: t,
+            identity: service.identity,
+            before: service.identity,
+            alarm_at: None,
+            mean_bias: 0.0,
+            cores: 1.0,
+            length: 1.0,
+        }
+    }
+
+    /// Number of the window after the last one.
+    pub(super) fn end(&self) -> usize {
+        self.base + self.columns.len()
+    }
+
+    /// Adds the next window; `None`: the service did nothing. Returns how many classes found no room.
+    pub(super) fn push(&mut self, window: &Window, service: Option<&ServiceWindow>, room: usize, s: &Settings) -> u64 {
+        let t = self.end();
+        let mut refused = 0;
+        (self.cores, self.length) = (sane(window.cores).max(1.0), sane(window.length_s).max(0.001));
+        let share = |seconds: f64| sane(seconds) / self.length / self.cores;
+        let utilisation = share(window.busy_s).clamp(0.0, 0.97);
+        let steal = share(window.steal_s);
+        let mut column = Column {
+            utilisation,
+            wait: slowdown((utilisation + steal).clamp(0.0, 0.97), self.cores) - 1.0,
+            bias: sane(window.loss) + service.map_or(0.0, |service| sane(service.ambiguous)),
+            overhead: service.map_or(0.0, |service| sane(service.overhead_s)),
+            ..Column::default()
+        };
+        if let Some(service) = service {
+            // A service of short-lived processes starts all the time: only the first start of a while counts.
+            let again = service.starts > 0 && t - self.started > s.deployed;
+            if service.identity != self.identity || again {
+                (self.before, self.identity, self.started) = (self.identity, service.identity, t);
+            }
+            self.entry = service.entry;
+            for class in &service.classes {
+                let index = self.classes.iter().position(|known| known.name == class.request_class);
+                let Some(index) = index.or_else(|| self.add(&class.request_class, room, t)) else {
+                    refused += 1;
+                    continue;
+                };
+                if column.cells.len() <= index {
+                    column.cells.resize(index + 1, Cell::default());
+                }
+                let cpu = class.cpu_s.map(sane);
+                let waits = [class.blocked_s, class.calls, class.downstream_s, class.queue_s].map(sane);
+                column.cells[index] = Cell {
+                    count: class.count.map(sane),
+                    cpu,
+                    cpu_squared: sane(class.cpu_s_squared),
+                    observed: [cpu.iter().sum(), waits[0], waits[1], waits[2], waits[3]],
+                    expected: [Expected::default(); 5],
+                };
+            }
+        }
+        column.cells.resize(self.classes.len(), Cell::default());
+        column.skip = t - self.started < s.hold_off && self.started > self.base || window.loss > 0.1;
+        self.expect(&mut column, s);
+        self.columns.push_back(column);
+        while self.columns.len() > s.kept() {
+            self.columns.pop_front();
+            self.base += 1;
+        }
+        refused
+    }
+
+    fn add(&mut self, name: &str, room: usize, t: usize) -> Option<usize> {
+        if room == 0 || self.classes.len() >= super::detector::CLASSES_PER_SERVICE {
+            return None;
+        }
+        let (lo, reference) = (t, Reference::default());
+        self.classes.push(Class {
+            name: name.to_owned(),
+            reference,
+            lo,
+            floor: t,
+            held: None,
+            known: false,
+            known_time: false,
+        });
+        for column in &mut self.columns {
+            column.cells.push(Cell::default());
+        }
+        Some(self.classes.len() - 1)
+    }
+
+    pub(super) fn skip(&mut self, t: usize) {
+        if let Some(column) = self.columns.get_mut(t - self.base) {
+            column.skip = true;
+        }
+    }
+
+    /// Windows `from` to `to`, without `to`.
+    fn windows(&self, from: usize, to: usize) -> impl DoubleEndedIterator<Item = &Column> + Clone {
+        let from = from.max(self.base) - self.base;
+        let to = to.clamp(self.base + from, self.end()) - self.base;
+        self.columns.range(from..to)
+    }
+
+    fn reference_windows(&self, class: usize) -> impl Iterator<Item = &Column> + Clone {
+        self.windows(self.classes[class].lo, self.hi).filter(|column| !column.skip)
+    }
+
+    /// Takes the windows before `hi` as the reference: means, dispersion, autocorrelation; then the expectation of
+    /// every window that is kept.
+    pub(super) fn learn(&mut self, hi: usize, s: &Settings) {
+        self.hi = hi;
+        let m = self.classes.len();
+        let mut sums = vec![([0.0; STRATA], [0.0; STRATA]); m];
+        for (i, (count, cpu)) in sums.iter_mut().enumerate() {
+            for column in self.reference_windows(i) {
+                for k in 0..STRATA {
+                    count[k] += column.cells[i].count[k];
+                    cpu[k] += column.cells[i].cpu[k];
+                }
+            }
+        }
+        // What a stratum costs beside the class's mean, over all classes.
+        let mean = |i: usize| sums[i].1.iter().sum::<f64>() / sums[i].0.iter().sum::<f64>().max(1.0);
+        let pooled: [f64; STRATA] = std::array::from_fn(|k| {
+            let cpu: f64 = sums.iter().map(|(_, cpu)| cpu[k]).sum();
+            let expected: f64 = sums.iter().enumerate().map(|(i, (count, _))| count[k] * mean(i)).sum();
+            if expected > TINY { cpu / expected } else { 1.0 }
+        });
+        for i in 0..m {
+            let (count, cpu) = sums[i];
+            let n: f64 = count.iter().sum();
+            let d = mean(i);
+            let mut demand: [f64; STRATA] =
+                std::array::from_fn(|k| (cpu[k] + 20.0 * d * pooled[k]) / (count[k] + 20.0));
+            let model: f64 = (0..STRATA).map(|k| demand[k] * count[k]).sum();
+            let scale = if model > TINY { cpu.iter().sum::<f64>() / model } else { 1.0 };
+            demand.iter_mut().for_each(|d| *d *= scale);
+            let known = n >= s.least_reference;
+            let own = self.reference_windows(i).map(|column| column.cells[i].own()).sum::<f64>() / n.max(1.0);
+            let mut per = [0.0; 4];
+            for (k, per) in per.iter_mut().enumerate() {
+                let (mut cost, mut basis) = (0.0, 0.0);
+                for column in self.reference_windows(i) {
+                    let cell = &column.cells[i];
+                    cost += cell.observed[k + 1];
+                    basis += basis_of(k, cell, column.wait, &demand);
+                }
+                *per = cost / basis.max(TINY);
+            }
+            let class = &mut self.classes[i];
+            (class.known, class.known_time) = (known, n >= 2.0 * s.least_reference);
+            class.reference = Reference { demand, per, own, ..Reference::default() };
+        }
+        self.learn_variances();
+        let mut columns = std::mem::take(&mut self.columns);
+        for column in &mut columns {
+            self.expect(column, s);
+        }
+        self.columns = columns;
+        for i in 0..m {
+            let (mut v, mut x) = ([0.0; 5], [0.0; 5]);
+            for column in self.reference_windows(i) {
+                for k in 0..5 {
+                    v[k] += column.cells[i].expected[k].variance;
+                    x[k] += column.cells[i].expected[k].scale;
+                }
+            }
+            self.classes[i].reference.v_ref = std::array::from_fn(|k| v[k] / x[k].max(TINY).powi(2));
+        }
+        let (count, bias) =
+            self.windows(self.base, hi).fold((0.0, 0.0), |(n, sum), column| (n + 1.0, sum + column.bias));
+        self.mean_bias = if count > 0.0 { bias / count } else { 0.0 };
+    }
+
+    /// The variance of each cost: sampling by sums of squares, what remains is noise of the process, correlated in
+    /// time.
+    fn learn_variances(&mut self) {
+        let m = self.classes.len();
+        // CPU.
+        let requests =
+            |series: &Self, i: usize| series.reference_windows(i).map(|c| c.cells[i].requests()).sum::<f64>();
+        let n: Vec<f64> = (0..m).map(|i| requests(self, i)).collect();
+        let cv2: Vec<f64> = (0..m)
+            .map(|i| {
+                let demand = self.classes[i].reference.demand;
+                let (mut squares, mut model) = (0.0, 0.0);
+                for column in self.reference_windows(i) {
+                    squares += column.cells[i].cpu_squared;
+                    model += (0..STRATA).map(|k| column.cells[i].count[k] * demand[k] * demand[k]).sum::<f64>();
+                }
+                squares / model.max(1e-18) - 1.0
+            })
+            .collect();
+        let known: Vec<usize> = (0..m).filter(|i| self.classes[*i].known).collect();
+        let pool = median(known.iter().map(|i| cv2[*i]).collect()).unwrap_or(1.0);
+        let mut sharp = vec![false; m];
+        for i in 0..m {
+            let shrunk = (n[i] * cv2[i].max(0.05) + 30.0 * pool) / (n[i] + 30.0);
+            let demand = self.classes[i].reference.demand;
+            let (mut noise, mut sampling, mut squares, mut error) = (0.0, 0.0, 0.0, 0.0);
+            for column in self.reference_windows(i) {
+                let cell = &column.cells[i];
+                let cost = expected_cpu(cell, &demand);
+                let e = cell.observed[0] - cost;
+                let samp = sampling_variance(cell, &demand, shrunk);
+                noise += e * e - samp;
+                (sampling, squares, error) = (sampling + samp, squares + cost * cost, error + e * e);
+            }
+            sharp[i] = self.classes[i].known && sampling < 0.5 * error;
+            let reference = &mut self.classes[i].reference;
+            reference.cv2 = shrunk;
+            reference.tau2 = (noise / squares.max(TINY * TINY)).max(0.01 * 0.01);
+        }
+        let mut taus: Vec<f64> = (0..m).filter(|i| sharp[*i]).map(|i| self.classes[i].reference.tau2).collect();
+        taus.sort_by(f64::total_cmp);
+        let usual = taus.get(taus.len() * 3 / 4).copied().unwrap_or(0.0).max(0.03 * 0.03);
+        for (class, _) in self.classes.iter_mut().zip(&sharp).filter(|(_, sharp)| !**sharp) {
+            class.reference.tau2 = usual;
+        }
+        // The others.
+        for k in 0..4 {
+            let mut rel = vec![0.0; m];
+            let mut seen = vec![0.0; m];
+            let mut scale_mean = vec![0.0; m];
+            for i in 0..m {
+                let Class { reference, .. } = &self.classes[i];
+                let (mut x_sum, mut all, mut ratio) = (0.0, 0.0, 0.0);
+                for column in self.reference_windows(i) {
+                    let cell = &column.cells[i];
+                    let (cost, x) = wait_of(k, cell, column.wait, reference);
+                    all += 1.0;
+                    x_sum += x;
+                    if x > TINY {
+                        let e = cell.observed[k + 1] - cost;
+                        ratio += e * e / x;
+                        seen[i] += 1.0;
+                    }
+                }
+                let d = mean_demand(reference, n[i], self.reference_windows(i), i);
+                rel[i] = ratio / f64::max(seen[i] - 1.0, 1.0) / d.max(TINY);
+                scale_mean[i] = x_sum / f64::max(all, 1.0);
+            }
+            let pool = median(known.iter().map(|i| rel[*i]).collect()).unwrap_or(1.0);
+            for i in 0..m {
+                let d = mean_demand(&self.classes[i].reference, n[i], self.reference_windows(i), i);
+                let shrunk = (rel[i] * seen[i] + pool * 20.0) / (seen[i] + 20.0);
+                let reference = &mut self.classes[i].reference;
+                reference.dispersion[k] = shrunk.max(0.3 * pool) * d;
+                reference.mean_scale[k] = scale_mean[i];
+            }
+        }
+        self.learn_correlation(&sharp, &known);
+    }
+
+    /// Windows that follow each other resemble each other: sums vary by `(1+ρ)/(1−ρ)` more.
+    fn learn_correlation(&mut self, sharp: &[bool], known: &[usize]) {
+        let m = self.classes.len();
+        let rho: Vec<[f64; 5]> = (0..m)
+            .map(|i| {
+                let reference = &self.classes[i].reference;
+                let mut product = [0.0; 5];
+                let mut square = [0.0; 5];
+                let mut last = [0.0; 5];
+                for column in self.windows(self.classes[i].lo, self.hi) {
+                    for k in 0..5 {
+                        let cell = &column.cells[i];
+                        let plain = plain_variance(k, cell, column.wait, reference);
+                        let cost = cost_of(k, cell, column.wait, reference);
+                        let z = if column.skip { 0.0 } else { (cell.observed[k] - cost) / plain.max(1e-24).sqrt() };
+                        product[k] += z * last[k];
+                        square[k] += z * z;
+                        last[k] = z;
+                    }
+                }
+                std::array::from_fn(|k| product[k] / square[k].max(1e-9))
+            })
+            .collect();
+        for k in 0..5 {
+            let counts = |i: usize| if k == 0 { sharp[i] } else { known.contains(&i) };
+            let pooled = median((0..m).filter(|i| counts(*i)).map(|i| rho[i][k]).collect()).unwrap_or(0.4);
+            for i in 0..m {
+                let own = if counts(i) { f64::max(pooled, 0.7 * rho[i][k]) } else { pooled }.clamp(0.0, 0.8);
+                let a = (1.0 + own) / (1.0 - own);
+                let windows = self.reference_windows(i).count() as f64;
+                let reference = &mut self.classes[i].reference;
+                if k == 0 {
+                    reference.inflation = a;
+                } else {
+                    reference.dispersion[k - 1] *= a;
+                }
+                reference.freedom[k] = f64::max(windows / if counts(i) { a } else { 1.0 }, 4.0);
+            }
+        }
+    }
+
+    /// Fills in what the reference expects of a window.
+    fn expect(&self, column: &mut Column, s: &Settings) {
+        for (cell, Class { reference, .. }) in column.cells.iter_mut().zip(&self.classes) {
+            for k in 0..5 {
+                let cost = cost_of(k, cell, column.wait, reference);
+                let (scale, variance) = if k == 0 {
+                    let sampling = sampling_variance(cell, &reference.demand, reference.cv2);
+                    (cost, sampling + reference.inflation * reference.tau2 * cost * cost)
+                } else {
+                    let (_, x) = wait_of(k - 1, cell, column.wait, reference);
+                    (x, wait_variance(k - 1, x, reference))
+                };
+                let bound = s.clip * variance.max(0.0).sqrt();
+                let clipped = (cell.observed[k] - cost).clamp(-bound, bound);
+                cell.expected[k] = Expected { cost, scale, variance, clipped };
+            }
+        }
+    }
+
+    /// Sums of one cost of the classes `which` over windows `from` to `to`, without `to`: clipped difference, scale,
+    /// variance, raw difference.
+    pub(super) fn sums(&self, stat: Stat, from: usize, to: usize, which: impl Fn(usize) -> bool) -> [f64; 4] {
+        let mut sums = [0.0; 4];
+        for column in self.windows(from, to) {
+            for (_, cell) in column.cells.iter().enumerate().filter(|(i, _)| which(*i)) {
+                let expected = cell.expected[stat as usize];
+                sums[0] += expected.clipped;
+                sums[1] += expected.scale;
+                sums[2] += expected.variance;
+                sums[3] += cell.observed[stat as usize] - expected.cost;
+            }
+        }
+        sums
+    }
+
+    /// How far one cost of a class deviates over windows `since` to `t`, both included.
+    pub(super) fn deviation(&self, stat: Stat, class: usize, since: usize, t: usize) -> Deviation {
+        let mut sums = Sums::default();
+        for column in self.windows(since, t + 1) {
+            sums.add(column, stat, class, self.mean_bias);
+        }
+        self.judge(stat, class, &sums)
+    }
+
+    /// The same for the newest windows up to `t`, as many as each of `lengths` (ascending) says, back to `floor`.
+    pub(super) fn suffixes(
+        &self,
+        stat: Stat,
+        class: usize,
+        (floor, t): (usize, usize),
+        lengths: &[usize],
+    ) -> Vec<(usize, Deviation)> {
+        let (mut sums, mut out) = (Sums::default(), Vec::with_capacity(lengths.len()));
+        let mut lengths = lengths.iter();
+        let mut next = lengths.next();
+        for column in self.windows(floor, t + 1).rev() {
+            sums.add(column, stat, class, self.mean_bias);
+            if next.is_some_and(|length| sums.windows as usize == *length) {
+                out.push((sums.windows as usize, self.judge(stat, class, &sums)));
+                next = lengths.next();
+            }
+        }
+        out
+    }
+
+    fn judge(&self, stat: Stat, class: usize, sums: &Sums) -> Deviation {
+        let reference = &self.classes[class].reference;
+        let bias = sums.bias / sums.windows.max(1.0);
+        let x = sums.scale.max(TINY);
+        let spread = (sums.variance + reference.v_ref[stat as usize] * x * x).max(1e-24).sqrt();
+        let z = (sums.clipped.abs() - bias * x).max(0.0) / spread;
+        // The variance was learnt from few windows: t to normal.
+        let d = reference.freedom[stat as usize].max(4.0);
+        let z = (d * (z * z / d).ln_1p()).sqrt() * sums.clipped.signum();
+        Deviation { z, effect: sums.raw / x, count: sums.requests }
+    }
+
+    /// The most likely start of a step in one cost of a class that a test over `length` windows found.
+    pub(super) fn change_point(&self, stat: Stat, class: usize, t: usize, length: usize) -> usize {
+        let lo = self.classes[class].floor.max((t + 1).saturating_sub(length + length / 2 + 8)).max(self.base);
+        let last = t.saturating_sub(2);
+        let (mut e, mut v, mut best) = (0.0, 0.0, (f64::MIN, last));
+        for at in (lo..=t).rev() {
+            let [de, _, dv, _] = self.sums(stat, at, at + 1, |i| i == class);
+            (e, v) = (e + de, v + dv);
+            let likelihood = e * e / v.max(1e-18);
+            if at < last && likelihood > best.0 {
+                best = (likelihood, at);
+            }
+        }
+        best.1
+    }
+
+    /// Expected CPU of each class over windows `from` to `to`, without `to`, and their number.
+    pub(super) fn expected(&self, from: usize, to: usize) -> (Vec<f64>, f64) {
+        let mut sums = vec![0.0; self.classes.len()];
+        let mut n = 0.0;
+        for column in self.windows(from, to) {
+            n += 1.0;
+            for (sum, cell) in sums.iter_mut().zip(&column.cells) {
+                *sum += cell.expected[0].cost;
+            }
+        }
+        (sums, n)
+    }
+
+    /// Requests of each class.
+    pub(super) fn requests(&self, from: usize, to: usize) -> Vec<f64> {
+        let mut sums = vec![0.0; self.classes.len()];
+        for column in self.windows(from, to) {
+            sums.iter_mut().zip(&column.cells).for_each(|(sum, cell)| *sum += cell.requests());
+        }
+        sums
+    }
+
+    /// Observed CPU of each class.
+    pub(super) fn observed_cpu(&self, from: usize, to: usize) -> Vec<f64> {
+        let mut sums = vec![0.0; self.classes.len()];
+        for column in self.windows(from, to) {
+            sums.iter_mut().zip(&column.cells).for_each(|(sum, cell)| *sum += cell.observed[0]);
+        }
+        sums
+    }
+
+    /// Overhead, expected CPU, observed CPU and bias by window; `learnt`: only windows that count for references.
+    pub(super) fn totals(&self, from: usize, to: usize, learnt: bool) -> Vec<[f64; 4]> {
+        self.windows(from, to)
+            .filter(|column| !learnt || !column.skip)
+            .map(|column| {
+                let expected = column.cells.iter().map(|cell| cell.expected[0].cost).sum();
+                let observed = column.cells.iter().map(|cell| cell.observed[0]).sum();
+                [column.overhead, expected, observed, (column.bias - self.mean_bias).max(0.0)]
+            })
+            .collect()
+    }
+
+    /// Mean utilisation of the host.
+    pub(super) fn utilisation(&self, from: usize, to: usize) -> f64 {
+        let (n, sum) = self.windows(from, to).fold((0.0, 0.0), |(n, sum), column| (n + 1.0, sum + column.utilisation));
+        if n > 0.0 { sum / n } else { 0.0 }
+    }
+
+    /// One per cent of what the host's CPUs can do in a window, seconds.
+    pub(super) fn one_percent(&self) -> f64 {
+        0.01 * self.cores * self.length
+    }
+}
+
+/// Sums of seconds and counts are neither negative nor endless; what is counts as nothing.
+fn sane(value: f64) -> f64 {
+    if (0.0..1e15).contains(&value) { value } else { 0.0 }
+}
+
+fn expected_cpu(cell: &Cell, demand: &[f64; STRATA]) -> f64 {
+    cell.count.iter().zip(demand).map(|(n, d)| n * d).sum()
+}
+
+fn sampling_variance(cell: &Cell, demand: &[f64; STRATA], cv2: f64) -> f64 {
+    cell.count.iter().zip(demand).map(|(n, d)| n * d * d).sum::<f64>() * cv2
+}
+
+/// What a wait is expected to grow with: requests, calls for the time of calls, CPU and utilisation for queues.
+fn basis_of(k: usize, cell: &Cell, wait: f64, demand: &[f64; STRATA]) -> f64 {
+    match k {
+        2 => cell.observed[2],
+        3 => expected_cpu(cell, demand) * wait,
+        _ => cell.requests(),
+    }
+}
+
+/// Expectation and scale of blocked time, calls, their time, and queueing (`k` 0 to 3).
+fn wait_of(k: usize, cell: &Cell, wait: f64, reference: &Reference) -> (f64, f64) {
+    let cost = basis_of(k, cell, wait, &reference.demand) * reference.per[k];
+    let scale = match k {
+        1 => cost,
+        2 => cost + cell.requests() * reference.own * 0.1,
+        _ => cell.requests() * reference.own,
+    };
+    (cost, scale)
+}
+
+fn wait_variance(k: usize, x: f64, reference: &Reference) -> f64 {
+    let x = x.max(TINY);
+    let more = if reference.mean_scale[k] > TINY { (x / reference.mean_scale[k]).max(1.0) } else { 1.0 };
+    reference.dispersion[k] * x * more + (0.01 * x).powi(2)
+}
+
+fn cost_of(k: usize, cell: &Cell, wait: f64, reference: &Reference) -> f64 {
+    if k == 0 { expected_cpu(cell, &reference.demand) } else { wait_of(k - 1, cell, wait, reference).0 }
+}
+
+/// The variance of one window by itself.
+fn plain_variance(k: usize, cell: &Cell, wait: f64, reference: &Reference) -> f64 {
+    if k == 0 {
+        let cost = expected_cpu(cell, &reference.demand);
+        sampling_variance(cell, &reference.demand, reference.cv2) + reference.tau2 * cost * cost
+    } else {
+        wait_variance(k - 1, wait_of(k - 1, cell, wait, reference).1, reference)
+    }
+}
+
+/// CPU per request over the reference.
+fn mean_demand<'a>(reference: &Reference, n: f64, windows: impl Iterator<Item = &'a Column>, i: usize) -> f64 {
+    windows.map(|column| expected_cpu(&column.cells[i], &reference.demand)).sum::<f64>() / n.max(1.0)
+}
+
+/// The median; `None` of nothing.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
