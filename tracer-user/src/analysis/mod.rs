@@ -5,6 +5,8 @@
 //! [`series`] learns references and tests one cost of one class; [`diagnosis`] decides from all classes together what a
 //! deviation means; [`detector`] keeps the findings. `docs/verdicts.md` explains how to read them.
 
+#![expect(clippy::many_single_char_names, clippy::needless_range_loop, reason = "the formulas' own names and indices")]
+
 pub mod detector;
 mod diagnosis;
 pub mod finding;
