@@ -9,8 +9,8 @@ use crate::runtimes::declared::{Binary, Declared, Site};
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;
-/// What a call costs: measured on x86-64 with two probes; docs/declared-transactions.md has the table.
-const COST: &str = "1 to 5 µs";
+/// What a call of a C function costs, as measured in a virtual machine; docs/declared-transactions.md says how.
+const COST: &str = "some 20 µs";
 
 /// `tracer declare --list BINARY [PATTERN]`.
 pub fn list(binary: &Path, pattern: Option<&str>) -> Result<(), Failure> {
