@@ -30,11 +30,13 @@ pub enum Kind {
     TaskEdge = 9,
     /// A request's context was sent or received with its first segment: [`InbandContext`].
     InbandContext = 10,
+    /// A declared function was entered or returned: [`DeclaredCall`].
+    DeclaredCall = 11,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Op,
         Self::Open,
         Self::State,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Wake,
         Self::TaskEdge,
         Self::InbandContext,
+        Self::DeclaredCall,
     ];
 
     /// The kind a header's first byte names.
@@ -65,6 +68,7 @@ impl Kind {
             Self::Wake => "wake",
             Self::TaskEdge => "task_edge",
             Self::InbandContext => "inband_context",
+            Self::DeclaredCall => "declared_call",
         }
     }
 
@@ -81,6 +85,7 @@ impl Kind {
             Self::Wake => Wake::SIZE,
             Self::TaskEdge => TaskEdge::SIZE,
             Self::InbandContext => InbandContext::SIZE,
+            Self::DeclaredCall => DeclaredCall::SIZE,
         }
     }
 }
@@ -128,6 +133,8 @@ pub const INBAND_REFUSED: u8 = 1 << 2;
 /// [`InbandContext`]: sent with the transaction of the request its thread held, as far as the kernel side knows;
 /// otherwise with a transaction of its own.
 pub const INBAND_HELD: u8 = 1 << 3;
+/// [`DeclaredCall`]: the function returned (set) or was entered (clear).
+pub const DECLARED_RETURN: u8 = 1 << 0;
 /// [`TaskEdge::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const TASK_EDGE_CREATED: u8 = 1;
 /// [`TaskEdge::relation`]: `parent` woke `child`, or passed it something through a channel that `child` received from.
@@ -179,7 +186,7 @@ wire! {
     pub struct Header {
         /// A [`Kind`] as a number.
         pub kind: u8,
-        /// Flags, by kind of record: `OP_…`, `OPEN_…`, `THREAD_STATS_…`, `STATE_…`, `WAKE_…`.
+        /// Flags, by kind of record: `OP_…`, `OPEN_…`, `THREAD_STATS_…`, `STATE_…`, `WAKE_…`, `DECLARED_…`.
         pub flags: u8,
         /// CPU the record was made on.
         pub cpu: u16,
@@ -490,6 +497,28 @@ wire! {
     }
 }
 
+wire! {
+    /// A thread entered a declared function, or returned from it.
+    pub struct DeclaredCall {
+        /// Common part; [`DECLARED_RETURN`].
+        pub header: Header,
+        /// Index of the declared transaction in the configuration.
+        pub declared: u64,
+        /// Goroutine it runs on (the address of its `g`); 0 where a thread has one stack.
+        pub task: u64,
+        /// How deep the stack is, the same at entry and return of one call; deeper calls have larger values. Bytes
+        /// below the stack's upper end for goroutines, whose stacks move; the complement of the stack pointer for
+        /// threads.
+        pub depth: u64,
+        /// Return value: the first result register. 0 at entry.
+        pub value: u64,
+        /// The task, as in [`Op::entity`]; 0 if its process has no known runtime.
+        pub entity: u64,
+        /// The thread's counters at this moment.
+        pub counters: ThreadCounters,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -517,6 +546,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(11), None);
+        assert_eq!(Kind::from_byte(12), None);
     }
 }

@@ -35,11 +35,13 @@ pub enum Lost {
     /// The operation that wrote a request did not send its first segment (held back, or no window): the request went
     /// without a context.
     TagLate = 14,
+    /// The event ring was full: a call of a declared function, or its return, was not reported.
+    RingDeclared = 15,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -55,6 +57,7 @@ impl Lost {
         Self::RingTag,
         Self::TagRoom,
         Self::TagLate,
+        Self::RingDeclared,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -89,6 +92,7 @@ impl Lost {
             Self::RingTag => "ring_full_tag",
             Self::TagRoom => "tcp_option_no_room",
             Self::TagLate => "tcp_option_late",
+            Self::RingDeclared => "ring_full_declared",
         }
     }
 }

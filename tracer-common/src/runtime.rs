@@ -74,11 +74,15 @@ pub enum UserProbe {
     TokioWoken = 12,
     /// `runtime.ready` (Go): a waiting goroutine continues. Only if configured, for the same reason.
     GoReady = 13,
+    /// A declared function's entry, or one of its return instructions.
+    DeclaredPlace = 14,
+    /// The return of a declared function.
+    DeclaredReturn = 15,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -93,6 +97,8 @@ impl UserProbe {
         Self::PythonWrites,
         Self::TokioWoken,
         Self::GoReady,
+        Self::DeclaredPlace,
+        Self::DeclaredReturn,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -112,6 +118,8 @@ impl UserProbe {
             Self::PythonWrites => "python_writes",
             Self::TokioWoken => "tokio_woken",
             Self::GoReady => "go_ready",
+            Self::DeclaredPlace => "declared_place",
+            Self::DeclaredReturn => "declared_return",
         }
     }
 
@@ -132,6 +140,8 @@ impl UserProbe {
             Self::PythonWrites => "uprobe PySet_Add",
             Self::TokioWoken => "uprobes tokio::runtime::task::waker::{wake_by_val, wake_by_ref}",
             Self::GoReady => "uprobe runtime.ready",
+            Self::DeclaredPlace => "uprobes of declared functions",
+            Self::DeclaredReturn => "uretprobes of declared functions",
         }
     }
 
@@ -147,6 +157,7 @@ impl UserProbe {
                 "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or nobody's"
             }
             Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are nobody's",
+            Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
             Self::GoRoundTrip => "calls of net/http's client are nobody's",
             Self::NodeTimers
             | Self::NodeImmediates
@@ -156,6 +167,16 @@ impl UserProbe {
             | Self::NodePipes => "calls of Node.js are ambiguous",
         }
     }
+}
+
+/// Cookie of a probe of a declared function: its index in the configuration is in the low 32 bits.
+pub mod declared {
+    /// The probe is at a return instruction.
+    pub const RETURN: u64 = 1 << 32;
+    /// The function is Go's: it runs on a goroutine's stack.
+    pub const GO: u64 = 1 << 33;
+    /// The bits of the index.
+    pub const INDEX: u64 = 0xffff_ffff;
 }
 
 #[cfg(test)]

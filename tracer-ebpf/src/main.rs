@@ -8,6 +8,7 @@
 
 mod arch;
 mod bound;
+mod declared;
 mod emit;
 mod header;
 mod inband;

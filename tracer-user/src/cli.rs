@@ -37,11 +37,30 @@ pub enum Command {
     Replay(Replay),
     /// Report what this kernel and these privileges allow: each line is ok, degraded or missing.
     Doctor(Doctor),
+    /// Declared transactions: list the functions of a program that can be declared, or check the declarations of a
+    /// file. See docs/declared-transactions.md.
+    Declare(Declare),
     /// Check a configuration file.
     CheckConfig {
         /// Configuration file (TOML).
         file: PathBuf,
     },
+}
+
+/// `tracer declare`.
+#[derive(Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub struct Declare {
+    /// List the functions of this program or library that can be declared.
+    #[arg(long, value_name = "BINARY", group = "what")]
+    pub list: Option<PathBuf>,
+    /// Only functions whose name contains this, or fits it (`*` stands for any text).
+    #[arg(value_name = "PATTERN", requires = "list")]
+    pub pattern: Option<String>,
+    /// Check the declared transactions of this configuration file: what each matches, what a call costs, and why one
+    /// cannot be traced.
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub check: Option<PathBuf>,
 }
 
 /// Filters that narrow what is traced.

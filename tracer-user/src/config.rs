@@ -17,7 +17,9 @@ use crate::guard::tables;
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
+use crate::runtimes::declared::Declared;
 
+mod declared;
 mod hosts;
 
 pub use hosts::Relay;
@@ -64,6 +66,7 @@ struct File {
     watchdog: WatchdogFile,
     class: Vec<RuleFile>,
     service: Vec<ServiceFile>,
+    transaction: Vec<declared::TransactionFile>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -210,6 +213,8 @@ pub struct Config {
     pub classes: ClassConfig,
     /// Rules that name services.
     pub services: NamingRules,
+    /// Declared transactions, in the order of the file.
+    pub declared: Arc<[Declared]>,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Most bytes of a recording.
@@ -294,6 +299,7 @@ impl Default for Config {
             runtimes: Extras::default(),
             classes: ClassConfig::default(),
             services: Vec::new(),
+            declared: Arc::from([]),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             max_recording: 8 << 30,
             nice: 0,
@@ -315,6 +321,12 @@ impl Source<'_> {
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
         ConfigError::Wrong { path: self.path.into(), line, column, what: what.into() }
+    }
+
+    /// `FILE:LINE` of `at`.
+    fn place(&self, at: &Range<usize>) -> String {
+        let before = self.text.get(..at.start.min(self.text.len())).unwrap_or_default();
+        format!("{}:{}", self.path, before.matches('\n').count() + 1)
     }
 
     fn number<T: TryFrom<i64>>(&self, value: &Spanned<i64>, range: Range<i64>) -> Result<T, ConfigError> {
@@ -460,6 +472,7 @@ impl Config {
         for rule in &file.class {
             config.classes.rules.push(check_rule(&source, rule)?);
         }
+        config.declared = declared::check(&source, file.transaction)?;
         for service in file.service {
             if service.name.get_ref().trim().is_empty() {
                 return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));

@@ -21,6 +21,11 @@ fn main() -> ExitCode {
         Command::Record(record) => commands::run::run(&record.live, Some(&record.file)),
         Command::Replay(replay) => commands::replay::replay(&replay),
         Command::Doctor(doctor) => commands::doctor::doctor(doctor.json, doctor.config.as_deref()),
+        Command::Declare(declare) => match (&declare.list, &declare.check) {
+            (Some(binary), _) => commands::declare::list(binary, declare.pattern.as_deref()),
+            (None, Some(file)) => commands::declare::check(file),
+            (None, None) => Ok(()),
+        },
         Command::CheckConfig { file } => commands::check_config(&file),
     };
     match done {

@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
 pub type Nanos = u64;
 
+/// Protocol name of declared transactions: functions that the configuration names.
+pub const DECLARED: &str = "declared";
+
 /// Direction of bytes, seen from the process that owns the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {

@@ -56,6 +56,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("round_trips", Nothing),
     // CPU, waits and stacks.
     ("cpu", All),
+    ("declared", All),
     ("flame", All),
     ("moved", Nothing),
     ("unwind", All),

@@ -42,7 +42,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
 
 /// The goroutine at `at`, if its thread is running it.
 #[inline(always)]
-fn goroutine(runtime: &Runtime, at: u64) -> u64 {
+pub(super) fn goroutine(runtime: &Runtime, at: u64) -> u64 {
     let offsets = runtime.at[0];
     let machine: u64 = user(at + (offsets & 0xffff));
     let current: u64 = user(machine + (offsets >> 16 & 0xffff));

@@ -40,7 +40,7 @@ static HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(UserProbe::ALL.len
 
 /// Counts a hit.
 #[inline(always)]
-fn hit(probe: UserProbe) {
+pub(crate) fn hit(probe: UserProbe) {
     if let Some(counter) = HITS.get_ptr_mut(probe as u32) {
         // SAFETY: a per-CPU element; an interrupt can lose a count, no more.
         unsafe { *counter += 1 };
@@ -105,6 +105,15 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
         KIND_NODE => node::entity::<TX>(task, thread, runtime),
         KIND_TOKIO => tokio::entity(task, runtime),
         KIND_GREENLET => greenlet::entity(task, runtime),
+        _ => 0,
+    }
+}
+
+/// The goroutine at `at` of a Go process, as `tracer_common::event::Op::entity`; 0 if its runtime is not known.
+#[inline(always)]
+pub(crate) fn goroutine(tgid: u32, at: u64) -> u64 {
+    match of(tgid) {
+        Some(runtime) if runtime.kind == KIND_GO && runtime.at[0] != AT_UNKNOWN => go::goroutine(runtime, at),
         _ => 0,
     }
 }

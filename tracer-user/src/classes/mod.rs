@@ -286,6 +286,11 @@ impl Classifier {
         self.learn(names, facts, Answer::of(conventions(facts.protocol), facts.status))
     }
 
+    /// The class `name`, as the configuration names it.
+    pub fn named(&mut self, names: &mut Names, facts: &Facts<'_>, name: Arc<str>) -> ClassId {
+        self.id(names, facts, name, Arc::from(""), true)
+    }
+
     /// The class of the first rule that fits.
     fn rule(&mut self, names: &mut Names, facts: &Facts<'_>) -> Option<ClassId> {
         if self.config.rules.is_empty() {

@@ -9,6 +9,7 @@ use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
+use super::declaring::Declaring;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
@@ -119,6 +120,8 @@ pub(super) struct Agent {
     pub(super) netns: Option<OwnNetns>,
     /// Looks at what runs in processes.
     pub(super) finder: Option<Finder>,
+    /// Attaches the probes of declared transactions.
+    pub(super) declaring: Option<Declaring>,
     /// Makes unwind tables, where stacks are walked by them.
     pub(super) unwinder: Option<Unwinder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
@@ -301,6 +304,9 @@ impl Agent {
             replaced = true;
             self.kernel.policy.forget_runtime(pid);
             self.leave(pid);
+            if let Some(declaring) = &self.declaring {
+                declaring.look_at(pid);
+            }
         }
         let Some(finder) = &mut self.finder else {
             pipeline.take_serving();

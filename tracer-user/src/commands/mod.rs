@@ -4,6 +4,8 @@
 
 mod agent;
 mod clock;
+pub mod declare;
+mod declaring;
 mod descriptors;
 pub mod doctor;
 mod doctor_relay;

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
+use super::declaring::Declaring;
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
@@ -145,6 +146,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let extras = config.runtimes;
     let mut prober = kernel.prober();
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
+    let declaring = Declaring::start(&config.declared, kernel.prober())
+        .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
     let mut agent = Agent {
         hertz: config.hertz,
         config,
@@ -174,6 +177,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         finder: Finder::start(extras, attach)
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
+        declaring,
         unwinder,
     };
     agent.open_up()?;

@@ -1,7 +1,7 @@
 //! Decodes kernel bytes into records. Pure and total; the only reader of raw kernel bytes, and fuzzed.
 
 use tracer_common::event::{
-    Exec, Fork, Header, InbandContext, Kind, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
+    DeclaredCall, Exec, Fork, Header, InbandContext, Kind, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
 };
 
 /// One record; its variable part borrows from the input bytes.
@@ -43,6 +43,8 @@ pub enum Record<'a> {
     TaskEdge(TaskEdge),
     /// A request's in-band context was sent or received with its first segment.
     InbandContext(InbandContext),
+    /// A declared function was entered or returned.
+    DeclaredCall(DeclaredCall),
 }
 
 /// Why bytes do not form a record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -103,6 +105,7 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::InbandContext => fixed(Record::InbandContext(InbandContext::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::DeclaredCall => fixed(Record::DeclaredCall(DeclaredCall::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;

@@ -59,6 +59,8 @@ table_use! {
         threads,
         /// Requests and calls that are open or wait for late evidence.
         spans,
+        /// Calls of declared functions that have not returned.
+        declared_calls,
         /// Ends of requests on this host that wait for their other end.
         joins,
         /// Requests from other hosts, and contexts that other agents sent for them.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeScope};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use aya::programs::{Program, UProbe};
 use tracer_common::runtime::UserProbe;
 
@@ -22,7 +22,9 @@ use super::loading::built;
 use crate::guard::tables::TableUse;
 
 /// Most probes at once: each needs a descriptor.
-pub const PLACES: usize = 256;
+pub const PLACES: usize = 1024;
+/// The process id under which probes of all processes are kept; no process has it.
+pub const EVERY_PROCESS: u32 = 0;
 
 /// Outcomes of attaching probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +73,35 @@ impl Prober {
             .map_err(|error| chain(&error))?;
         self.attachments.user(visit, link);
         Ok(())
+    }
+}
+
+impl Prober {
+    /// Attaches a probe's program at `offset` of `file` in every process that has it mapped, now or later. The program
+    /// reads `cookie`; `visit` is the number under which [`Self::detach_file`] finds it.
+    pub fn attach_file(
+        &mut self,
+        probe: UserProbe,
+        visit: u64,
+        (file, offset): (&Path, u64),
+        cookie: u64,
+    ) -> Result<(), String> {
+        if self.attachments.users() >= PLACES {
+            self.attempts.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(format!("{PLACES} places in programs are watched already"));
+        }
+        let program = self.programs.get_mut(&probe).ok_or("its program was refused when it was loaded")?;
+        let at = UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(cookie) };
+        let link = program.attach(at, file, UProbeScope::AllProcesses).and_then(|id| program.take_link(id));
+        let count = if link.is_ok() { &self.attempts.attached } else { &self.attempts.refused };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.attachments.user((EVERY_PROCESS, visit), link.map_err(|error| chain(&error))?);
+        Ok(())
+    }
+
+    /// Detaches the probes of a visit; waits until no thread is inside one.
+    pub fn detach_file(&mut self, visit: u64) {
+        drop(self.attachments.take_user(EVERY_PROCESS, Some(visit)));
     }
 }
 

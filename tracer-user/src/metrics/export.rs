@@ -17,7 +17,7 @@ use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
 use super::families::{Families, vec};
 use super::loss_account::LossAccount;
-use super::low_cardinality::{LOOKUP_LABELS, LowCardinality, TURN_LABELS};
+use super::low_cardinality::{FUNCTION_LABELS, LOOKUP_LABELS, LowCardinality, TURN_LABELS};
 use super::messages::{self, Messages};
 use super::operations::{self, Operations};
 use super::process::Process;
@@ -52,6 +52,8 @@ pub struct Metrics {
     /// DNS lookups, and below round trips: server side, client side.
     lookups: [HistogramVec; 2],
     turns: [HistogramVec; 2],
+    /// Calls of declared functions.
+    functions: HistogramVec,
     work: IntCounterVec,
     work_time: [CounterVec; 8],
     service_cpu: CounterVec,
@@ -309,6 +311,14 @@ impl Metrics {
                 ),
             ]
             .map(|(name, help)| vec(r, operations(name, help, &TURN_LABELS))),
+            functions: vec(
+                r,
+                operations(
+                    "tracer_declared_duration_seconds",
+                    "Seconds that calls of declared functions took, from entry to return.",
+                    &FUNCTION_LABELS,
+                ),
+            ),
             work: vec(
                 r,
                 int(
@@ -524,6 +534,9 @@ impl Sink for Metrics {
                 if class.simple.observe(family, class_labels(info, class.folded), span, simple) {
                     self.folded_series.inc();
                 }
+            }
+            Conventions::Function => {
+                class.simple.observe(&self.functions, class_labels(info, class.folded), span, Conventions::Function);
             }
             Conventions::Session => {}
         }

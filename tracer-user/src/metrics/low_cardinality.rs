@@ -1,5 +1,5 @@
 //! Duration histograms with few labels and a bounded number of series: DNS lookups, with the labels of OpenTelemetry's
-//! semantic conventions, and round trips on connections whose protocol is not decoded.
+//! semantic conventions, round trips on connections whose protocol is not decoded, and calls of declared functions.
 
 use prometheus::{Histogram, HistogramVec};
 
@@ -16,6 +16,9 @@ pub(super) const LOOKUP_LABELS: [&str; 5] =
 /// Labels of round trips.
 pub(super) const TURN_LABELS: [&str; 5] =
     ["service_name", "request_class", "network_protocol_name", "server_port", "error_type"];
+
+/// Labels of calls of declared functions.
+pub(super) const FUNCTION_LABELS: [&str; 4] = ["service_name", "request_class", "code_function_name", "error_type"];
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,12 @@ impl LowCardinality {
             return false;
         }
         let [service, name] = class;
+        if conventions == Conventions::Function {
+            let histogram = family.with_label_values(&[service, name, &*span.method, failure]);
+            histogram.observe(seconds);
+            self.series.push((key, histogram));
+            return false;
+        }
         let folded = name == OTHER;
         let port = if port == 0 { String::new() } else { port.to_string() };
         // A class that others merged into covers many names, so it gets no name label.

@@ -38,7 +38,10 @@ impl Family {
 /// Sections: title and name prefixes; a family goes to the first section that matches.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("Durations by OpenTelemetry's conventions", &["http_", "rpc_", "db_", "messaging_", "dns_"]),
-    ("Requests and where their time goes", &["tracer_request", "tracer_work", "tracer_client_", "tracer_server_"]),
+    (
+        "Requests and where their time goes",
+        &["tracer_request", "tracer_work", "tracer_declared", "tracer_client_", "tracer_server_"],
+    ),
     ("CPU", &["tracer_service_cpu", "tracer_host_cpu", "tracer_capture"]),
     (
         "Attribution and runtimes",

@@ -115,6 +115,8 @@ pub(super) const REMOTE: u32 = 0x200;
 pub(super) enum Kind {
     /// Unknown.
     Unspecified = 0,
+    /// Work within a service: a declared transaction.
+    Internal = 1,
     /// A request as seen by its server.
     Server = 2,
     /// A request as seen by its client.

@@ -7,7 +7,7 @@ use super::proto::{
     Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
     Status, Value,
 };
-use crate::model::{ClassInfo, Queues, Side, Span, SpanId, TraceId};
+use crate::model::{ClassInfo, DECLARED, Queues, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, conventions, messaging};
 use crate::store::attributes;
 use crate::text::printable;
@@ -129,6 +129,9 @@ fn kind(span: &Span) -> Kind {
             "process" => return Kind::Consumer,
             _ => {}
         }
+    }
+    if span.protocol == DECLARED {
+        return Kind::Internal;
     }
     if span.side == Side::Server { Kind::Server } else { Kind::Client }
 }

@@ -18,6 +18,10 @@ impl Pipeline {
             sample.owner = Owner::Class(class);
             self.profiles.sample(&self.names, &sample);
         }
+        let calls = std::mem::take(&mut live.declared);
+        for span in calls {
+            self.write_declared(Span { trace: verdicts.trace, ..*span });
+        }
         self.last_word(&live, class, &verdicts);
         let span = Self::span(live, class, &verdicts);
         self.metrics.span(&self.names, &span);

@@ -26,12 +26,14 @@ use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, Profiles};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
+use crate::runtimes::declared::Declared;
 use crate::store::{SpanView, Store};
 use crate::transactions::engine::{Engine, Output};
 use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
 
 mod classes;
+mod declared;
 mod finished;
 mod relay;
 mod services;
@@ -100,6 +102,9 @@ pub struct Pipeline {
     outputs: Vec<Output>,
     /// Messages for other agents.
     outgoing: Vec<Outgoing>,
+    /// Declared transactions, and spans of their calls that were not kept.
+    declared: Arc<[Declared]>,
+    declared_not_kept: u64,
     wall_offset: i64,
     reported: Nanos,
     /// CPU charged so far to requests and to overhead, nanoseconds.
@@ -141,8 +146,10 @@ impl Pipeline {
             handover: config.transactions.handover.as_nanos() as u64,
             ..Limits::for_memory(memory)
         };
+        let mut engine = Engine::new(settings, limits, seed);
+        engine.expect_declared(config.declared.len());
         Self {
-            engine: Engine::new(settings, limits, seed),
+            engine,
             classifier: Classifier::new(&config.classes).within(Bounds::for_memory(memory)),
             names: Names::default(),
             rules: config.services.clone(),
@@ -161,6 +168,8 @@ impl Pipeline {
             not_written: 0,
             outputs: Vec::new(),
             outgoing: Vec::new(),
+            declared: Arc::clone(&config.declared),
+            declared_not_kept: 0,
             wall_offset,
             reported: 0,
             charged: (0, 0),
@@ -286,6 +295,7 @@ impl Pipeline {
             Record::Wake(wake) => (Kind::Wake, &wake.header),
             Record::TaskEdge(task_edge) => (Kind::TaskEdge, &task_edge.header),
             Record::InbandContext(inband) => (Kind::InbandContext, &inband.header),
+            Record::DeclaredCall(call) => (Kind::DeclaredCall, &call.header),
         };
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
@@ -405,6 +415,10 @@ impl Pipeline {
                 Output::Renamed { was, trace } => self.store.rename(was, trace),
                 Output::Late { span, was, parent, trace } => self.store.adopt(span, was, parent, trace),
                 Output::Finished(live, verdicts) => self.finished(live, verdicts),
+                Output::Declared(call) => self.declared_returned(&call),
+                Output::DeclaredSample { declared, service, sample } => {
+                    self.declared_sample(declared, service, sample);
+                }
                 Output::Sample(sample) => self.profiles.sample(&self.names, &sample),
             }
         }

@@ -22,11 +22,18 @@ impl Pipeline {
             self.metrics.set_lost(why.name(), count);
         }
         let counters = self.engine.counters;
+        let declared = self.engine.declared_losses();
         for (reason, count) in [
             ("parser_gap_bytes", counters.gap_bytes),
             ("reply_without_request", counters.unpaired),
             ("connections_evicted", counters.connections_evicted),
             ("threads_refused", counters.threads_refused),
+            ("declared_unreturned", declared.unreturned),
+            ("declared_unmatched", declared.unmatched),
+            ("declared_refused", declared.refused),
+            ("declared_moved", declared.moved),
+            ("declared_samples_dropped", declared.samples_dropped),
+            ("declared_spans_not_kept", self.declared_not_kept),
             ("spans_evicted", counters.spans_evicted),
             ("processes_forgotten", counters.processes_forgotten),
             ("thread_operations_missing", counters.threads_doubted),
@@ -61,6 +68,7 @@ impl Pipeline {
             threads,
             spans,
             joins,
+            declared_calls,
             processes,
             head_bytes,
             tasks,
@@ -82,6 +90,7 @@ impl Pipeline {
             threads,
             spans,
             joins,
+            declared_calls,
             relay_requests,
             relay_calls,
             inband_contexts: inband,

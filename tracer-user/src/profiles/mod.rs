@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{Names, Nanos, Owner, Sink, StackSample};
+use crate::model::{DECLARED, Names, Nanos, Owner, Sink, StackSample};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use snapshot::Snapshot;
@@ -370,7 +370,9 @@ impl Profiles {
         let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
         let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
             (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
-                service.as_ref().is_none_or(|service| *info.service_name == **service)
+                // A declared transaction's samples are those of the request or the overhead around it, once more.
+                (wanted.is_some() || info.protocol != DECLARED)
+                    && service.as_ref().is_none_or(|service| *info.service_name == **service)
                     && wanted.as_ref().is_none_or(|wanted| *info.name == **wanted)
             }),
             (Owner::Overhead(id), Some(service), None) => *names.service(id) == **service,

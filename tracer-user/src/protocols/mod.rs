@@ -61,7 +61,7 @@ pub use compact::ActiveState;
 pub use connection_parser::ConnectionParser;
 pub use elements::Elements;
 
-use crate::model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
+use crate::model::{DECLARED, Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
 use context::TraceParent;
 
 /// Every protocol the tracer knows, in detection order. This is the only list.
@@ -107,6 +107,8 @@ pub enum Conventions {
     Session,
     /// Name resolution: a question, a kind of failure.
     Names,
+    /// Code: a function that the configuration declares.
+    Function,
     /// None: round trips on a connection whose protocol is not decoded.
     Turns,
 }
@@ -115,7 +117,7 @@ pub enum Conventions {
 /// searching [`PROTOCOLS`].
 pub fn conventions(name: &str) -> Conventions {
     static BY_NAME: LazyLock<FxHashMap<&'static str, Conventions>> = LazyLock::new(|| {
-        let mut by_name = FxHashMap::from_iter([(grpc::NAME, Conventions::Rpc)]);
+        let mut by_name = FxHashMap::from_iter([(grpc::NAME, Conventions::Rpc), (DECLARED, Conventions::Function)]);
         for protocol in PROTOCOLS {
             // Where two protocols share a name, the first wins.
             by_name.entry(protocol.name()).or_insert_with(|| protocol.conventions());

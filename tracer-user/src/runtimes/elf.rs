@@ -6,8 +6,9 @@ use std::path::Path;
 
 use object::read::ReadCacheOps;
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFlags};
+use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFlags, SymbolKind};
 
+use super::go::image::Image;
 use super::maps::Mapping;
 
 /// Largest file that is parsed, bytes.
@@ -41,6 +42,57 @@ impl ReadCacheOps for Bounded {
     }
 }
 
+/// A function of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its symbol.
+    pub name: Box<str>,
+    /// Its address, as in the file.
+    pub address: u64,
+    /// The symbol is code that chooses the function (`STT_GNU_IFUNC`).
+    pub indirect: bool,
+}
+
+/// Most functions that are listed, and most bytes of a name.
+const FUNCTIONS: usize = 1 << 20;
+const FUNCTION_NAME: usize = 4096;
+
+fn open(path: &Path) -> Option<ReadCache<Bounded>> {
+    // Do not block if the path has become a FIFO or device.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let is_small = file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST);
+    is_small.then(|| ReadCache::new(Bounded { file, left: READ_LIMIT }))
+}
+
+/// The functions of a file, and whether it lists all of them rather than only those it exports; `None` if it is not a
+/// readable ELF file.
+pub fn functions(path: &Path) -> Option<(Vec<Function>, bool)> {
+    let cache = open(path)?;
+    let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
+    let mut found = Vec::new();
+    for symbol in file.dynamic_symbols().chain(file.symbols()) {
+        let indirect = symbol.elf_symbol().st_type() == object::elf::STT_GNU_IFUNC;
+        if !symbol.is_definition() || !(indirect || symbol.kind() == SymbolKind::Text) || found.len() >= FUNCTIONS {
+            continue;
+        }
+        if let Ok(name) = symbol.name()
+            && (1..=FUNCTION_NAME).contains(&name.len())
+        {
+            found.push(Function { name: name.into(), address: symbol.address(), indirect });
+        }
+    }
+    Some((found, file.symbol_table().is_some()))
+}
+
+/// Whether the debug information of a file contains `name`.
+pub fn debug_names(file: &File, name: &str) -> bool {
+    let Some(image) = Image::read(file) else { return false };
+    let Some(section) = image.section(".debug_str") else { return false };
+    // Between zeros, as every string there.
+    let needle = [b"\0", name.as_bytes(), b"\0"].concat();
+    image.bytes(section, READ_LIMIT).is_some_and(|bytes| memchr::memmem::find(&bytes, &needle).is_some())
+}
+
 /// The facts kept of a program's file or a library.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
@@ -60,12 +112,7 @@ const MODULES: usize = 4;
 impl Program {
     /// Reads a file, keeping the addresses of `wanted` dynamic symbols; `None` if it is not a readable ELF file.
     pub fn read(path: &Path, wanted: &[&str]) -> Option<Self> {
-        // Do not block if the path has become a FIFO or device.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-        if !file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST) {
-            return None;
-        }
-        Self::parse(&ReadCache::new(Bounded { file, left: READ_LIMIT }), wanted)
+        Self::parse(&open(path)?, wanted)
     }
 
     /// Parses bytes, like [`Self::read`].

@@ -5,7 +5,7 @@
 
 #[cfg(test)]
 pub(super) mod fixture;
-mod functions;
+pub(super) mod functions;
 pub(super) mod image;
 
 use std::fs::File;

@@ -5,12 +5,14 @@
 //! checks. For an unknown runtime version it reports a [`State`] and counts it; tasks of that process are not told
 //! apart.
 
+pub mod declared;
 pub mod elf;
 pub mod go;
 mod greenlet;
 pub mod maps;
 mod node;
 pub mod python;
+pub mod return_instructions;
 pub mod status_view;
 pub mod tokio;
 

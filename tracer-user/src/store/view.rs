@@ -235,6 +235,8 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
         }
         set("tracer.request.size", json!(span.request_bytes));
         set("tracer.response.size", json!(span.reply_bytes));
+    } else if conventions == Conventions::Function {
+        set("code.function.name", json!(&*span.method));
     } else if conventions == Conventions::Rpc {
         set("rpc.system.name", json!(grpc::NAME));
         set("rpc.method", json!(grpc::method(&span.path)));

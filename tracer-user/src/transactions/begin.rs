@@ -110,6 +110,7 @@ impl Engine {
             read_as: op.map_or(0, |during| during.op.entity),
             group_membership: None,
             candidate_calls: SmallVec::new(),
+            declared: Vec::new(),
             sole: false,
             wakeup_candidates: None,
             wakeups_or_calls: 0,
@@ -181,6 +182,7 @@ impl Engine {
                 } else {
                     self.holds(slot, cookie, head_at);
                     if let Some(During { op, .. }) = op {
+                        self.declared.read(op.header.tgid, op.entity, slot);
                         self.takes_request(op, exchange);
                         self.may_forward(slot, op);
                         self.read_by_task(cookie, op);

@@ -13,6 +13,7 @@ use tracer_common::policy::{CapturePolicy, VERDICT_IGNORE, VERDICT_NONE, VERDICT
 use super::begin::{Begun, During};
 use super::callback_groups::CallbackGroups;
 use super::connection::Connection;
+use super::declared::{DeclaredCalls, FinishedCall};
 use super::event_loop::Meetings;
 use super::forwarding::Forwarding;
 use super::inband_context::InbandContexts;
@@ -85,6 +86,17 @@ pub enum Output {
     Finished(Box<OpenSpan>, Verdicts),
     /// A stack and its owner.
     Sample(StackSample),
+    /// A declared function returned.
+    Declared(Box<FinishedCall>),
+    /// A stack sampled in a call of a declared function.
+    DeclaredSample {
+        /// Index of the declared transaction.
+        declared: usize,
+        /// The service of its process.
+        service: ServiceId,
+        /// The stack; its owner is not set.
+        sample: StackSample,
+    },
     /// The transaction of a call to another host is known; [`Engine::context`] returns it.
     Settled(Slot),
     /// A request from another host has ended; [`Engine::answer`] returns it.
@@ -137,6 +149,8 @@ pub struct Engine {
     pub(super) losses: Losses,
     pub(super) relays: Relays,
     pub(super) inband: InbandContexts,
+    /// Open calls of declared functions.
+    pub(super) declared: DeclaredCalls,
     pub(super) reported: ReportedTraces,
     /// Final reporting is under way: no evidence can come any more.
     pub(super) finishing: bool,
@@ -211,6 +225,7 @@ impl Engine {
             losses: Losses::default(),
             relays,
             inband,
+            declared: DeclaredCalls::default(),
             reported,
             finishing: false,
             callback_groups: CallbackGroups::default(),
@@ -269,6 +284,7 @@ impl Engine {
         self.pools.remove(&tgid);
         self.loops.remove(&tgid);
         self.task_table.forget(tgid);
+        self.declared.forget(tgid);
         self.wakers.forget(tgid);
         self.meetings.remove(&tgid);
         self.forwarding.forget(tgid);
@@ -322,12 +338,16 @@ impl Engine {
             Record::Open(open) => self.open(open, out),
             Record::State(state) => self.state(state, out),
             Record::ThreadStats(stats) => self.on_thread_stats(stats, out),
-            Record::Sample { sample, user, kernel } => self.sample(sample, user, kernel, out),
+            Record::Sample { sample, user, kernel } => {
+                self.sampled_in_declared(sample, user, kernel);
+                self.sample(sample, user, kernel, out);
+            }
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => self.turned(task_edge),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),
             Record::TaskEdge(task_edge) => self.task_edge(task_edge),
             Record::InbandContext(inband) => self.inband(inband),
+            Record::DeclaredCall(call) => self.declared_call(call, out),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
@@ -627,6 +647,7 @@ impl Engine {
         let (tid, died) = (stats.header.tid, stats.header.nanos.max(1));
         if dead {
             self.decide(tid);
+            self.declared.forget_thread(stats.header.tgid, tid);
         }
         if dead
             && let Some(thread) = self.threads.get_mut(&tid)

@@ -90,6 +90,8 @@ pub struct EngineTables {
     pub spans: TableUse,
     /// Unmatched ends of requests.
     pub joins: TableUse,
+    /// Calls of declared functions that have not returned.
+    pub declared_calls: TableUse,
     /// Processes with a known service.
     pub processes: TableUse,
     /// Buffered bytes of heads and replies, as of the last tick.
@@ -133,6 +135,7 @@ impl Engine {
         EngineTables {
             connections: TableUse::new(self.connections.len(), connections, counters.connections_evicted),
             closing: TableUse::new(self.closing.len(), connections, counters.closing_early),
+            declared_calls: self.declared.table_use(),
             threads: TableUse::new(self.threads.len(), threads, counters.threads_refused),
             spans: TableUse::new(self.spans.len(), spans, counters.spans_evicted),
             joins: TableUse::new(

@@ -14,6 +14,7 @@ pub mod callback_groups;
 mod charge;
 mod closing;
 pub mod connection;
+pub mod declared;
 pub mod engine;
 pub mod event_loop;
 mod forwarding;

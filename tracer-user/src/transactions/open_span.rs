@@ -256,6 +256,8 @@ pub struct OpenSpan {
     pub cost: Cost,
     /// Part of `cost` already posted to the class.
     pub posted: Cost,
+    /// Calls of declared functions in it, which are reported with it.
+    pub declared: Vec<Box<crate::model::Span>>,
     /// Samples that wait for a class.
     pub samples: Vec<StackSample>,
     /// Calls it may have caused.

@@ -18,6 +18,7 @@ impl Engine {
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.expire_closed(now, out);
         self.relay_sweep(out);
+        self.report_declared_samples(now, out);
         loop {
             // Both queues are ordered by time.
             let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {

@@ -31,18 +31,18 @@ const LARGE: [u8; 4] = [0x4d, 0x3b, 0x66, 0x10];
 const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
 
 /// The table.
-pub(super) struct Functions {
+pub(in crate::runtimes) struct Functions {
     bytes: Vec<u8>,
     count: usize,
     /// Start of the code as in the table; 0 if the table does not have it (since 1.26, and where the loader fills it
     /// in).
-    pub(super) text: u64,
+    pub(in crate::runtimes) text: u64,
     names: usize,
     entries: usize,
 }
 
 impl Functions {
-    pub(super) fn read<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Self> {
+    pub(in crate::runtimes) fn read<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Self> {
         let section = image.section(".gopclntab").filter(|section| section.size <= TABLE as u64)?;
         Self::of(image.bytes(section, TABLE)?)
     }
@@ -81,7 +81,7 @@ impl Functions {
     }
 
     /// Calls `each` with the name and range of every function.
-    pub(super) fn each(&self, mut each: impl FnMut(&[u8], Range<u64>)) {
+    pub(in crate::runtimes) fn each(&self, mut each: impl FnMut(&[u8], Range<u64>)) {
         for n in 0..self.count {
             if let (Some(name), Some(range)) = (self.name(n), self.range(n)) {
                 each(name, range);
@@ -92,7 +92,7 @@ impl Functions {
 
 /// The start of the code that function ranges are relative to: the table's, or the section's, or a little later;
 /// accepted only if `caller` calls `callee` there.
-pub(super) fn text<S: Source + ?Sized>(
+pub(in crate::runtimes) fn text<S: Source + ?Sized>(
     image: &Image<'_, S>,
     said: u64,
     caller: &Range<u64>,
@@ -130,7 +130,7 @@ pub(super) fn call<S: Source + ?Sized>(
 /// Offset of the frame setup in a function that starts with `code`: after the stack check, which may restart the
 /// function, and at an instruction (`push`) that the kernel emulates instead of single-stepping the program. All
 /// arguments are still in registers there.
-pub(super) fn frame(code: &[u8]) -> Option<usize> {
+pub(in crate::runtimes) fn frame(code: &[u8]) -> Option<usize> {
     let looked = match code {
         [0x4c, 0x8d, 0x64, 0x24, _, rest @ ..] if rest.starts_with(&LARGE) => 9,
         [0x4c, 0x8d, 0xa4, 0x24, _, _, _, _, rest @ ..] if rest.starts_with(&LARGE) => 12,

@@ -1,0 +1,202 @@
+//! Declared transactions against what the functions measured of themselves: counts, response times, CPU, failures and
+//! stacks of a C and of a Go program; and a declared function within requests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::{Agent, command};
+use tracer_tests::process::Process;
+use tracer_tests::workload::{Server, compile};
+use tracer_tests::{begin, figure, go, http, say, scale, scratch, wait};
+
+const ROUNDS: usize = 200;
+
+/// A class as the program measured it. Times in seconds.
+#[derive(Debug)]
+struct Truth {
+    name: String,
+    count: f64,
+    wall: f64,
+    cpu: f64,
+    failed: f64,
+}
+
+fn truths(said: &str) -> Vec<Truth> {
+    let of = |line: &str| {
+        let mut words = line.strip_prefix("TRUTH ")?.split(' ');
+        let name = words.next()?.to_owned();
+        let mut next = || words.next().and_then(|word| word.parse::<f64>().ok());
+        Some(Truth { name, count: next()?, wall: next()? / 1e9, cpu: next()? / 1e9, failed: next()? })
+    };
+    said.lines().filter_map(of).collect()
+}
+
+fn declare(dir: &Path, program: &Path, functions: &[(&str, &str, &str)]) -> PathBuf {
+    let file = dir.join("tracer.toml");
+    let text: Vec<String> = functions
+        .iter()
+        .map(|(name, function, fail)| {
+            let fail = if fail.is_empty() { String::new() } else { format!("fail = \"{fail}\"\n") };
+            format!(
+                "[[transaction]]\nname = \"{name}\"\nprogram = \"{}\"\nfunction = \"{function}\"\n{fail}\n",
+                program.display()
+            )
+        })
+        .collect();
+    std::fs::write(&file, text.concat()).expect("a file");
+    file
+}
+
+fn class(agent: &Agent, name: &str) -> Option<Value> {
+    let classes = agent.json("/api/v1/classes");
+    let mut of = classes["classes"].as_array()?.iter();
+    of.find(|class| class["request_class"] == name && class["protocol"] == "declared").cloned()
+}
+
+/// Compares every class with its truth.
+fn compare(agent: &Agent, service: &str, truths: &[Truth], cpu_within: f64) {
+    for truth in truths {
+        let labels = [("service_name", service), ("request_class", truth.name.as_str()), ("protocol", "declared")];
+        let all = wait("every call to be counted", Duration::from_secs(20), || {
+            let metrics = agent.metrics();
+            (metrics.sum("tracer_requests_total", &labels) >= truth.count).then_some(metrics)
+        });
+        let count = all.sum("tracer_requests_total", &labels);
+        let cpu = all.sum("tracer_request_cpu_seconds_total", &labels);
+        let mean = class(agent, &truth.name).expect("the class")["mean_s"].as_f64().unwrap_or(0.0);
+        let wall = mean * count;
+        let off = |one: f64, other: f64| 100.0 * (one / other - 1.0);
+        say(&format!(
+            "{service} {:9} {count:5.0} of {:5.0} calls, response time {:+.2} %, CPU {cpu:.4} s of {:.4} s",
+            truth.name,
+            truth.count,
+            off(wall, truth.wall),
+            truth.cpu,
+        ));
+        figure(&format!("{service} {} response time", truth.name), &format!("{:+.2} %", off(wall, truth.wall)));
+        assert!((count - truth.count).abs() < 0.5, "{truth:?}: {count} calls");
+        // Two probes per call, and what the program needs to measure itself.
+        let slack = truth.count * 40e-6 / scale();
+        assert!((wall - truth.wall).abs() < truth.wall * 0.02 + slack, "{truth:?}: {wall} s");
+        assert!((cpu - truth.cpu).abs() < truth.cpu * cpu_within + slack, "{truth:?}: {cpu} s of CPU");
+        let failed = [&labels[..], &[("status", "error")]].concat();
+        let errors = all.sum("tracer_requests_total", &failed);
+        assert!((errors - truth.failed).abs() < 0.5, "{truth:?}: {errors} errors");
+    }
+}
+
+#[test]
+fn functions_of_a_c_program_are_what_they_measured() {
+    let Some(_turn) = begin("declared_c", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "declared");
+    let functions = [
+        ("busy", "busy", "return < 0"),
+        ("sleepy", "sleepy", ""),
+        ("nested", "nested", "return != 0"),
+        ("deep", "deep", ""),
+        ("jumper", "jumper", ""),
+    ];
+    let config = declare(dir.path(), &program, &functions);
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let mut run = Command::new(&program);
+    run.arg(ROUNDS.to_string()).env("OTEL_SERVICE_NAME", "kernels");
+    let mut process = Process::start("kernels", &mut run, &dir.path().join("kernels.log"));
+    process.line("DONE", Duration::from_secs(60));
+    let truths = truths(&process.said());
+    assert_eq!(truths.len(), 4, "{}", process.said());
+    compare(&agent, "kernels", &truths, 0.05);
+    // A call that is left by `longjmp` is no call that ended.
+    assert!(class(&agent, "jumper").is_none_or(|class| class["count"] == 0), "calls that did not return");
+    let text = wait("stacks with names", Duration::from_secs(20), || {
+        let text = agent.text("/profile.folded?service=kernels&class=busy");
+        text.contains("busy").then_some(text)
+    });
+    let weight = |line: &str| line.rsplit(' ').next().and_then(|weight| weight.parse::<f64>().ok()).unwrap_or(0.0);
+    let all: f64 = text.lines().map(weight).sum();
+    let inside: f64 = text.lines().filter(|line| line.contains("busy")).map(weight).sum();
+    say(&format!("flame graph of busy: {:.1} % of the samples are in it", 100.0 * inside / all));
+    // The C library has no frame pointers: a stack that begins there can lack its callers.
+    assert!(inside / all > 0.75, "{inside} of {all}\n{text}");
+    assert!(!text.contains("sleepy") && !text.contains("deep"), "{text}");
+    drop(process);
+    agent.stop();
+}
+
+#[test]
+fn functions_of_a_go_program_are_what_they_measured() {
+    let toolchain = go::toolchain("1.27.");
+    let Some(_turn) = begin("declared_go", &[toolchain]) else { return };
+    let dir = scratch();
+    // Without symbols: Go's own table has the functions.
+    let program = go::build(Path::new(toolchain), dir.path(), "declared.go", &["-ldflags=-s -w"]);
+    let functions = [("hash", "main.hash", "return < 0"), ("grow", "main.grow", ""), ("recovers", "main.recovers", "")];
+    let config = declare(dir.path(), &program, &functions);
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let mut run = Command::new(&program);
+    run.arg(ROUNDS.to_string()).env("OTEL_SERVICE_NAME", "kernels");
+    let mut process = Process::start("kernels", &mut run, &dir.path().join("kernels.log"));
+    process.line("DONE", Duration::from_secs(60));
+    let truths = truths(&process.said());
+    assert_eq!(truths.len(), 3, "{}", process.said());
+    compare(&agent, "kernels", &truths, 0.05);
+    drop(process);
+    agent.stop();
+}
+
+#[test]
+fn a_function_within_requests_is_their_child() {
+    let Some(_turn) = begin("declared_requests", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "declared");
+    let config = declare(dir.path(), &program, &[("busy", "busy", "return < 0")]);
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let server = Server::start("shop", dir.path(), Command::new(&program).arg("serve"));
+    for _ in 0..20 {
+        assert_eq!(http::get(server.address, "/buy").expect("a reply").status, 200);
+    }
+    let children = wait("every call within its request", Duration::from_secs(20), || {
+        let text = std::fs::read_to_string(&agent.transactions).ok()?;
+        let spans: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let of = |protocol: &'static str| spans.iter().filter(move |span| span["protocol"] == protocol);
+        let requests: Vec<&Value> = of("http").filter(|span| span["service_name"] == "shop").collect();
+        let is_child = |call: &&Value| {
+            let same = |key: &str, request: &Value, other: &str| call[key] == request[other] && !call[key].is_null();
+            requests
+                .iter()
+                .any(|request| same("parent_span_id", request, "span_id") && same("trace_id", request, "trace_id"))
+        };
+        let children = of("declared").filter(is_child).count();
+        (children >= 20).then_some(children)
+    });
+    assert_eq!(children, 20);
+    drop(server);
+    agent.stop();
+}
+
+#[test]
+fn what_cannot_be_declared_says_why() {
+    let Some(_turn) = begin("declared_check", &["cc", "strip"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "declared");
+    let check = |program: &Path, function: &str| {
+        let config = declare(dir.path(), program, &[("a", function, "")]);
+        command(&["declare", "--check", &config.display().to_string()])
+    };
+    let fine = check(&program, "busy");
+    assert!(fine.code == Some(0) && fine.out.contains("2 probes"), "{fine:?}");
+    let place = format!("{}:4: ", dir.path().join("tracer.toml").display());
+    for (function, why) in [("busi", "no such symbol"), ("folded", "inlined away")] {
+        let refused = check(&program, function);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.out.starts_with(&place) && refused.out.contains(why), "{refused:?}");
+    }
+    let stripped = Command::new("strip").arg(&program).status().expect("strip");
+    assert!(stripped.success());
+    let refused = check(&program, "busy");
+    assert!(refused.out.contains("stripped"), "{refused:?}");
+    let refused = check(Path::new("/etc/passwd"), "busy");
+    assert!(refused.out.contains("is not an ELF program"), "{refused:?}");
+}

@@ -1,0 +1,244 @@
+//! Attaches the probes of declared transactions, in a thread of its own: once for each file, in every process that runs
+//! it, now or later. Programs that appear later are found by their path, or by the processes that run them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tracer_common::runtime::{UserProbe, declared as cookie};
+
+use crate::classes::rules::Glob;
+use crate::kernel::uprobes::Prober;
+use crate::runtimes::declared::{Binary, Declared, Site};
+
+/// Between two looks whether programs appeared at the declared paths.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Processes that wait to be looked at.
+const QUEUE: usize = 256;
+/// Most files that a glob names, and most entries of a directory that are read for it.
+const FILES: usize = 64;
+const ENTRIES: usize = 4096;
+
+/// A file: device and inode.
+type Inode = (u64, u64);
+
+/// The thread that attaches.
+pub(super) struct Declaring {
+    ask: SyncSender<u32>,
+}
+
+impl Declaring {
+    /// Starts the thread and waits until it attached to what is there; `None` if nothing is declared.
+    pub(super) fn start(declared: &Arc<[Declared]>, prober: Prober) -> std::io::Result<Option<Self>> {
+        if declared.is_empty() {
+            return Ok(None);
+        }
+        let (ask, asked) = sync_channel(QUEUE);
+        let (ready, is_ready) = sync_channel::<()>(1);
+        let mut watch = Watch { declared: Arc::clone(declared), prober, files: HashMap::new(), visits: 0 };
+        std::thread::Builder::new().name("tracer-declare".into()).spawn(move || {
+            watch.look();
+            watch.look_at_all_processes();
+            // Whoever started it may be gone.
+            let _ = ready.send(());
+            watch.follow(&asked);
+        })?;
+        // An error means that the thread is gone, which it has logged.
+        let _ = is_ready.recv();
+        Ok(Some(Self { ask }))
+    }
+
+    /// A process runs another program.
+    pub(super) fn look_at(&self, pid: u32) {
+        // When the queue is full, its path is looked at all the same.
+        let _ = self.ask.try_send(pid);
+    }
+}
+
+/// A file with probes, or one that was refused.
+struct Watched {
+    /// The path it was found by.
+    path: PathBuf,
+    /// The probes of each function are kept under a number.
+    visits: Vec<u64>,
+}
+
+struct Watch {
+    declared: Arc<[Declared]>,
+    prober: Prober,
+    files: HashMap<Inode, Watched>,
+    visits: u64,
+}
+
+impl Watch {
+    fn follow(&mut self, asked: &Receiver<u32>) {
+        loop {
+            match asked.recv_timeout(LOOK_EVERY) {
+                Ok(pid) => self.look_at_process(pid),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look();
+                    self.leave();
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Looks at the declared paths.
+    fn look(&mut self) {
+        let declared = Arc::clone(&self.declared);
+        for one in declared.iter() {
+            for path in expand(&one.program) {
+                self.consider(&path, &path);
+            }
+        }
+    }
+
+    fn look_at_all_processes(&mut self) {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                self.look_at_process(pid);
+            }
+        }
+    }
+
+    /// Looks at the program of a process: a path in a container is another one here.
+    fn look_at_process(&mut self, pid: u32) {
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        if let Ok(path) = fs::read_link(&exe) {
+            self.consider(&path, &exe);
+        }
+    }
+
+    /// Attaches to the file at `open` if its name is declared and it has no probes yet.
+    fn consider(&mut self, name: &Path, open: &Path) {
+        let text = name.to_string_lossy();
+        let is_declared = |one: &Declared| Glob::new(&one.program).fits(&text);
+        if !self.declared.iter().any(is_declared) {
+            return;
+        }
+        let Ok(meta) = fs::metadata(open).map(|meta| (meta.is_file(), (meta.dev(), meta.ino()))) else { return };
+        let (true, inode) = meta else { return };
+        if self.files.contains_key(&inode) {
+            return;
+        }
+        let mut visits = Vec::new();
+        let binary = Binary::open(open);
+        let declared = Arc::clone(&self.declared);
+        for (index, one) in declared.iter().enumerate().filter(|(_, one)| is_declared(one)) {
+            let site = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.site(&one.function));
+            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, index, &site));
+            match done {
+                Ok(visit) => {
+                    visits.push(visit);
+                    log::info!("transaction '{}': {} of {text} is traced", one.name, one.function);
+                }
+                Err(why) => log::error!("{}: transaction '{}': {text}: {why}", one.place, one.name),
+            }
+        }
+        self.files.insert(inode, Watched { path: name.to_owned(), visits });
+    }
+
+    /// Attaches the probes of one function, all or none; the number they are kept under.
+    fn attach(&mut self, file: &Path, index: usize, site: &Site) -> Result<u64, String> {
+        self.visits += 1;
+        let visit = self.visits;
+        let number = index as u64 | if site.go { cookie::GO } else { 0 };
+        let mut probes = vec![];
+        for at in &site.returns {
+            probes.push((UserProbe::DeclaredPlace, *at, number | cookie::RETURN));
+        }
+        if site.returns.is_empty() {
+            probes.push((UserProbe::DeclaredReturn, site.entry, number));
+        }
+        // Returns first: an entry without its return would be a call that never ends.
+        probes.push((UserProbe::DeclaredPlace, site.entry, number));
+        for (probe, offset, number) in probes {
+            if let Err(why) = self.prober.attach_file(probe, visit, (file, offset), number) {
+                self.prober.detach_file(visit);
+                return Err(why);
+            }
+        }
+        Ok(visit)
+    }
+
+    /// Detaches from files that are at none of the declared paths any more and that no process runs.
+    fn leave(&mut self) {
+        let replaced = |inode: &Inode, watched: &Watched| {
+            fs::metadata(&watched.path).map_or(true, |meta| (meta.dev(), meta.ino()) != *inode)
+        };
+        let mut gone: HashMap<Inode, Vec<u64>> = self
+            .files
+            .iter()
+            .filter(|(inode, watched)| replaced(inode, watched))
+            .map(|(i, w)| (*i, w.visits.clone()))
+            .collect();
+        if gone.is_empty() {
+            return;
+        }
+        for inode in running() {
+            gone.remove(&inode);
+        }
+        for (inode, visits) in gone {
+            self.files.remove(&inode);
+            for visit in visits {
+                self.prober.detach_file(visit);
+            }
+        }
+    }
+}
+
+/// The programs that processes run.
+fn running() -> HashSet<Inode> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let program = |entry: fs::DirEntry| fs::metadata(entry.path().join("exe")).ok();
+    processes.filter_map(program).map(|meta| (meta.dev(), meta.ino())).collect()
+}
+
+/// The files that a path or glob names; `*` stands for any part of one component.
+pub(super) fn expand(pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for component in Path::new(pattern).components() {
+        let Component::Normal(part) = component else { continue };
+        let text = part.to_string_lossy();
+        if !text.contains('*') {
+            for path in &mut found {
+                path.push(part);
+            }
+            continue;
+        }
+        let glob = Glob::new(&text);
+        let entries = found.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten().take(ENTRIES));
+        found =
+            entries.filter(|entry| glob.fits(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect();
+        found.sort_unstable();
+        found.truncate(FILES);
+    }
+    found.retain(|path| path.is_file());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_name_files() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a/bin/shop", "b/bin/shop", "b/bin/shop.txt", "b/lib/shop"] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let root = dir.path().display().to_string();
+        assert_eq!(expand(&format!("{root}/*/bin/shop")).len(), 2);
+        assert_eq!(expand(&format!("{root}/b/*/sh*")).len(), 3);
+        assert_eq!(expand(&format!("{root}/b/bin/shop")), [dir.path().join("b/bin/shop")]);
+        assert!(expand(&format!("{root}/b/bin")).is_empty(), "a directory");
+        assert!(expand("/nowhere/*").is_empty());
+    }
+}

@@ -1,0 +1,118 @@
+//! Calls of declared functions as spans, and the samples taken in them.
+
+use std::sync::Arc;
+
+use super::Pipeline;
+use crate::classes::Facts;
+use crate::model::{Accepted, ClassId, DECLARED, Grade, Outcome, Owner, ServiceId, Side, Sink, Span, StackSample};
+use crate::transactions::declared::FinishedCall;
+
+/// Kind of failure of a call that its condition calls failed.
+const FAILED: &str = "return_value";
+
+impl Pipeline {
+    fn declared_class(&mut self, declared: usize, service: ServiceId) -> Option<ClassId> {
+        let name = Arc::clone(&self.declared.get(declared)?.name);
+        let facts = Facts {
+            service,
+            protocol: DECLARED,
+            side: Side::Server,
+            method: "",
+            path: "",
+            host: None,
+            headers: &[],
+            port: 0,
+            status: None,
+        };
+        Some(self.classifier.named(&mut self.names, &facts, name))
+    }
+
+    /// A declared function returned.
+    pub(super) fn declared_returned(&mut self, call: &FinishedCall) {
+        let Some(class) = self.declared_class(call.declared, call.service) else { return };
+        let Some(declared) = self.declared.get(call.declared) else { return };
+        let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
+        let none: Arc<str> = Arc::from("");
+        let span = Box::new(Span {
+            id: call.span,
+            trace: call.trace,
+            parent: call.parent,
+            linked: None,
+            carrier: "",
+            sampled: None,
+            carried: None,
+            side: Side::Server,
+            protocol: DECLARED,
+            service: call.service,
+            class,
+            pid: call.pid,
+            tid: call.tid,
+            cookie: 0,
+            method: Arc::from(&*declared.function),
+            path: Arc::clone(&none),
+            version: "",
+            local_port: 0,
+            peer: none,
+            peer_port: 0,
+            arrived: 0,
+            accepted: Accepted::Before,
+            pool_queue: None,
+            after_reply: None,
+            start: call.start,
+            first_reply: 0,
+            end: call.end,
+            request_bytes: 0,
+            reply_bytes: 0,
+            reply_body_bytes: None,
+            status: None,
+            failure: error.then_some(FAILED),
+            error,
+            outcome: Outcome::Complete,
+            cost: call.cost.unwrap_or_default(),
+            downstream: 0,
+            grade: Grade::Certain,
+            evidence: if call.cost.is_some() {
+                "entry and return on one stack"
+            } else {
+                "its goroutine moved to another thread: its CPU is not known"
+            },
+            far: None,
+            request_id: None,
+        });
+        if let Some(cost) = call.cost {
+            // Also part of the request or the overhead around it: not added to what was charged.
+            self.spend(Owner::Class(class), cost);
+        }
+        self.metrics.span(&self.names, &span);
+        self.stats.span(&self.names, &span);
+        let Some(request) = call.request else {
+            self.write_declared(*span);
+            return;
+        };
+        match self.engine.keep_declared(request, span) {
+            Ok(true) => {}
+            Ok(false) => self.declared_not_kept += 1,
+            Err(span) => {
+                // The request around it was reported: its trace id is not known any more.
+                let evidence = "its request was reported before it returned";
+                self.write_declared(Span { parent: None, grade: Grade::Orphan, evidence, ..*span });
+            }
+        }
+    }
+
+    /// Passes the span of a declared call to the writers and the store; it was counted when the function returned.
+    pub(super) fn write_declared(&mut self, span: Span) {
+        for writer in &mut self.writers {
+            writer.span(&self.names, &span);
+        }
+        self.store.take(span);
+    }
+
+    /// A stack was sampled in a declared call.
+    pub(super) fn declared_sample(&mut self, declared: usize, service: ServiceId, mut sample: StackSample) {
+        if let Some(class) = self.declared_class(declared, service) {
+            sample.owner = Owner::Class(class);
+            self.profiles.sample(&self.names, &sample);
+        }
+    }
+}

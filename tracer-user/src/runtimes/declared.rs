@@ -1,0 +1,417 @@
+//! Declared transactions: functions of programs that the configuration names, and where their probes go.
+//!
+//! Everything here is total: the file may be any bytes, and what cannot be declared says why.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::elf::{self, Function};
+use super::go::functions::{self, Functions};
+use super::go::image::{self, Image};
+use super::return_instructions::returns;
+
+/// Most bytes of a Go function that are searched for return instructions.
+const CODE: u64 = 256 << 10;
+/// Most return instructions of a function.
+pub const RETURNS: usize = 64;
+/// Most names listed in an error.
+const SIMILAR: usize = 5;
+
+/// A declared transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// The request class.
+    pub name: Arc<str>,
+    /// Path or glob of the program or library.
+    pub program: Box<str>,
+    /// The function's symbol.
+    pub function: Box<str>,
+    /// When a call failed.
+    pub fail: Option<Predicate>,
+    /// Where it is declared: `FILE:LINE`.
+    pub place: Box<str>,
+}
+
+/// How a return value compares with a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+}
+
+/// Type of a return value: signed, and its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueType {
+    signed: bool,
+    bits: u32,
+}
+
+/// A comparison of the return value with a number: `return != 0`, `return:i64 < 0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Predicate {
+    /// `None`: `int`, which has 32 bits in C and 64 in Go.
+    value: Option<ValueType>,
+    comparison: Comparison,
+    number: i128,
+}
+
+impl Predicate {
+    /// Parses `return[:TYPE] OPERATOR NUMBER`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "'{text}' is no condition: expected `return OPERATOR NUMBER`, such as \"return != 0\" or \
+                 \"return:i64 < 0\" (types: int, bool, i8 to i64, u8 to u64)"
+            )
+        };
+        let rest = text.trim().strip_prefix("return").ok_or_else(expected)?;
+        let at = rest.find(['=', '!', '<', '>']).ok_or_else(expected)?;
+        let (given, rest) = rest.split_at(at);
+        let bits = |signed, bits| Some(ValueType { signed, bits });
+        let value = match given.trim() {
+            "" | ":int" => None,
+            ":bool" | ":u8" => bits(false, 8),
+            ":i8" => bits(true, 8),
+            ":i16" => bits(true, 16),
+            ":u16" => bits(false, 16),
+            ":i32" => bits(true, 32),
+            ":u32" => bits(false, 32),
+            ":i64" => bits(true, 64),
+            ":u64" => bits(false, 64),
+            _ => return Err(expected()),
+        };
+        let operators = [
+            ("==", Comparison::Equal),
+            ("!=", Comparison::NotEqual),
+            ("<=", Comparison::LessOrEqual),
+            (">=", Comparison::GreaterOrEqual),
+            ("<", Comparison::Less),
+            (">", Comparison::Greater),
+        ];
+        let found = operators.into_iter().find_map(|(sign, one)| Some((one, rest.strip_prefix(sign)?)));
+        let (comparison, number) = found.ok_or_else(expected)?;
+        let number = number.trim();
+        let parsed = match number.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).map(i128::from).ok(),
+            None => number.parse::<i64>().map(i128::from).or_else(|_| number.parse::<u64>().map(i128::from)).ok(),
+        };
+        Ok(Self { value, comparison, number: parsed.ok_or_else(expected)? })
+    }
+
+    /// Whether it is true of the value in a result register; `go`: of a Go function.
+    pub fn is_true(&self, register: u64, go: bool) -> bool {
+        let value = self.value.unwrap_or(ValueType { signed: true, bits: if go { 64 } else { 32 } });
+        let shift = 64 - value.bits;
+        let left = register << shift;
+        let value = if value.signed { i128::from((left as i64) >> shift) } else { i128::from(left >> shift) };
+        match self.comparison {
+            Comparison::Equal => value == self.number,
+            Comparison::NotEqual => value != self.number,
+            Comparison::Less => value < self.number,
+            Comparison::LessOrEqual => value <= self.number,
+            Comparison::Greater => value > self.number,
+            Comparison::GreaterOrEqual => value >= self.number,
+        }
+    }
+}
+
+/// Where the probes of a function go. Offsets in the file, bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The function's name in the file.
+    pub name: String,
+    /// Where a call is seen to begin.
+    pub entry: u64,
+    /// Its return instructions (Go); empty: a return probe.
+    pub returns: Vec<u64>,
+    /// Whether it is a Go function.
+    pub go: bool,
+}
+
+impl Site {
+    /// Number of probes.
+    pub fn probes(&self) -> usize {
+        1 + self.returns.len().max(1)
+    }
+}
+
+/// Why a function cannot be declared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+    /// Not a program for this machine.
+    #[error("is not an ELF program or library for this machine")]
+    NotProgram,
+    /// Its symbols were removed.
+    #[error(
+        "stripped: the file has no table of its own functions, and '{0}' is not among those it exports; keep the symbols \
+         (no `strip`, no `-s`) or export the function"
+    )]
+    Stripped(String),
+    /// The debug information knows it, the code does not have it.
+    #[error("inlined away: the debug information names '{0}', but no code has its symbol; mark it noinline")]
+    Inlined(String),
+    /// No such symbol.
+    #[error("no such symbol '{name}'{}", Similar(.similar))]
+    NoSymbol {
+        /// The name.
+        name: String,
+        /// Names like it.
+        similar: Vec<String>,
+    },
+    /// The compiler made parts or variants of it.
+    #[error("'{name}' is compiled as {}: declare one of them", .variants.join(", "))]
+    Variants {
+        /// The name.
+        name: String,
+        /// The symbols.
+        variants: Vec<String>,
+    },
+    /// Several functions have that name.
+    #[error("several matches: {count} functions are called '{name}' (at {}); rename one, or give the full symbol", Hex(.addresses))]
+    Several {
+        /// The name.
+        name: String,
+        /// How many.
+        count: usize,
+        /// Where, as addresses in the file.
+        addresses: Vec<u64>,
+    },
+    /// It is chosen when the program is loaded.
+    #[error("'{0}' is an indirect function (IFUNC): the symbol is the code that chooses one; declare the chosen one")]
+    Indirect(String),
+    /// Go, and not x86-64.
+    #[error("'{0}' is a Go function: those can be declared on x86-64 only")]
+    GoProcessor(String),
+    /// Go, and its code was not understood.
+    #[error("the returns of '{0}' were not found: an instruction at {1:#x} is not known")]
+    UnknownCode(String, u64),
+    /// Go, and too large or with too many returns.
+    #[error("'{0}' is too large: more than 256 KB of code or {RETURNS} return instructions")]
+    TooLarge(String),
+    /// Go, and never returns.
+    #[error("'{0}' never returns")]
+    NoReturn(String),
+}
+
+struct Similar<'a>(&'a [String]);
+
+impl fmt::Display for Similar<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " (there are: {})", self.0.join(", ")) }
+    }
+}
+
+struct Hex<'a>(&'a [u64]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(|address| format!("{address:#x}")).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// The functions of a program or library.
+pub struct Binary {
+    file: File,
+    program: elf::Program,
+    functions: Vec<Function>,
+    /// It has a table of its own functions, not only of those it exports.
+    whole: bool,
+    is_go: bool,
+}
+
+impl Binary {
+    /// Opens and reads a file.
+    pub fn open(path: &Path) -> Result<Self, Refusal> {
+        // Do not block if the path has become a FIFO or device.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(|error| Refusal::Unreadable(error.to_string()))?;
+        let (functions, whole) = elf::functions(path).ok_or(Refusal::NotProgram)?;
+        let program = elf::Program::read(path, &[]).ok_or(Refusal::NotProgram)?;
+        let is_go = Image::read(&file).is_some_and(|image| image.section(".gopclntab").is_some());
+        Ok(Self { file, program, functions, whole, is_go })
+    }
+
+    /// Names of the functions that can be declared, in order; demangled as users write them.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.functions.iter().map(|function| plain(&function.name)).collect();
+        self.each_go(|name, _, _| names.push(name.to_owned()));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    fn each_go(&self, mut each: impl FnMut(&str, u64, u64)) {
+        if !self.is_go {
+            return;
+        }
+        let Some(image) = Image::read(&self.file) else { return };
+        let Some((table, text)) = go_functions(&image) else { return };
+        table.each(|name, range| {
+            if let (Ok(name), Some(from)) = (std::str::from_utf8(name), text.checked_add(range.start)) {
+                each(name, from, range.end.saturating_sub(range.start));
+            }
+        });
+    }
+
+    /// Where the probes of `function` go.
+    pub fn site(&self, function: &str) -> Result<Site, Refusal> {
+        let mut go = Vec::new();
+        self.each_go(|name, from, size| {
+            if name == function {
+                go.push((from, size));
+            }
+        });
+        if let [(from, size)] = go[..] {
+            return self.go_site(function, from, size);
+        }
+        let named = |one: &&Function| &*one.name == function || plain(&one.name) == function;
+        let mut found: Vec<&Function> = self.functions.iter().filter(named).collect();
+        found.sort_unstable_by_key(|one| one.address);
+        found.dedup_by_key(|one| one.address);
+        match found[..] {
+            [] => Err(self.missing(function)),
+            [one] if one.indirect => Err(Refusal::Indirect(function.into())),
+            [one] => {
+                let entry = self.program.offset(one.address).ok_or(Refusal::NotProgram)?;
+                Ok(Site { name: one.name.to_string(), entry, returns: Vec::new(), go: false })
+            }
+            _ => Err(Refusal::Several {
+                name: function.into(),
+                count: found.len(),
+                addresses: found.iter().take(SIMILAR).map(|one| one.address).collect(),
+            }),
+        }
+    }
+
+    fn missing(&self, function: &str) -> Refusal {
+        let variants: Vec<String> = self
+            .functions
+            .iter()
+            .filter(|one| one.name.strip_prefix(function).is_some_and(|rest| rest.starts_with('.')))
+            .map(|one| one.name.to_string())
+            .take(SIMILAR)
+            .collect();
+        if !variants.is_empty() {
+            return Refusal::Variants { name: function.into(), variants };
+        }
+        if !self.whole && !self.is_go {
+            return Refusal::Stripped(function.into());
+        }
+        if elf::debug_names(&self.file, function) {
+            return Refusal::Inlined(function.into());
+        }
+        let wanted = function.to_ascii_lowercase();
+        let mut similar: Vec<String> =
+            self.names().into_iter().filter(|name| name.to_ascii_lowercase().contains(&wanted)).collect();
+        similar.truncate(SIMILAR);
+        Refusal::NoSymbol { name: function.into(), similar }
+    }
+
+    fn go_site(&self, function: &str, from: u64, size: u64) -> Result<Site, Refusal> {
+        let image = Image::read(&self.file).ok_or(Refusal::NotProgram)?;
+        if image.machine != image::X86_64 || cfg!(not(target_arch = "x86_64")) {
+            return Err(Refusal::GoProcessor(function.into()));
+        }
+        if size > CODE {
+            return Err(Refusal::TooLarge(function.into()));
+        }
+        let code = image.code(from, size as usize).ok_or(Refusal::NotProgram)?;
+        let unknown = |at: usize| Refusal::UnknownCode(function.into(), from.saturating_add(at as u64));
+        let found = returns(&code).map_err(unknown)?;
+        if found.is_empty() {
+            return Err(Refusal::NoReturn(function.into()));
+        }
+        if found.len() > RETURNS {
+            return Err(Refusal::TooLarge(function.into()));
+        }
+        let place = |at: usize| image.place(from.checked_add(at as u64)?);
+        // Behind the stack check, which may start the function again.
+        let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
+        let returns = found.into_iter().map(|at| place(at).ok_or(Refusal::NotProgram)).collect::<Result<_, _>>()?;
+        Ok(Site { name: function.into(), entry, returns, go: true })
+    }
+}
+
+/// Go's table of functions, and the start of the code its ranges are relative to.
+fn go_functions(image: &Image<'_, File>) -> Option<(Functions, u64)> {
+    let table = Functions::read(image)?;
+    let (mut creates, mut queues) = (None, None);
+    table.each(|name, range| match name {
+        b"runtime.newproc.func1" => creates = Some(range),
+        b"runtime.runqput" => queues = Some(range),
+        _ => {}
+    });
+    let text = functions::text(image, table.text, &creates?, &queues?)?;
+    Some((table, text))
+}
+
+/// A symbol as people write it.
+fn plain(symbol: &str) -> String {
+    match rustc_demangle::try_demangle(symbol) {
+        Ok(name) => format!("{name:#}"),
+        Err(_) => symbol.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_compare_as_their_type_says() {
+        let minus_one = 0xffff_ffffu64;
+        for (text, register, go, truth) in [
+            ("return != 0", 0, false, false),
+            ("return != 0", 1, false, true),
+            // The upper half of the register is undefined for an `int` of C.
+            ("return != 0", 1 << 32, false, false),
+            ("return < 0", minus_one, false, true),
+            ("return < 0", minus_one, true, false),
+            ("return:i64<0", u64::MAX, false, true),
+            ("return:u32 >= 0xffffffff", minus_one, false, true),
+            ("return:bool == 0", 0x100, false, true),
+            ("return <= -2", minus_one - 1, false, true),
+            ("return:u64 > 18446744073709551614", u64::MAX, true, true),
+        ] {
+            assert_eq!(Predicate::parse(text).unwrap().is_true(register, go), truth, "{text} of {register:#x}");
+        }
+        for text in ["", "return", "return 0", "return = 0", "errno == 2", "return:f64 < 0", "return < zero"] {
+            assert!(Predicate::parse(text).unwrap_err().contains("expected `return"), "{text}");
+        }
+    }
+
+    /// A function for the test to find.
+    #[unsafe(no_mangle)]
+    extern "C" fn tracer_declared_function_here() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn functions_of_this_program_are_found_or_refused_by_name() {
+        assert_eq!(tracer_declared_function_here(), 7);
+        let binary = Binary::open(Path::new("/proc/self/exe")).expect("a program");
+        let site = binary.site("tracer_declared_function_here").expect("a function");
+        assert!(site.entry > 0 && site.returns.is_empty() && site.probes() == 2);
+        let missing = binary.site("tracer_declared_function").unwrap_err();
+        assert!(missing.to_string().contains("tracer_declared_function_here"), "{missing}");
+        assert!(matches!(Binary::open(Path::new("/proc/self/maps")), Err(Refusal::NotProgram)));
+        assert!(matches!(Binary::open(Path::new("/nowhere")), Err(Refusal::Unreadable(_))));
+    }
+}

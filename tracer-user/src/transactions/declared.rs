@@ -1,0 +1,457 @@
+//! Calls of declared functions: entries and returns paired, with the request they ran in.
+//!
+//! A call is paired by its stack: a thread's, or a goroutine's. Its depth there is the same at entry and return, so a
+//! missing record, a `longjmp`, an exception or a panic leaves calls that are deeper than what comes next: those are
+//! given up and counted.
+//!
+//! What a call costs is the difference of its thread's counters. It also counts for the request (or the service's
+//! overhead) around it: declared transactions are a second view of the same work.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use tracer_common::event::{DECLARED_RETURN, DeclaredCall, Sample, ThreadCounters};
+
+use super::engine::{Engine, Output};
+use super::ids;
+use super::open_span::Slot;
+use crate::guard::tables::TableUse;
+use crate::model::{Cost, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
+
+/// Most open calls, over all stacks.
+const OPEN: usize = 65_536;
+/// Most open calls of one stack.
+const DEEP: usize = 1024;
+/// Most finished calls that are remembered by thread, for samples that are read later.
+const RECENT: usize = 1024;
+/// Most samples that wait.
+const SAMPLES: usize = 4096;
+/// How long a sample waits for the records of its time, nanoseconds.
+const WAIT: Nanos = 200_000_000;
+/// Most goroutines whose request is remembered.
+const READERS: usize = 65_536;
+/// Spans of declared calls kept by request; further ones are counted only.
+pub const KEPT: usize = 64;
+
+/// A finished call.
+#[derive(Clone, Debug)]
+pub struct FinishedCall {
+    /// Index of the declared transaction.
+    pub declared: usize,
+    /// Its span.
+    pub span: SpanId,
+    /// Trace id of the transaction it begins, if no request is around it.
+    pub trace: TraceId,
+    /// The span around it.
+    pub parent: Option<SpanId>,
+    /// The request it ran in.
+    pub request: Option<Slot>,
+    /// The service of its process.
+    pub service: ServiceId,
+    /// Process and thread that returned.
+    pub pid: u32,
+    /// See `pid`.
+    pub tid: u32,
+    /// Entry and return.
+    pub start: Nanos,
+    /// See `start`.
+    pub end: Nanos,
+    /// What its thread used in between; `None` if its goroutine moved to another thread.
+    pub cost: Option<Cost>,
+    /// The result register.
+    pub value: u64,
+    /// Whether it ran on a goroutine.
+    pub go: bool,
+}
+
+/// Losses, counted since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeclaredLosses {
+    /// Calls that did not return: their function was left another way, or the return was not reported.
+    pub unreturned: u64,
+    /// Returns of calls that began before tracing, or whose entry was not reported.
+    pub unmatched: u64,
+    /// Calls not followed because too many were open.
+    pub refused: u64,
+    /// Calls whose goroutine moved to another thread: their cost is not known.
+    pub moved: u64,
+    /// Samples that were not examined because too many waited.
+    pub samples_dropped: u64,
+}
+
+/// A call that has not returned.
+#[derive(Debug)]
+struct OpenCall {
+    declared: usize,
+    depth: u64,
+    start: Nanos,
+    tid: u32,
+    counters: ThreadCounters,
+    span: SpanId,
+    trace: TraceId,
+    parent: Option<SpanId>,
+    request: Option<Slot>,
+}
+
+/// A finished call as samples see it.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    declared: usize,
+    start: Nanos,
+    end: Nanos,
+    span: SpanId,
+}
+
+/// Every stack with open calls: process, and thread or goroutine.
+type StackKey = (u32, u64);
+
+/// Open calls.
+#[derive(Debug, Default)]
+pub struct DeclaredCalls {
+    /// Number of declared transactions; without any, nothing here costs anything.
+    count: usize,
+    stacks: FxHashMap<StackKey, Vec<OpenCall>>,
+    open: usize,
+    recent: FxHashMap<u32, VecDeque<Interval>>,
+    samples: VecDeque<StackSample>,
+    /// The request that a goroutine read last.
+    readers: FxHashMap<StackKey, Slot>,
+    calls: u64,
+    /// Losses.
+    pub losses: DeclaredLosses,
+}
+
+impl DeclaredCalls {
+    /// Expects calls of `count` declared transactions.
+    pub fn expect(&mut self, count: usize) {
+        self.count = count;
+    }
+
+    /// Table use of open calls.
+    pub fn table_use(&self) -> TableUse {
+        TableUse::new(self.open, OPEN, self.losses.refused)
+    }
+
+    /// A task read a request.
+    pub(super) fn read(&mut self, tgid: u32, entity: u64, slot: Slot) {
+        if self.count == 0 || entity == 0 {
+            return;
+        }
+        if self.readers.len() >= READERS {
+            self.readers.clear();
+        }
+        self.readers.insert((tgid, entity), slot);
+    }
+
+    /// The process is gone.
+    pub(super) fn forget(&mut self, tgid: u32) {
+        if self.count == 0 {
+            return;
+        }
+        let gone: usize = self.stacks.extract_if(|(of, _), _| *of == tgid).map(|(_, stack)| stack.len()).sum();
+        self.open = self.open.saturating_sub(gone);
+        self.losses.unreturned += gone as u64;
+        self.readers.retain(|(of, _), _| *of != tgid);
+    }
+
+    /// The thread is gone.
+    pub(super) fn forget_thread(&mut self, tgid: u32, tid: u32) {
+        if self.count == 0 {
+            return;
+        }
+        let gone = self.stacks.remove(&(tgid, u64::from(tid))).map_or(0, |stack| stack.len());
+        self.open = self.open.saturating_sub(gone);
+        self.losses.unreturned += gone as u64;
+    }
+
+    /// Removes the calls of a stack that are deeper than `depth`.
+    fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<usize>) {
+        let Some(stack) = self.stacks.get_mut(&key) else { return };
+        let is_over = |call: &OpenCall| call.depth > depth || (call.depth == depth && restarted == Some(call.declared));
+        while stack.pop_if(|call| is_over(call)).is_some() {
+            self.losses.unreturned += 1;
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+}
+
+fn key(call: &DeclaredCall) -> StackKey {
+    (call.header.tgid, if call.task == 0 { u64::from(call.header.tid) } else { call.task })
+}
+
+impl Engine {
+    /// A declared function was entered, or returned.
+    pub(super) fn declared_call(&mut self, call: &DeclaredCall, out: &mut Vec<Output>) {
+        self.now = self.now.max(call.header.nanos);
+        let declared = call.declared as usize;
+        if declared >= self.declared.count {
+            self.declared.losses.unmatched += 1;
+            return;
+        }
+        if call.header.flags & DECLARED_RETURN == 0 {
+            self.entered(call, declared);
+        } else {
+            self.returned(call, declared, out);
+        }
+    }
+
+    fn entered(&mut self, call: &DeclaredCall, declared: usize) {
+        let (key, header) = (key(call), &call.header);
+        self.declared.give_up_deeper(key, call.depth, Some(declared));
+        let full = self.declared.open >= OPEN;
+        let above = self.declared.stacks.get(&key);
+        if full || above.is_some_and(|stack| stack.len() >= DEEP) {
+            self.declared.losses.refused += 1;
+            return;
+        }
+        let above = above.and_then(|stack| stack.last());
+        let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
+        let (parent, request, trace) = around.unwrap_or_else(|| {
+            let request = self.request_around(call);
+            (request.and_then(|slot| self.spans.get(slot)).map(|live| live.id), request, None)
+        });
+        self.declared.calls += 1;
+        let nth = self.declared.calls;
+        let opened = OpenCall {
+            declared,
+            depth: call.depth,
+            start: header.nanos,
+            tid: header.tid,
+            counters: call.counters,
+            span: ids::span(self.seed, u64::from(header.tid), nth, header.nanos, Side::Server),
+            trace: trace.unwrap_or_else(|| ids::trace(self.seed, u64::from(header.tid), nth, header.nanos)),
+            parent,
+            request,
+        };
+        self.declared.stacks.entry(key).or_default().push(opened);
+        self.declared.open += 1;
+    }
+
+    /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
+    fn request_around(&self, call: &DeclaredCall) -> Option<Slot> {
+        let slot = if call.task == 0 {
+            self.threads.get(&call.header.tid)?.holder()?
+        } else {
+            *self.declared.readers.get(&(call.header.tgid, call.entity))?
+        };
+        let live = self.spans.get(slot)?;
+        (live.end == 0 && live.side == Side::Server).then_some(slot)
+    }
+
+    fn returned(&mut self, call: &DeclaredCall, declared: usize, out: &mut Vec<Output>) {
+        let (key, header) = (key(call), &call.header);
+        self.declared.give_up_deeper(key, call.depth, None);
+        let Some(stack) = self.declared.stacks.get_mut(&key) else {
+            self.declared.losses.unmatched += 1;
+            return;
+        };
+        // A function that ends with a call of another one can leave both at one depth.
+        let found = stack.iter().rposition(|open| open.depth == call.depth && open.declared == declared);
+        let Some(open) = found.map(|at| stack.remove(at)) else {
+            self.declared.losses.unmatched += 1;
+            return;
+        };
+        if stack.is_empty() {
+            self.declared.stacks.remove(&key);
+        }
+        self.declared.open = self.declared.open.saturating_sub(1);
+        let moved = open.tid != header.tid;
+        self.declared.losses.moved += u64::from(moved);
+        let recent = self.declared.recent.entry(open.tid).or_default();
+        if recent.len() >= RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(Interval { declared, start: open.start, end: header.nanos, span: open.span });
+        out.push(Output::Declared(Box::new(FinishedCall {
+            declared,
+            span: open.span,
+            trace: open.trace,
+            parent: open.parent,
+            request: open.request,
+            service: self.service(header.tgid),
+            pid: header.tgid,
+            tid: header.tid,
+            start: open.start,
+            end: header.nanos.max(open.start),
+            cost: (!moved).then(|| used(&open.counters, &call.counters)),
+            value: call.value,
+            go: call.task != 0,
+        })));
+    }
+
+    /// Keeps a sample until the records of its time are read.
+    pub(super) fn sampled_in_declared(&mut self, sample: &Sample, user: &[u64], kernel: &[u64]) {
+        let calls = &mut self.declared;
+        if calls.count == 0 || sample.header.flags & 1 != 0 {
+            return;
+        }
+        if calls.samples.len() >= SAMPLES {
+            calls.losses.samples_dropped += 1;
+            return;
+        }
+        calls.samples.push_back(StackSample {
+            nanos: sample.header.nanos,
+            pid: sample.header.tgid,
+            tid: sample.header.tid,
+            weight: sample.period,
+            user: user.to_vec(),
+            kernel: kernel.to_vec(),
+            outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+            owner: Owner::Kernel,
+            span: None,
+        });
+    }
+
+    /// Gives out the samples that were taken in declared calls and whose time is over by `now`.
+    pub(super) fn report_declared_samples(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if self.declared.count == 0 {
+            return;
+        }
+        let due = now.saturating_sub(WAIT);
+        while self.declared.samples.front().is_some_and(|sample| sample.nanos <= due)
+            && let Some(sample) = self.declared.samples.pop_front()
+        {
+            let service = self.service(sample.pid);
+            let calls = &self.declared;
+            let at = sample.nanos;
+            let recent = calls.recent.get(&sample.tid).into_iter().flatten();
+            let over = recent.filter(|call| call.start <= at && at < call.end).map(|call| (call.declared, call.span));
+            let of_thread = calls.stacks.get(&(sample.pid, u64::from(sample.tid)));
+            let others = of_thread.is_none().then_some(&calls.stacks).into_iter().flatten();
+            let others = others.filter(|((tgid, _), _)| *tgid == sample.pid).map(|(_, stack)| stack);
+            let open = of_thread.into_iter().chain(others).flatten();
+            let open = open.filter(|call| call.tid == sample.tid && call.start <= at);
+            let mut inside: Vec<(usize, SpanId)> = over.chain(open.map(|call| (call.declared, call.span))).collect();
+            // Recursion: once for each transaction.
+            inside.sort_unstable_by_key(|(declared, _)| *declared);
+            inside.dedup_by_key(|(declared, _)| *declared);
+            for (declared, span) in inside {
+                let sample = StackSample { span: Some(span), ..sample.clone() };
+                out.push(Output::DeclaredSample { declared, service, sample });
+            }
+        }
+        if now != Nanos::MAX {
+            // What no waiting sample can be in.
+            let keep = due.saturating_sub(WAIT);
+            self.declared.recent.retain(|_, calls| {
+                while calls.front().is_some_and(|call| call.end < keep) {
+                    calls.pop_front();
+                }
+                !calls.is_empty()
+            });
+        }
+    }
+
+    /// Expects calls of `count` declared transactions.
+    pub fn expect_declared(&mut self, count: usize) {
+        self.declared.expect(count);
+    }
+
+    /// Losses of declared calls.
+    pub fn declared_losses(&self) -> DeclaredLosses {
+        self.declared.losses
+    }
+
+    /// Keeps the span of a declared call with its open request, so that both are reported with one trace id; gives it
+    /// back if that request is reported already. `Ok(false)`: the request has enough of them.
+    pub fn keep_declared(
+        &mut self,
+        slot: Slot,
+        span: Box<crate::model::Span>,
+    ) -> Result<bool, Box<crate::model::Span>> {
+        let Some(live) = self.spans.get_mut(slot) else { return Err(span) };
+        if live.declared.len() >= KEPT {
+            return Ok(false);
+        }
+        live.declared.push(span);
+        Ok(true)
+    }
+}
+
+/// What a thread used between two records.
+fn used(from: &ThreadCounters, to: &ThreadCounters) -> Cost {
+    Cost {
+        cpu: to.cpu.saturating_sub(from.cpu),
+        runq: to.runq.saturating_sub(from.runq),
+        blocked: to.blocked.saturating_sub(from.blocked),
+        switches: u64::from(to.switches.wrapping_sub(from.switches)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::Settings;
+    use crate::transactions::limits::Limits;
+    use tracer_common::event::Header;
+
+    fn call(nanos: u64, flags: u8, (declared, depth): (u64, u64), cpu: u64) -> DeclaredCall {
+        DeclaredCall {
+            header: Header { flags, nanos, tgid: 7, tid: 8, ..Header::default() },
+            declared,
+            depth,
+            counters: ThreadCounters { cpu, ..ThreadCounters::default() },
+            ..DeclaredCall::default()
+        }
+    }
+
+    fn run(calls: &[(u64, u8, (u64, u64))]) -> (Vec<FinishedCall>, DeclaredLosses) {
+        let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
+        engine.expect_declared(2);
+        let mut out = Vec::new();
+        for (nanos, flags, what) in calls {
+            engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), &mut out);
+        }
+        let finished = out.into_iter().filter_map(|output| match output {
+            Output::Declared(call) => Some(*call),
+            _ => None,
+        });
+        (finished.collect(), engine.declared.losses)
+    }
+
+    const RETURN: u8 = DECLARED_RETURN;
+
+    #[test]
+    fn recursion_is_counted_and_nested() {
+        let (calls, losses) = run(&[
+            (10, 0, (0, 100)),
+            (20, 0, (0, 150)),
+            (30, 0, (1, 200)),
+            (40, RETURN, (1, 200)),
+            (50, RETURN, (0, 150)),
+            (60, RETURN, (0, 100)),
+        ]);
+        let times: Vec<(u64, u64)> = calls.iter().map(|call| (call.start, call.end)).collect();
+        assert_eq!(times, [(30, 40), (20, 50), (10, 60)]);
+        assert_eq!(calls[0].parent, Some(calls[1].span));
+        assert_eq!(calls[1].parent, Some(calls[2].span));
+        assert_eq!(calls[2].parent, None);
+        assert!(calls.iter().all(|call| call.trace == calls[0].trace));
+        assert_eq!(calls[2].cost, Some(Cost { cpu: 25, ..Cost::default() }));
+        assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_return_is_given_up() {
+        // The inner call is left by `longjmp`; the next call is at its caller's depth.
+        let (calls, losses) = run(&[
+            (10, 0, (0, 100)),
+            (20, 0, (1, 200)),
+            (30, 0, (1, 150)),
+            (40, RETURN, (1, 150)),
+            (50, RETURN, (0, 100)),
+        ]);
+        assert_eq!(calls.len(), 2);
+        assert_eq!((losses.unreturned, losses.unmatched), (1, 0));
+        // Go starts a function again when its stack grew; a return without an entry.
+        let (calls, losses) =
+            run(&[(5, RETURN, (0, 90)), (10, 0, (0, 100)), (20, 0, (0, 100)), (30, RETURN, (0, 100))]);
+        assert_eq!((calls.len(), calls[0].start), (1, 20));
+        assert_eq!((losses.unreturned, losses.unmatched), (1, 1));
+        // Two functions at one depth: the first ended with a call of the second.
+        let (calls, losses) =
+            run(&[(10, 0, (0, 100)), (20, 0, (1, 100)), (30, RETURN, (1, 100)), (31, RETURN, (0, 100))]);
+        assert_eq!(calls.iter().map(|call| call.start).collect::<Vec<_>>(), [20, 10]);
+        assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
+    }
+}
