@@ -42,6 +42,17 @@ pub enum Command {
         /// Configuration file (TOML).
         file: PathBuf,
     },
+    /// Print the completion script of a shell (bash, zsh, fish).
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory; for packages.
+    #[command(hide = true)]
+    ManPages {
+        /// An existing directory.
+        dir: PathBuf,
+    },
 }
 
 /// Filters that narrow what is traced.

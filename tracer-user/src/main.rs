@@ -22,6 +22,8 @@ fn main() -> ExitCode {
         Command::Replay(replay) => commands::replay::replay(&replay),
         Command::Doctor(doctor) => commands::doctor::doctor(doctor.json, doctor.config.as_deref()),
         Command::CheckConfig { file } => commands::check_config(&file),
+        Command::Completions { shell } => commands::shell_help::completions(shell),
+        Command::ManPages { dir } => commands::shell_help::man_pages(&dir),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -81,6 +81,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("saved", All),
     ("secrets", All),
+    ("service_manager", All),
     // Several hosts.
     ("inband", Only(&["options_alone_link_hosts"])),
     ("inband_header", Only(&["programs_get_headers_and_nothing_else_changes"])),

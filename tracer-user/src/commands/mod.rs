@@ -13,6 +13,7 @@ mod relaying;
 pub mod replay;
 pub mod run;
 mod save;
+pub mod shell_help;
 mod summary;
 mod sweep;
 mod transactions_file;
