@@ -16,6 +16,7 @@ mod save;
 pub mod shell_help;
 mod summary;
 mod sweep;
+pub mod top;
 mod transactions_file;
 
 use std::path::Path;
