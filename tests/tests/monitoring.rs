@@ -39,7 +39,8 @@ fn queries(service: &str, class: &str) -> Vec<(String, String)> {
     for entry in dir {
         let path = entry.expect("a dashboard").path();
         let text = std::fs::read_to_string(&path).expect("a dashboard");
-        let dashboard: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let dashboard: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         for panel in dashboard["panels"].as_array().expect("panels") {
             for target in panel["targets"].as_array().expect("targets") {
                 let query = target["expr"].as_str().expect("a query");
@@ -56,7 +57,8 @@ fn queries(service: &str, class: &str) -> Vec<(String, String)> {
 
 /// Percent-encodes everything but letters and digits.
 fn encoded(text: &str) -> String {
-    let byte = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    let byte =
+        |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(byte).collect()
 }
 
@@ -82,7 +84,9 @@ fn every_query_of_every_dashboard_returns_numbers() {
     command.arg(format!("--web.listen-address={address}"));
     let _prometheus = Process::start("prometheus", &mut command, &dir.path().join("prometheus.log"));
     let ask = |query: &str| -> Vec<f64> {
-        let Ok(reply) = http::get(address, &format!("/api/v1/query?query={}", encoded(query))) else { return Vec::new() };
+        let Ok(reply) = http::get(address, &format!("/api/v1/query?query={}", encoded(query))) else {
+            return Vec::new();
+        };
         let answer: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
         if reply.status == 400 {
             panic!("{query}: {answer}");

@@ -93,7 +93,10 @@ fn deb(binary: &Path, out: &Path, version: &str, level: u8) -> Result<PathBuf> {
     let file = out.join(format!("tracer_{version}_{}.deb", layout::debian_architecture()?));
     let mut command = Command::new("dpkg-deb");
     // One thread: with several, xz cuts the data by their number.
-    command.args(["--root-owner-group", "-Zxz", &format!("-z{level}"), "--threads-max=1", "--build"]).arg(stage.path()).arg(&file);
+    command
+        .args(["--root-owner-group", "-Zxz", &format!("-z{level}"), "--threads-max=1", "--build"])
+        .arg(stage.path())
+        .arg(&file);
     command.env("SOURCE_DATE_EPOCH", epoch());
     shell::output(&mut command)?;
     Ok(file)
@@ -119,8 +122,10 @@ fn unit() -> Result<()> {
         return Ok(());
     }
     let unit = shell::root().join("packaging/tracer.service");
-    let text = shell::output(Command::new("systemd-analyze").args(["security", "--offline=yes", "--no-pager"]).arg(unit))?;
-    let line = text.lines().find(|line| line.contains("Overall exposure level")).context("systemd-analyze names no level")?;
+    let text =
+        shell::output(Command::new("systemd-analyze").args(["security", "--offline=yes", "--no-pager"]).arg(unit))?;
+    let line =
+        text.lines().find(|line| line.contains("Overall exposure level")).context("systemd-analyze names no level")?;
     let level = exposure(line).with_context(|| format!("no number in: {line}"))?;
     shell::progress(format!("systemd-analyze security: exposure {level} of 10, at most {EXPOSURE_MAX} allowed"));
     if level > EXPOSURE_MAX {

@@ -1,6 +1,6 @@
 //! Asks a running agent's HTTP API.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use super::details::{Details, hottest};
 use super::table::{Class, ClassKey, Health, Service, Snapshot};
 
-/// How long one answer may take.
+/// How long an answer may take, and one that needs names of functions: the agent reads symbol tables for it.
 const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE_SYMBOLS: Duration = Duration::from_secs(60);
 /// Most bytes of one answer.
 const ANSWER_MAX: u64 = 64 << 20;
 
@@ -62,29 +63,31 @@ impl Client {
     /// What one class spends its CPU on.
     pub(super) fn details(&self, class: &ClassKey) -> Result<Details, String> {
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let path = format!(
-            "/profile.folded?service={}&class={}",
-            encode(&class.service_name),
-            encode(&class.request_class)
-        );
-        let folded = String::from_utf8_lossy(&self.get(&path)?).into_owned();
+        let path =
+            format!("/profile.folded?service={}&class={}", encode(&class.service_name), encode(&class.request_class));
+        let folded = String::from_utf8_lossy(&self.get(&path, PATIENCE_SYMBOLS)?).into_owned();
         Ok(hottest(class.clone(), &folded))
     }
 
     fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let body = self.get(path)?;
+        let body = self.get(path, PATIENCE)?;
         serde_json::from_slice(&body)
             .map_err(|error| format!("{}{path}: {error}; is it a tracer of this version?", self.url))
     }
 
-    fn get(&self, path: &str) -> Result<Vec<u8>, String> {
-        let failed = |error: std::io::Error| {
-            format!("{}: {error}; is `tracer run` running there? (--url says where)", self.url)
+    fn get(&self, path: &str, patience: Duration) -> Result<Vec<u8>, String> {
+        let failed = |error: std::io::Error| match error.kind() {
+            // How a read that took too long ends.
+            ErrorKind::WouldBlock => format!("{}: no answer in {} s", self.url, patience.as_secs()),
+            _ => format!("{}: {error}; is `tracer run` running there? (--url says where)", self.url),
         };
         let address = self.host.to_socket_addrs().map_err(failed)?.next();
         let address = address.ok_or_else(|| format!("{}: the name has no address", self.url))?;
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE))).map_err(failed)?;
+        stream
+            .set_read_timeout(Some(patience))
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .map_err(failed)?;
         // HTTP/1.0: the answer ends with the connection and is not cut into chunks.
         let request = format!("GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.host);
         stream.write_all(request.as_bytes()).map_err(failed)?;

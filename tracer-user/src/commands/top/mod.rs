@@ -13,7 +13,7 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event};
 
@@ -23,6 +23,8 @@ use self::keys::Done;
 use self::table::{ClassKey, Snapshot, Table};
 use super::Failure;
 
+/// Between two looks at the stacks of one class: the agent resolves names for each.
+const STACKS_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at keys and signals.
 const BLINK: Duration = Duration::from_millis(100);
 
@@ -125,16 +127,12 @@ impl Top {
 }
 
 /// Asks the agent until nobody listens any more.
-fn ask(
-    client: &Client,
-    interval: Duration,
-    wanted: &mpsc::Receiver<Option<ClassKey>>,
-    news: &mpsc::Sender<News>,
-) {
+fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Option<ClassKey>>, news: &mpsc::Sender<News>) {
     let mut class: Option<ClassKey> = None;
+    let mut asked: Option<Instant> = None;
     loop {
         match wanted.recv_timeout(interval) {
-            Ok(chosen) => class = chosen,
+            Ok(chosen) => (class, asked) = (chosen, None),
             Err(RecvTimeoutError::Timeout) => {
                 let one = client.snapshot().map_or_else(News::Trouble, |snapshot| News::Snapshot(Box::new(snapshot)));
                 if news.send(one).is_err() {
@@ -143,7 +141,10 @@ fn ask(
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        if let Some(class) = &class {
+        if let Some(class) = &class
+            && asked.is_none_or(|asked| asked.elapsed() >= STACKS_EVERY)
+        {
+            asked = Some(Instant::now());
             let one = client.details(class).map_or_else(News::Trouble, |details| News::Details(Box::new(details)));
             if news.send(one).is_err() {
                 return;

@@ -40,9 +40,8 @@ fn headline(top: &Top) -> Text<'static> {
     let ratio = health.capture_ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
     let lost = Style::new().fg(if health.events_lost == 0 { Color::Green } else { Color::Yellow });
     let served = now.classes.iter().filter(|class| class.side == "server");
-    let (rate, errors) = served.fold((0.0, 0.0), |(rate, errors), class| {
-        (rate + class.rate_per_s, errors + class.error_rate_per_s)
-    });
+    let (rate, errors) =
+        served.fold((0.0, 0.0), |(rate, errors), class| (rate + class.rate_per_s, errors + class.error_rate_per_s));
     let first = Line::from(vec![
         Span::styled(format!("tracer  {}", printable(&health.host)), HEAD),
         Span::raw(format!("  {}  {rate:.1} requests/s  ", top.url)),
@@ -69,7 +68,10 @@ fn footline(top: &Top) -> Line<'static> {
         return Line::from(vec![Span::styled("filter: ", HEAD), Span::raw(format!("{}▏", top.table.filter))]);
     }
     let filter = if top.table.filter.is_empty() { String::new() } else { format!("  filter: {}", top.table.filter) };
-    Line::styled(format!("q quit  h help  Enter details  c/r/l/e/w/n sort  t tree  a all  / filter  p pause{filter}"), DIM)
+    Line::styled(
+        format!("q quit  h help  Enter details  c/r/l/e/w/n sort  t tree  a all  / filter  p pause{filter}"),
+        DIM,
+    )
 }
 
 const COLUMNS: [(&str, Option<Sort>, u16); 9] = [
@@ -118,12 +120,8 @@ fn drawn(row: &Row, tree: bool) -> Drawn<'static> {
     let right = |text: String| Cell::from(Text::from(text).right_aligned());
     match row {
         Row::Service(sums) => {
-            let text = format!(
-                "{}  {} classes, overhead {:.1} %",
-                printable(&sums.name),
-                sums.classes,
-                sums.overhead * 100.0
-            );
+            let text =
+                format!("{}  {} classes, overhead {:.1} %", printable(&sums.name), sums.classes, sums.overhead * 100.0);
             let mut cells = vec![right(percent(sums.cpu)), right(rate(sums.rate)), right(rate(sums.errors))];
             cells.extend((0..5).map(|_| Cell::from("")));
             cells.push(Cell::from(text));
@@ -259,7 +257,8 @@ mod tests {
             ..Class::default()
         };
         let mut top = Top::default();
-        let snapshot = Snapshot { at: Instant::now(), classes: vec![class], services: Vec::new(), health: Health::default() };
+        let snapshot =
+            Snapshot { at: Instant::now(), classes: vec![class], services: Vec::new(), health: Health::default() };
         top.table.update(snapshot);
         top
     }
@@ -267,7 +266,13 @@ mod tests {
     #[test]
     fn a_class_stands_there_with_its_figures() {
         let text = drawn(&top(), 120, 12);
-        assert!(text.contains("CPU %▼") && text.contains("12.0") && text.contains("137µs") && text.contains("shop  GET /cart"), "{text}");
+        assert!(
+            text.contains("CPU %▼")
+                && text.contains("12.0")
+                && text.contains("137µs")
+                && text.contains("shop  GET /cart"),
+            "{text}"
+        );
         assert!(!text.contains('\x1b'), "names from the network cannot steer the terminal");
     }
 

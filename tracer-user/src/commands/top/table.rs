@@ -150,7 +150,8 @@ impl Table {
         }
         // The first row stays selected whatever comes to stand there; one that was chosen is followed.
         let selected = if self.selected > 0 { self.selected_key() } else { None };
-        let before: HashMap<ClassKey, f64> = self.now.iter().flat_map(|snapshot| &snapshot.classes).map(total).collect();
+        let before: HashMap<ClassKey, f64> =
+            self.now.iter().flat_map(|snapshot| &snapshot.classes).map(total).collect();
         let seconds = self.now.as_ref().map_or(0.0, |old| snapshot.at.duration_since(old.at).as_secs_f64());
         let cores = snapshot.classes.iter().map(|class| {
             let key = class.key();
