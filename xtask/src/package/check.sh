@@ -31,8 +31,8 @@ unit=$view/usr/lib/systemd/system/tracer.service
 names=$(sed -n 's/^AmbientCapabilities=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
 start=$(sed -n 's/^ExecStart=//p' "$unit")
 # shellcheck disable=SC2086 # ExecStart is a list of words
-# prlimit: LimitNICE=+0.
-here prlimit --nice=20 setpriv --reuid tracer --regid tracer --clear-groups --inh-caps="-all,$names" --ambient-caps="-all,$names" \
+# Without the unit's LimitNICE, which containers may not raise: the agent says so and runs at a lower priority.
+here setpriv --reuid tracer --regid tracer --clear-groups --inh-caps="-all,$names" --ambient-caps="-all,$names" \
     --bounding-set="-all,$names" --no-new-privs env -i PATH=/usr/bin NOTIFY_SOCKET="$notify" WATCHDOG_USEC=60000000 \
     sh -c "cd /var/lib/tracer && umask 077 && exec $start --listen 127.0.0.1:0 --duration 4s" >"$work/log" 2>&1 ||
     { cat "$work/log"; fail "the unit's command"; }
