@@ -33,6 +33,15 @@ pub enum Command {
     /// The file holds the beginnings of messages as they were sent, possibly with credentials. It is created with mode
     /// 0600; an existing file is never overwritten.
     Record(Record),
+    /// Show the request classes of a running agent in the terminal: CPU, rate, latency, errors, waits.
+    Top {
+        /// The agent's console.
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464")]
+        url: String,
+        /// Time between two looks.
+        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
+        interval: Duration,
+    },
     /// Run a recording through the same analysis again; needs no root.
     Replay(Replay),
     /// Report what this kernel and these privileges allow: each line is ok, degraded or missing.
@@ -44,6 +53,17 @@ pub enum Command {
     CheckConfig {
         /// Configuration file (TOML).
         file: PathBuf,
+    },
+    /// Print the completion script of a shell (bash, zsh, fish).
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory; for packages.
+    #[command(hide = true)]
+    ManPages {
+        /// An existing directory.
+        dir: PathBuf,
     },
 }
 

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(run) => commands::run::run(&run.live, run.record.as_deref()),
         Command::Record(record) => commands::run::run(&record.live, Some(&record.file)),
+        Command::Top { url, interval } => commands::top::top(&url, interval),
         Command::Replay(replay) => commands::replay::replay(&replay),
         Command::Doctor(doctor) => commands::doctor::doctor(doctor.json, doctor.config.as_deref()),
         Command::Declare(declare) => match (&declare.list, &declare.check) {
@@ -27,6 +28,8 @@ fn main() -> ExitCode {
             (None, None) => Ok(()),
         },
         Command::CheckConfig { file } => commands::check_config(&file),
+        Command::Completions { shell } => commands::shell_help::completions(shell),
+        Command::ManPages { dir } => commands::shell_help::man_pages(&dir),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|tidy`.
+//! `cargo xtask setup|build-ebpf|build|package|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the only list of installed packages, with reasons.
 //! Nothing here is part of the tracer.
@@ -19,6 +19,7 @@ mod faults;
 mod fuzz;
 mod http;
 mod links;
+mod package;
 mod packages;
 mod postgres;
 mod programs;
@@ -59,6 +60,8 @@ enum Task {
     BuildEbpf(build_ebpf::Options),
     /// Build the eBPF object and `tracer` with the object inside.
     Build(build::Options),
+    /// Make the Debian package, the archive and their checksums (target/package/).
+    Package(package::Options),
     /// Format, tidy, lints and documentation: every check without a run.
     Check,
     /// Set-up, release build, then the quick tier of tests; `--full`: every test.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Task::Setup => setup::run(way),
         Task::BuildEbpf(options) => build_ebpf::run(way, &options),
         Task::Build(options) => build::run(way, &options),
+        Task::Package(options) => package::run(way, &options),
         Task::Check => check::run(way, true),
         Task::Test(options) => test::run(way, &options),
         Task::Ci(options) => ci::run(way, &options),

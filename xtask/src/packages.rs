@@ -127,6 +127,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nftables", "nft", Need::Programs, "address translation between hosts"),
     package("tshark", "tshark", Need::Programs, "reads segments as nobody of ours does"),
     package("chromium", "chromium", Need::Programs, "opens the console as people do"),
+    package("prometheus", "prometheus", Need::Programs, "scrapes the agent, and promtool checks rules"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

@@ -15,8 +15,10 @@ mod relaying;
 pub mod replay;
 pub mod run;
 mod save;
+pub mod shell_help;
 mod summary;
 mod sweep;
+pub mod top;
 mod transactions_file;
 
 use std::path::Path;

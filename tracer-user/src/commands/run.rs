@@ -26,6 +26,7 @@ use crate::cli::AgentOptions;
 use crate::config::{Config, OOM_SCORE_ADJ};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
+use crate::guard::service_manager::ServiceManager;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
@@ -68,6 +69,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         Failure::Running(format!("cannot listen on {}: {error}; choose another with --listen", config.listen))
     })?;
     let listen = listener.local_addr().unwrap_or(config.listen);
+    let manager = ServiceManager::from_environment();
     let status = Arc::new(Status::default());
     let interrupted = Arc::new(AtomicBool::new(false));
     watch_signals(&runtime, &status, &interrupted);
@@ -188,7 +190,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let server = runtime.spawn(http::serve(listener, shared, places, async move {
         let _ = end.await;
     }));
-    announce(listen, &agent);
+    announce(listen, &agent, &manager);
     // Loading took tens of megabytes: the kernel's types, the programs.
     self_process::release_memory();
 
@@ -211,6 +213,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             agent.tick(&mut pipeline);
+            manager.alive();
         }
         rested = agent.rest(&mut pipeline, &mut pace, &found, rested);
     }
@@ -218,6 +221,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     // From here on the watchdog counts how long ending takes. The console's port is free at once, and the host is rid of the
     // programs before anything is written: what follows may wait for a disk.
     status.stop();
+    manager.stopping();
     let _ = ended.send(());
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
@@ -393,7 +397,8 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
     Ok(health)
 }
 
-fn announce(listen: SocketAddr, agent: &Agent) {
+/// Says that the agent is up: to people, and to the service manager.
+fn announce(listen: SocketAddr, agent: &Agent, manager: &ServiceManager) {
     eprintln!("tracer: console, metrics and API on http://{listen}/");
     if let Some(listen) = agent.relaying.as_ref().and_then(Relaying::listen) {
         eprintln!("tracer: other agents are listened to on {listen}");
@@ -401,6 +406,11 @@ fn announce(listen: SocketAddr, agent: &Agent) {
     for note in agent.health.not_ready.iter().chain(&agent.health.degraded) {
         eprintln!("tracer: {note}");
     }
+    let state = match agent.health.not_ready.first() {
+        Some(why) => format!("not ready: {why}"),
+        None => "tracing".to_owned(),
+    };
+    manager.ready(&format!("{state}; console on http://{listen}/"));
 }
 
 /// Ctrl-C and SIGTERM end the agent; after Ctrl-C somebody wants the summary.

@@ -8,6 +8,7 @@
 
 pub mod loss_log;
 pub mod self_process;
+pub mod service_manager;
 pub mod shed;
 pub mod shrink;
 pub mod status;

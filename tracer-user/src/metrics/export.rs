@@ -27,8 +27,12 @@ use crate::guard::tables::scaled;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, Names, Outcome, Owner, Side, Sink, Span};
 use crate::protocols::{Conventions, conventions};
 
-/// Bounds of request durations, seconds (OpenTelemetry semantic conventions for HTTP).
-const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Bounds of request durations, seconds: those of OpenTelemetry's semantic conventions for HTTP, and finer ones below, because
+/// many services answer in less than the smallest of those, 5 ms.
+const BOUNDS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0,
+    2.5, 5.0, 7.5, 10.0,
+];
 /// Maximum number of classes, over all services, with their own series. Later classes share the series
 /// `service_name="_other", request_class="_other"` and count in `tracer_metrics_folded_total`.
 const CLASSES: usize = 10_000;

@@ -1,0 +1,120 @@
+//! The Prometheus rules and Grafana dashboards: by `promtool`, and with a real Prometheus that scrapes a real agent.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, free_port, http, load, say, scratch, wait};
+
+fn monitoring() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    root.join("monitoring")
+}
+
+fn promtool(arguments: &[&str], file: &Path) -> String {
+    let out = Command::new("promtool").args(arguments).arg(file).output().expect("promtool");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "promtool {arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn rules_are_right_by_promtool() {
+    let Some(_turn) = begin("monitoring_rules", &["promtool"]) else { return };
+    for file in ["tracer.rules.yml", "tracer.alerts.yml"] {
+        let text = promtool(&["check", "rules"], &monitoring().join("prometheus").join(file));
+        assert!(text.contains("rules found"), "{text}");
+    }
+    promtool(&["test", "rules"], &monitoring().join("prometheus/tests.yml"));
+}
+
+/// Every query of every dashboard, with the dashboard's name, for one service and class.
+fn queries(service: &str, class: &str) -> Vec<(String, String)> {
+    let dir = std::fs::read_dir(monitoring().join("grafana")).expect("dashboards");
+    let mut found = Vec::new();
+    for entry in dir {
+        let path = entry.expect("a dashboard").path();
+        let text = std::fs::read_to_string(&path).expect("a dashboard");
+        let dashboard: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for panel in dashboard["panels"].as_array().expect("panels") {
+            for target in panel["targets"].as_array().expect("targets") {
+                let query = target["expr"].as_str().expect("a query");
+                let query = query.replace("$__rate_interval", "15s").replace("$service", service);
+                let query = query.replace("$class", class).replace("$instance", ".*");
+                assert!(!query.contains('$'), "an unknown variable: {query}");
+                let name = format!("{}: {}", dashboard["title"], panel["title"]);
+                found.push((name, query));
+            }
+        }
+    }
+    found
+}
+
+/// Percent-encodes everything but letters and digits.
+fn encoded(text: &str) -> String {
+    let byte =
+        |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(byte).collect()
+}
+
+#[test]
+fn every_query_of_every_dashboard_returns_numbers() {
+    let Some(_turn) = begin("monitoring_dashboards", &["cc", "prometheus"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let config = dir.path().join("prometheus.yml");
+    let rules = monitoring().join("prometheus");
+    let text = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}/tracer.*.yml']\nscrape_configs:\n  \
+         - job_name: tracer\n    static_configs: [{{targets: ['{}']}}]\n",
+        rules.display(),
+        agent.listen
+    );
+    std::fs::write(&config, text).expect("a configuration");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--config.file={}", config.display()));
+    command.arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()));
+    command.arg(format!("--web.listen-address={address}"));
+    let _prometheus = Process::start("prometheus", &mut command, &dir.path().join("prometheus.log"));
+    let ask = |query: &str| -> Vec<f64> {
+        let Ok(reply) = http::get(address, &format!("/api/v1/query?query={}", encoded(query))) else {
+            return Vec::new();
+        };
+        let answer: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
+        assert_ne!(reply.status, 400, "{query}: {answer}");
+        let result = answer["data"]["result"].as_array().cloned().unwrap_or_default();
+        result.iter().filter_map(|sample| sample["value"][1].as_str()?.parse().ok()).collect()
+    };
+    // Requests that succeed throughout: every query is asked again until it returns a number.
+    let mut open = queries("burn", "GET /alpha");
+    let all = open.len();
+    assert!(all >= 40, "{all} queries");
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !open.is_empty() && Instant::now() < limit {
+        load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(2));
+        open.retain(|(_, query)| {
+            let numbers = ask(query);
+            numbers.is_empty() || !numbers.iter().any(|number| number.is_finite())
+        });
+    }
+    assert!(open.is_empty(), "{} of {all} queries return no numbers: {open:#?}", open.len());
+    // And the figures are the agent's: the service's requests by Prometheus and by the API.
+    let counted = wait("the same count", Duration::from_secs(20), || {
+        let by_prometheus: f64 = ask("sum(tracer_requests_total{service_name=\"burn\"})").iter().sum();
+        let services = agent.json("/api/v1/services");
+        let services = services["services"].as_array().cloned().unwrap_or_default();
+        let by_agent = services.iter().find(|service| service["service_name"] == "burn")?["count"].as_f64()?;
+        (by_agent > 0.0 && (by_prometheus - by_agent).abs() < 0.5).then_some(by_agent)
+    });
+    assert!(!ask("service:tracer_requests:rate5m{service_name=\"burn\"}").is_empty(), "recording rules run");
+    let series = ask("scrape_samples_scraped{job=\"tracer\"}");
+    say(&format!("monitoring: {all} queries return numbers; {counted} requests; {series:?} samples a scrape"));
+    agent.stop();
+}

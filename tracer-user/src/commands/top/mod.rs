@@ -1,0 +1,179 @@
+//! `tracer top`: the request classes of a running agent in a terminal, by its HTTP API.
+//!
+//! A thread of its own asks the agent, so that keys work while it does; [`table`] decides what stands where and is pure;
+//! [`screen`] draws it.
+
+mod client;
+mod details;
+mod keys;
+mod screen;
+mod table;
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event};
+
+use self::client::Client;
+use self::details::Details;
+use self::keys::Done;
+use self::table::{ClassKey, Snapshot, Table};
+use super::Failure;
+
+/// Between two looks at the stacks of one class: the agent resolves names for each.
+const STACKS_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks at keys and signals.
+const BLINK: Duration = Duration::from_millis(100);
+
+/// What the thread that asks the agent reports.
+enum News {
+    /// All classes and services.
+    Snapshot(Box<Snapshot>),
+    /// What [`Details`] shows of the wanted class.
+    Details(Box<Details>),
+    /// Why there is nothing new.
+    Trouble(String),
+}
+
+/// Everything on the screen.
+#[derive(Debug, Default)]
+struct Top {
+    table: Table,
+    url: String,
+    /// The class that is looked at closely.
+    wanted: Option<ClassKey>,
+    details: Option<Details>,
+    trouble: Option<String>,
+    /// The filter is being typed.
+    typing: bool,
+    help: bool,
+}
+
+/// Shows the agent at `url` until a key or a signal ends it.
+pub fn top(url: &str, interval: Duration) -> Result<(), Failure> {
+    let client = Client::new(url).map_err(Failure::Usage)?;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage("top needs a terminal; for programs there is the API: docs/http-api.md".into()));
+    }
+    // Before the screen is taken: whoever asks an agent that does not run gets a sentence.
+    let first = client.snapshot().map_err(Failure::Running)?;
+    let stop = stop_on_signals()?;
+    let mut top = Top { url: client.url().to_owned(), ..Top::default() };
+    top.table.update(first);
+    let (news_sender, news) = mpsc::channel();
+    let (wanted_sender, wanted) = mpsc::channel();
+    let asking = std::thread::Builder::new().name("tracer-top".into());
+    asking
+        .spawn(move || ask(&client, interval.max(BLINK), &wanted, &news_sender))
+        .map_err(|error| Failure::Running(format!("no thread to ask the agent: {error}")))?;
+    // From here on a panic restores the terminal too: `try_init` sets a hook.
+    let mut terminal =
+        ratatui::try_init().map_err(|error| Failure::Running(format!("the terminal cannot be drawn on: {error}")))?;
+    let ended = run(&mut terminal, &mut top, &news, &wanted_sender, &stop);
+    ratatui::restore();
+    ended.map_err(|error| Failure::Running(format!("the terminal: {error}")))
+}
+
+fn run(
+    terminal: &mut ratatui::DefaultTerminal,
+    top: &mut Top,
+    news: &mpsc::Receiver<News>,
+    wanted: &mpsc::Sender<Option<ClassKey>>,
+    stop: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut changed = true;
+    while !stop.load(Ordering::Relaxed) {
+        while let Ok(one) = news.try_recv() {
+            top.hear(one);
+            changed = true;
+        }
+        if changed {
+            terminal.draw(|frame| screen::draw(frame, top))?;
+        }
+        changed = event::poll(BLINK)?;
+        if !changed {
+            continue;
+        }
+        if let Event::Key(key) = event::read()? {
+            let before = top.wanted.clone();
+            if top.press(key) == Done::Quit {
+                break;
+            }
+            if top.wanted != before {
+                // The thread is there as long as this receiver is.
+                let _ = wanted.send(top.wanted.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Top {
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Snapshot(snapshot) => {
+                self.trouble = None;
+                self.table.update(*snapshot);
+            }
+            // Another class may have been chosen meanwhile.
+            News::Details(details) if Some(&details.class) == self.wanted.as_ref() => self.details = Some(*details),
+            News::Details(_) => {}
+            News::Trouble(why) => self.trouble = Some(why),
+        }
+    }
+}
+
+/// Asks the agent until nobody listens any more.
+fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Option<ClassKey>>, news: &mpsc::Sender<News>) {
+    let mut class: Option<ClassKey> = None;
+    let mut asked: Option<Instant> = None;
+    loop {
+        match wanted.recv_timeout(interval) {
+            Ok(chosen) => (class, asked) = (chosen, None),
+            Err(RecvTimeoutError::Timeout) => {
+                let one = client.snapshot().map_or_else(News::Trouble, |snapshot| News::Snapshot(Box::new(snapshot)));
+                if news.send(one).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if let Some(class) = &class
+            && asked.is_none_or(|asked| asked.elapsed() >= STACKS_EVERY)
+        {
+            asked = Some(Instant::now());
+            let one = client.details(class).map_or_else(News::Trouble, |details| News::Details(Box::new(details)));
+            if news.send(one).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A flag that SIGTERM, SIGHUP and SIGINT set: the terminal is restored before the end.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let no = |error: std::io::Error| Failure::Running(format!("signals cannot be handled: {error}"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no)?;
+    let flag = Arc::clone(&stop);
+    let waiting = std::thread::Builder::new().name("tracer-signals".into());
+    waiting
+        .spawn(move || {
+            runtime.block_on(async {
+                let kinds = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()];
+                let [Ok(mut terminate), Ok(mut hangup), Ok(mut interrupt)] = kinds.map(signal) else { return };
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                flag.store(true, Ordering::Relaxed);
+            });
+        })
+        .map_err(no)?;
+    Ok(stop)
+}
