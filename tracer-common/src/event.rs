@@ -1,6 +1,6 @@
 //! The records that travel from the kernel to user space, one `repr(C)` struct each.
 //!
-//! A record is [`Header`], then the fields of its kind, then (for [`Op`] and [`Sample`]) bytes of variable length.
+//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`] and [`OffCpu`]) bytes of variable length.
 //! All integers are in the byte order of the machine: records never leave the host, and a record file says its
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
@@ -30,11 +30,13 @@ pub enum Kind {
     TaskEdge = 9,
     /// A request's context was sent or received with its first segment: [`InbandContext`].
     InbandContext = 10,
+    /// A thread was off the CPU while it held a request: [`OffCpu`].
+    OffCpu = 11,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Op,
         Self::Open,
         Self::State,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Wake,
         Self::TaskEdge,
         Self::InbandContext,
+        Self::OffCpu,
     ];
 
     /// The kind a header's first byte names.
@@ -65,6 +68,7 @@ impl Kind {
             Self::Wake => "wake",
             Self::TaskEdge => "task_edge",
             Self::InbandContext => "inband_context",
+            Self::OffCpu => "off_cpu",
         }
     }
 
@@ -81,6 +85,7 @@ impl Kind {
             Self::Wake => Wake::SIZE,
             Self::TaskEdge => TaskEdge::SIZE,
             Self::InbandContext => InbandContext::SIZE,
+            Self::OffCpu => OffCpu::SIZE,
         }
     }
 }
@@ -128,6 +133,10 @@ pub const INBAND_REFUSED: u8 = 1 << 2;
 /// [`InbandContext`]: sent with the transaction of the request its thread held, as far as the kernel side knows;
 /// otherwise with a transaction of its own.
 pub const INBAND_HELD: u8 = 1 << 3;
+/// [`OffCpu::flags`]: the thread slept so that signals do not wake it.
+pub const OFF_CPU_UNINTERRUPTIBLE: u8 = 1 << 0;
+/// [`OffCpu::flags`]: its stack was not taken, because the CPU had reached its limit of stacks a second.
+pub const OFF_CPU_NO_STACK: u8 = 1 << 1;
 /// [`TaskEdge::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const TASK_EDGE_CREATED: u8 = 1;
 /// [`TaskEdge::relation`]: `parent` woke `child`, or passed it something through a channel that `child` received from.
@@ -428,6 +437,28 @@ wire! {
 }
 
 wire! {
+    /// A thread that held a request left the CPU and runs again. Followed by `user` frames.
+    pub struct OffCpu {
+        /// Common part: the thread; the time is that of its return.
+        pub header: Header,
+        /// How long it slept, nanoseconds.
+        pub blocked: u64,
+        /// How long it was runnable after that, nanoseconds.
+        pub run_queue: u64,
+        /// User-space frames that follow.
+        pub user: u16,
+        /// Number of the system call it was in; [`crate::off_cpu::NO_SYSTEM_CALL`] = none.
+        pub syscall: u16,
+        /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
+        pub outcome: u16,
+        /// Type of the file that the system call's first argument names, as `i_mode` has it above 12 bits; 0 = unknown.
+        pub file: u8,
+        /// `OFF_CPU_…`.
+        pub flags: u8,
+    }
+}
+
+wire! {
     /// A thread that has read no request (or has answered it) woke a thread of its process that holds one, both by a
     /// futex of the same address. The kernel only estimates which thread holds a request; user space knows better.
     pub struct Wake {
@@ -517,6 +548,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(11), None);
+        assert_eq!(Kind::from_byte(12), None);
     }
 }

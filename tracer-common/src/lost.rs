@@ -35,11 +35,15 @@ pub enum Lost {
     /// The operation that wrote a request did not send its first segment (held back, or no window): the request went
     /// without a context.
     TagLate = 14,
+    /// A wait was reported without its stack: the CPU had reached its limit.
+    OffCpuStack = 15,
+    /// The sample ring was full: a wait was not reported.
+    RingOffCpu = 16,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -55,6 +59,8 @@ impl Lost {
         Self::RingTag,
         Self::TagRoom,
         Self::TagLate,
+        Self::OffCpuStack,
+        Self::RingOffCpu,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -68,6 +74,8 @@ impl Lost {
                 | Self::Runtime
                 | Self::TagRoom
                 | Self::TagLate
+                | Self::OffCpuStack
+                | Self::RingOffCpu
         )
     }
 
@@ -89,6 +97,8 @@ impl Lost {
             Self::RingTag => "ring_full_tag",
             Self::TagRoom => "tcp_option_no_room",
             Self::TagLate => "tcp_option_late",
+            Self::OffCpuStack => "off_cpu_stack_limit",
+            Self::RingOffCpu => "ring_full_off_cpu",
         }
     }
 }

@@ -83,6 +83,7 @@ struct Agent {
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
     unwind_tables: Option<Spanned<String>>,
+    off_cpu_microseconds: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -202,6 +203,8 @@ pub struct Config {
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
+    /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
+    pub off_cpu_micros: u32,
     /// Finished spans.
     pub transactions: Transactions,
     /// Costly opt-in probes of runtimes.
@@ -290,6 +293,7 @@ impl Default for Config {
             all_hooks: false,
             hertz: 99,
             unwind_tables: None,
+            off_cpu_micros: 100,
             transactions: Transactions::default(),
             runtimes: Extras::default(),
             classes: ClassConfig::default(),
@@ -391,6 +395,9 @@ impl Config {
         if let Some(size) = &file.sampling.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
             config.unwind_tables = Some(bytes);
+        }
+        if let Some(micros) = &file.sampling.off_cpu_microseconds {
+            config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
         }
         let transactions = &mut config.transactions;
         for (given, time) in [

@@ -438,7 +438,7 @@ pub struct StackSample {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// The sampling period in force, nanoseconds.
+    /// The sampling period in force, nanoseconds; off the CPU, how long.
     pub weight: u64,
     /// User-space return addresses, innermost first.
     pub user: Vec<u64>,
@@ -446,6 +446,8 @@ pub struct StackSample {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
+    /// Why the thread was off the CPU; `None` = it ran.
+    pub off_cpu: Option<tracer_common::off_cpu::Reason>,
     /// What the sample is charged to.
     pub owner: Owner,
     /// The span it was taken in, if any.

@@ -58,6 +58,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("cpu", All),
     ("flame", All),
     ("moved", Nothing),
+    ("off_cpu", All),
     ("unwind", All),
     ("pools", Only(&["python"])),
     ("queues", All),

@@ -157,6 +157,8 @@ impl Agent {
         policy.only_ports(&self.config.only_ports)?;
         policy.names(&self.config.dns_ports)?;
         policy.sample_period(self.kernel.sampler.announced_period())?;
+        self.take_off_cpu(self.kernel.sampler.hertz() > 0)?;
+        let policy = &mut self.kernel.policy;
         for pid in &self.config.only_pids {
             policy.process(*pid, true)?;
         }
@@ -373,6 +375,15 @@ impl Agent {
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
     }
 
+    /// Has stacks of threads off the CPU taken, if the configuration wants them, or not.
+    fn take_off_cpu(&mut self, wanted: bool) -> Result<(), super::LoadError> {
+        let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
+        if nanos > 0 {
+            self.kernel.attach_deferred(Until::OffCpu);
+        }
+        self.kernel.policy.off_cpu(nanos)
+    }
+
     fn sample(&mut self, hertz: u32) -> Result<(), String> {
         self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
         let period = self.kernel.sampler.announced_period();
@@ -404,6 +415,9 @@ impl Agent {
             log::warn!("{error}");
         }
         if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
+            log::warn!("{error}");
+        }
+        if let Err(error) = self.take_off_cpu(self.hertz > 0 && level < Level::Sampling) {
             log::warn!("{error}");
         }
         self_process::release_memory();

@@ -283,6 +283,7 @@ impl Pipeline {
             Record::Fork(fork) => (Kind::Fork, &fork.header),
             Record::Exec(exec) => (Kind::Exec, &exec.header),
             Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
+            Record::OffCpu { wait, .. } => (Kind::OffCpu, &wait.header),
             Record::Wake(wake) => (Kind::Wake, &wake.header),
             Record::TaskEdge(task_edge) => (Kind::TaskEdge, &task_edge.header),
             Record::InbandContext(inband) => (Kind::InbandContext, &inband.header),
