@@ -25,10 +25,10 @@ fn each_class_waits_in_its_own_function() {
     let Some(_turn) = begin("off_cpu", &["cc"]) else { return };
     let dir = scratch();
     let server = Server::c("waits", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--max-cpu", "6400%"]);
     let paths = ["/sleep", "/lock", "/read"];
-    let (good, bad) = load::until(server.address, 2, &paths, Instant::now() + Duration::from_secs(10));
-    assert!(bad == 0 && good as f64 > 500.0 * scale(), "{good} good, {bad} bad");
+    let (good, bad) = load::until(server.address, 1, &paths, Instant::now() + Duration::from_secs(10));
+    assert!(bad == 0 && good as f64 > 200.0 * scale(), "{good} good, {bad} bad");
     let truth = http::get(server.address, "/truth").expect("the server's own books");
     let truth: serde_json::Value = serde_json::from_slice(&truth.body).expect("JSON");
 
@@ -66,7 +66,9 @@ fn each_class_waits_in_its_own_function() {
         // A skipped operation can move one wait to another class.
         let skipped = explained(&agent.metrics().lost()) * 0.01;
         assert!((slept - blocked).abs() < 0.03 * blocked + skipped, "{class}: {whole}\n{folded}");
-        assert!(here > 0.9 * slept, "{class}: {whole}\n{folded}");
+        // The first stacks of a program have no unwind tables yet.
+        let walked = seconds(&folded, |stack| !stack.ends_with(RUN_QUEUE) && !stack.contains("[stack incomplete"));
+        assert!(walked > 0.2 * slept && here > 0.95 * walked, "{class}: {walked:.3} s walked; {whole}\n{folded}");
         assert!(wrong <= 0.01 * slept + skipped, "{class}: {whole}\n{folded}");
         // What the clock saw includes the run queue.
         assert!(slept < clock * 1.03 + skipped, "{class}: {whole}");

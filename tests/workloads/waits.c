@@ -102,9 +102,9 @@ static void *handle(void *argument)
             else
                 reply(c, 404, "no\n", 3, q.close);
         } else {
+            long long before = clock_now();
             if (route == &routes[2])
                 pthread_mutex_lock(&asking);
-            long long before = clock_now();
             route->wait();
             long long took = clock_now() - before;
             if (route == &routes[2])
