@@ -58,7 +58,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("cpu", All),
     ("flame", All),
     ("moved", Nothing),
-    ("off_cpu", All),
+    ("off_cpu", Nothing),
     ("unwind", All),
     ("pools", Only(&["python"])),
     ("queues", All),
