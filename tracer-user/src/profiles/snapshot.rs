@@ -75,7 +75,9 @@ impl Snapshot {
         }
         if self.view != View::Cpu {
             // Once for all of a line: what is rounded adds up.
-            lines.values_mut().for_each(|nanos| *nanos = (*nanos + 500) / 1000);
+            for nanos in lines.values_mut() {
+                *nanos = (*nanos + 500) / 1000;
+            }
             lines.retain(|_, micros| *micros > 0);
         }
         let mut lines: Vec<_> = lines.into_iter().collect();
