@@ -1,6 +1,6 @@
 //! The records that travel from the kernel to user space, one `repr(C)` struct each.
 //!
-//! A record is [`Header`], then the fields of its kind, then (for [`Op`] and [`Sample`]) bytes of variable length.
+//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`] and [`OffCpu`]) bytes of variable length.
 //! All integers are in the byte order of the machine: records never leave the host, and a record file says its
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
@@ -32,11 +32,13 @@ pub enum Kind {
     InbandContext = 10,
     /// A declared function was entered or returned: [`DeclaredCall`].
     DeclaredCall = 11,
+    /// A thread was off the CPU while it held a request: [`OffCpu`].
+    OffCpu = 12,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Op,
         Self::Open,
         Self::State,
@@ -48,6 +50,7 @@ impl Kind {
         Self::TaskEdge,
         Self::InbandContext,
         Self::DeclaredCall,
+        Self::OffCpu,
     ];
 
     /// The kind a header's first byte names.
@@ -69,6 +72,7 @@ impl Kind {
             Self::TaskEdge => "task_edge",
             Self::InbandContext => "inband_context",
             Self::DeclaredCall => "declared_call",
+            Self::OffCpu => "off_cpu",
         }
     }
 
@@ -86,6 +90,7 @@ impl Kind {
             Self::TaskEdge => TaskEdge::SIZE,
             Self::InbandContext => InbandContext::SIZE,
             Self::DeclaredCall => DeclaredCall::SIZE,
+            Self::OffCpu => OffCpu::SIZE,
         }
     }
 }
@@ -135,6 +140,10 @@ pub const INBAND_REFUSED: u8 = 1 << 2;
 pub const INBAND_HELD: u8 = 1 << 3;
 /// [`DeclaredCall`]: the function returned (set) or was entered (clear).
 pub const DECLARED_RETURN: u8 = 1 << 0;
+/// [`OffCpu::flags`]: the thread slept so that signals do not wake it.
+pub const OFF_CPU_UNINTERRUPTIBLE: u8 = 1 << 0;
+/// [`OffCpu::flags`]: its stack was not taken, because the CPU had reached its limit of stacks a second.
+pub const OFF_CPU_NO_STACK: u8 = 1 << 1;
 /// [`TaskEdge::relation`]: `parent` made `child` (a context was copied, a goroutine started).
 pub const TASK_EDGE_CREATED: u8 = 1;
 /// [`TaskEdge::relation`]: `parent` woke `child`, or passed it something through a channel that `child` received from.
@@ -431,6 +440,28 @@ wire! {
         pub kernel: u16,
         /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
         pub outcome: u32,
+    }
+}
+
+wire! {
+    /// A thread that held a request left the CPU and runs again. Followed by `user` frames.
+    pub struct OffCpu {
+        /// Common part: the thread; the time is that of its return.
+        pub header: Header,
+        /// How long it slept, nanoseconds.
+        pub blocked: u64,
+        /// How long it was runnable after that, nanoseconds.
+        pub run_queue: u64,
+        /// User-space frames that follow.
+        pub user: u16,
+        /// Number of the system call it was in; [`crate::off_cpu::NO_SYSTEM_CALL`] = none.
+        pub syscall: u16,
+        /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
+        pub outcome: u16,
+        /// Type of the file that the system call's first argument names, as `i_mode` has it above 12 bits; 0 = unknown.
+        pub file: u8,
+        /// `OFF_CPU_…`.
+        pub flags: u8,
     }
 }
 

@@ -18,6 +18,7 @@ pub mod inband_context;
 pub mod limits;
 pub mod lost;
 pub mod members;
+pub mod off_cpu;
 pub mod policy;
 pub mod ring;
 pub mod runtime;

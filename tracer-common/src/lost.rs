@@ -37,11 +37,15 @@ pub enum Lost {
     TagLate = 14,
     /// The event ring was full: a call of a declared function, or its return, was not reported.
     RingDeclared = 15,
+    /// A wait was reported without its stack: the CPU had reached its limit.
+    OffCpuStack = 16,
+    /// The sample ring was full: a wait was not reported.
+    RingOffCpu = 17,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -58,6 +62,8 @@ impl Lost {
         Self::TagRoom,
         Self::TagLate,
         Self::RingDeclared,
+        Self::OffCpuStack,
+        Self::RingOffCpu,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -71,6 +77,8 @@ impl Lost {
                 | Self::Runtime
                 | Self::TagRoom
                 | Self::TagLate
+                | Self::OffCpuStack
+                | Self::RingOffCpu
         )
     }
 
@@ -93,6 +101,8 @@ impl Lost {
             Self::TagRoom => "tcp_option_no_room",
             Self::TagLate => "tcp_option_late",
             Self::RingDeclared => "ring_full_declared",
+            Self::OffCpuStack => "off_cpu_stack_limit",
+            Self::RingOffCpu => "ring_full_off_cpu",
         }
     }
 }

@@ -89,6 +89,7 @@ pub const MEMBERS: &[Member] = &[
     unwind("OFF_INODE_INO", "inode", "i_ino"),
     unwind("OFF_INODE_GENERATION", "inode", "i_generation"),
     unwind("OFF_INODE_SIZE", "inode", "i_size"),
+    Member { global: "OFF_INODE_MODE", of: "inode", path: "i_mode", required: false },
     unwind("OFF_INODE_SB", "inode", "i_sb"),
     unwind("OFF_SB_DEV", "super_block", "s_dev"),
     Member { global: "OFF_URING_OPCODE", of: "io_kiocb", path: "opcode", required: false },

@@ -82,6 +82,8 @@ wire! {
         pub generation: u32,
         /// Period of the stack sampler, nanoseconds; repeated in every sample.
         pub sample_period: u64,
+        /// Time off the CPU, nanoseconds, from which on it is reported of threads that hold a request; 0 = not at all.
+        pub off_cpu: u64,
         /// Most payload to carry from the front of an operation, bytes, whatever the capture policy says.
         pub head_max: u32,
         /// Report UDP sockets with this port at one end: those that resolve names. 0 = none.

@@ -64,14 +64,14 @@ pub(crate) fn event<T>(record: &T, lost: Lost) -> bool {
     true
 }
 
-/// Appends `len` bytes at `record` to the sample ring, or counts the loss.
+/// Appends `len` bytes at `record` to the sample ring, or counts `lost`.
 #[inline(always)]
-pub(crate) fn sample(record: *const c_void, len: u64) {
+pub(crate) fn sample(record: *const c_void, len: u64, lost: Lost) {
     // SAFETY: the verifier checks that `record` has `len` bytes.
     let refused = unsafe {
         bpf_ringbuf_output(ptr::from_ref(&SAMPLES).cast_mut().cast(), record.cast_mut(), len, BPF_RB_NO_WAKEUP as u64)
     };
     if refused != 0 {
-        count(Lost::RingSample);
+        count(lost);
     }
 }

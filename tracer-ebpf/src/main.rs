@@ -13,6 +13,7 @@ mod emit;
 mod header;
 mod inband;
 mod kernel;
+mod off_cpu;
 mod offsets;
 mod policy;
 mod process;

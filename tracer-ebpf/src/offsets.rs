@@ -75,6 +75,7 @@ offsets! {
     OFF_INODE_GENERATION,
     OFF_INODE_SIZE,
     OFF_INODE_SB,
+    OFF_INODE_MODE,
     OFF_SB_DEV,
 }
 

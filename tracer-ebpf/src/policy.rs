@@ -47,6 +47,12 @@ pub(crate) fn sample_period() -> u64 {
     CONTROL.get(0).map_or(0, |control| control.sample_period)
 }
 
+/// Time off the CPU from which on it is reported, nanoseconds; 0 = not at all.
+#[inline(always)]
+pub(crate) fn off_cpu() -> u64 {
+    CONTROL.get(0).map_or(0, |control| control.off_cpu)
+}
+
 /// Whether stacks are walked by unwind tables.
 #[inline(always)]
 pub(crate) fn unwind() -> bool {

@@ -99,7 +99,7 @@ fn send(task: Task, now: u64, user: u64, kernel: u64) -> u64 {
         };
         sample.user = (user / 8) as u16;
         sample.kernel = (kernel / 8) as u16;
-        emit::sample(ptr::from_ref(&*scratch).cast(), len);
+        emit::sample(ptr::from_ref(&*scratch).cast(), len, Lost::RingSample);
     }
     len
 }

@@ -26,7 +26,7 @@ macro_rules! local_storage {
         unsafe impl<T> Sync for $name<T> {}
 
         impl<T> $name<T> {
-            const fn new() -> Self {
+            pub(crate) const fn new() -> Self {
                 Self {
                     r#type: ptr::null(),
                     key: ptr::null(),

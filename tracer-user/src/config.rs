@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 use crate::files;
@@ -56,6 +57,8 @@ pub enum ConfigError {
 struct File {
     agent: Agent,
     sampling: SamplingFile,
+    history: HistoryFile,
+    analysis: AnalysisFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
     runtimes: RuntimesFile,
@@ -86,6 +89,20 @@ struct Agent {
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
     unwind_tables: Option<Spanned<String>>,
+    off_cpu_microseconds: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct HistoryFile {
+    window: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct AnalysisFile {
+    warmup_windows: Option<Spanned<i64>>,
+    segment_windows_min: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -205,6 +222,12 @@ pub struct Config {
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
+    /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
+    pub off_cpu_micros: u32,
+    /// Length of a window of cost.
+    pub window: Duration,
+    /// When a change between windows is a finding.
+    pub analysis: analysis::detector::Settings,
     /// Finished spans.
     pub transactions: Transactions,
     /// Costly opt-in probes of runtimes.
@@ -295,6 +318,9 @@ impl Default for Config {
             all_hooks: false,
             hertz: 99,
             unwind_tables: None,
+            off_cpu_micros: 100,
+            window: Duration::from_secs(10),
+            analysis: analysis::detector::Settings::default(),
             transactions: Transactions::default(),
             runtimes: Extras::default(),
             classes: ClassConfig::default(),
@@ -403,6 +429,19 @@ impl Config {
         if let Some(size) = &file.sampling.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
             config.unwind_tables = Some(bytes);
+        }
+        if let Some(micros) = &file.sampling.off_cpu_microseconds {
+            config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
+        }
+        if let Some(window) = &file.history.window {
+            config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
+        }
+        if let Some(windows) = &file.analysis.warmup_windows {
+            config.analysis.warmup = source.number(windows, 12..361)?;
+        }
+        if let Some(windows) = &file.analysis.segment_windows_min {
+            config.analysis.settle = source.number(windows, 4..61)?;
+            config.analysis.settle_shared = config.analysis.settle_shared.max(config.analysis.settle);
         }
         let transactions = &mut config.transactions;
         for (given, time) in [

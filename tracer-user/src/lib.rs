@@ -25,13 +25,14 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: places results go; siblings.
+// Layer 8: what changes of cost mean.
+pub mod analysis;
+// Layer 9: places results go; siblings.
+pub mod history;
 pub mod metrics;
 pub mod profiles;
 pub mod record;
 pub mod store;
-// Layer 9: what changes of cost mean.
-pub mod analysis;
 // Layer 10: what users see.
 pub mod http;
 // Joins everything; may see everything.

@@ -381,6 +381,8 @@ pub struct Span {
     pub cost: Cost,
     /// Time during which at least one of its downstream calls was open, nanoseconds.
     pub downstream: u64,
+    /// Downstream calls, up to a limit.
+    pub calls: u32,
     /// How sure `parent` is (client side), or that its thread worked for it alone (server side).
     pub grade: Grade,
     /// The evidence for `grade`.
@@ -441,7 +443,7 @@ pub struct StackSample {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// The sampling period in force, nanoseconds.
+    /// The sampling period in force, nanoseconds; off the CPU, how long.
     pub weight: u64,
     /// User-space return addresses, innermost first.
     pub user: Vec<u64>,
@@ -449,6 +451,8 @@ pub struct StackSample {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
+    /// Why the thread was off the CPU; `None` = it ran.
+    pub off_cpu: Option<tracer_common::off_cpu::Reason>,
     /// What the sample is charged to.
     pub owner: Owner,
     /// The span it was taken in, if any.
@@ -470,6 +474,12 @@ pub struct HostCpu {
     pub idle: f64,
     /// Busy, by the system (`/proc/stat`: user, nice, system, irq, softirq, steal), over the same time.
     pub system_busy: f64,
+    /// Taken by the hypervisor, and whether `system_busy` contains it.
+    pub steal: f64,
+    /// See `steal`.
+    pub steal_is_busy: bool,
+    /// CPUs online.
+    pub cpus: u32,
 }
 
 impl HostCpu {

@@ -59,6 +59,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("declared", All),
     ("flame", All),
     ("moved", Nothing),
+    ("off_cpu", Nothing),
     ("unwind", All),
     ("pools", Only(&["python"])),
     ("queues", All),

@@ -8,8 +8,9 @@ use tracer_common::members::ABSENT;
 
 use super::load;
 use crate::offsets::{
-    OFF_FDT_FD, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_SOCKET_SK, OFF_TASK_COMM, OFF_TASK_EXEC, OFF_TASK_FILES,
-    OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_MM, OFF_TASK_PID, OFF_TASK_RUN_DELAY, OFF_TASK_TGID,
+    OFF_FDT_FD, OFF_FILE_INODE, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_INODE_MODE, OFF_SOCKET_SK, OFF_TASK_COMM,
+    OFF_TASK_EXEC, OFF_TASK_FILES, OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_MM, OFF_TASK_PID, OFF_TASK_RUN_DELAY,
+    OFF_TASK_TGID,
 };
 
 /// `PF_KTHREAD` (`include/linux/sched.h`).
@@ -96,6 +97,20 @@ impl Task {
             );
         }
         comm
+    }
+
+    /// Type of the file behind descriptor `fd` as `i_mode` has it above 12 bits; 0 = none, or unknown.
+    #[inline(always)]
+    pub(crate) fn file_type(self, fd: u32) -> u8 {
+        if OFF_INODE_MODE.load() == ABSENT || OFF_FILE_INODE.load() == ABSENT {
+            return 0;
+        }
+        // SAFETY: `files` is a pointer member; what follows is read by the fault-tolerant helper.
+        let files: u64 = unsafe { load(self.0, OFF_TASK_FILES.load()) };
+        let table = peek(peek(files, OFF_FILES_FDT.load()), OFF_FDT_FD.load());
+        let file = peek(table, fd as u64 * 8);
+        let mode = peek(peek(file, OFF_FILE_INODE.load()), OFF_INODE_MODE.load());
+        (mode >> 12) as u8 & 15
     }
 
     /// The kernel address of the socket behind descriptor `fd`, 0 if it is not a socket or cannot be read.

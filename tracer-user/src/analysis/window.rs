@@ -43,6 +43,21 @@ pub struct ServiceWindow {
     pub classes: Vec<ClassWindow>,
 }
 
+impl ClassWindow {
+    /// Adds the sums of `other`.
+    pub fn add(&mut self, other: &Self) {
+        for k in 0..STRATA {
+            self.count[k] += other.count[k];
+            self.cpu_s[k] += other.cpu_s[k];
+        }
+        self.cpu_s_squared += other.cpu_s_squared;
+        self.blocked_s += other.blocked_s;
+        self.queue_s += other.queue_s;
+        self.calls += other.calls;
+        self.downstream_s += other.downstream_s;
+    }
+}
+
 /// One request class in a window: sums over the requests that finished, seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassWindow {

@@ -160,6 +160,8 @@ impl Agent {
         policy.only_ports(&self.config.only_ports)?;
         policy.names(&self.config.dns_ports)?;
         policy.sample_period(self.kernel.sampler.announced_period())?;
+        self.take_off_cpu(self.kernel.sampler.hertz() > 0)?;
+        let policy = &mut self.kernel.policy;
         for pid in &self.config.only_pids {
             policy.process(*pid, true)?;
         }
@@ -379,6 +381,15 @@ impl Agent {
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
     }
 
+    /// Has stacks of threads off the CPU taken, if the configuration wants them, or not.
+    fn take_off_cpu(&mut self, wanted: bool) -> Result<(), super::LoadError> {
+        let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
+        if nanos > 0 {
+            self.kernel.attach_deferred(Until::OffCpu);
+        }
+        self.kernel.policy.off_cpu(nanos)
+    }
+
     fn sample(&mut self, hertz: u32) -> Result<(), String> {
         self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
         let period = self.kernel.sampler.announced_period();
@@ -410,6 +421,9 @@ impl Agent {
             log::warn!("{error}");
         }
         if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
+            log::warn!("{error}");
+        }
+        if let Err(error) = self.take_off_cpu(self.hertz > 0 && level < Level::Sampling) {
             log::warn!("{error}");
         }
         self_process::release_memory();
@@ -515,7 +529,8 @@ impl Agent {
         self.account_losses(pipeline);
         self.health.hertz = hertz;
         self.health.host_cpu = self.host_cpu(pipeline);
-        pipeline.host_books(&self.health.host_cpu);
+        let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();
+        pipeline.host_books(&self.health.host_cpu, lost);
         self.status.set_bpf(bpf);
         let (cpu, self_process::Memory { resident: rss, own: memory }) =
             (self_process::cpu() as f64 / 1e9, self_process::memory());
@@ -555,9 +570,9 @@ impl Agent {
         let cpus = self.kernel.cpu_books();
         let charged = pipeline.charged();
         let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let system = match (stat::read(), self.at_start) {
-            (Some(now), Some(start)) => now.busy_s - start.busy_s,
-            _ => 0.0,
+        let (system, steal, steal_is_busy, online) = match (stat::read(), self.at_start) {
+            (Some(now), Some(start)) => (now.busy_s - start.busy_s, now.steal_s - start.steal_s, !now.exact, now.cpus),
+            _ => (0.0, 0.0, false, 0),
         };
         HostCpu {
             requests: seconds(charged.requests),
@@ -566,6 +581,9 @@ impl Agent {
             unreported: seconds(cpus.user.saturating_sub(charged.requests + charged.overhead)),
             idle: seconds(cpus.idle.max(0) as u64),
             system_busy: system,
+            steal,
+            steal_is_busy,
+            cpus: online,
         }
     }
 }

@@ -78,6 +78,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let seed = seed();
     let host = host_name();
     let mut pipeline = Pipeline::new(&config, seed, wall_offset, &host);
+    if let Some(own) = crate::host::process::read(std::process::id()) {
+        pipeline.history.identities.begin(own.start_time);
+    }
     let mut files = Vec::new();
     if let Some(path) = &options.transactions {
         let lines = Lines::create(path, config.transactions.max_size, wall_offset, &host)?;

@@ -1,7 +1,7 @@
 //! Decodes kernel bytes into records. Pure and total; the only reader of raw kernel bytes, and fuzzed.
 
 use tracer_common::event::{
-    DeclaredCall, Exec, Fork, Header, InbandContext, Kind, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
+    DeclaredCall, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
 };
 
 /// One record; its variable part borrows from the input bytes.
@@ -36,6 +36,13 @@ pub enum Record<'a> {
         user: Vec<u64>,
         /// Kernel addresses.
         kernel: Vec<u64>,
+    },
+    /// A thread that held a request was off the CPU.
+    OffCpu {
+        /// Fixed part.
+        wait: OffCpu,
+        /// User addresses, innermost first.
+        user: Vec<u64>,
     },
     /// A thread woke another.
     Wake(Wake),
@@ -106,6 +113,13 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::InbandContext => fixed(Record::InbandContext(InbandContext::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::DeclaredCall => fixed(Record::DeclaredCall(DeclaredCall::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::OffCpu => {
+            let wait = OffCpu::decode(bytes).ok_or(Malformed::Short)?;
+            if rest.len() != wait.user as usize * 8 {
+                return Err(Malformed::Length);
+            }
+            Ok(Record::OffCpu { wait, user: addresses(rest) })
+        }
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
@@ -169,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..11) {
+        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..12) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

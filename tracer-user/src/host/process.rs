@@ -1,8 +1,10 @@
 //! Facts of a process, from `/proc`.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,9 @@ pub struct ProcessFacts {
     pub comm: String,
     /// Path of its program; empty if not readable.
     pub exe: String,
+    /// Changes with the file behind `exe`: its inode and the time of its last change; 0: not readable.
+    #[serde(default)]
+    pub files: u64,
     /// Arguments, at most 32.
     pub cmdline: Vec<String>,
     /// Its working directory; empty if not readable. It may have changed since the program was started.
@@ -56,7 +61,13 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
         exe: &exe.unwrap_or_default(),
     };
     let cwd = String::from_utf8_lossy(&link("cwd").unwrap_or_default()).into_owned();
-    facts(pid, &files).map(|facts| ProcessFacts { cwd, ..facts })
+    // The running program's own file: no path of the process's choice is followed.
+    let version = std::fs::metadata(Path::new(&dir).join("exe")).map_or(0, |file| {
+        let mut hasher = DefaultHasher::new();
+        (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
+        hasher.finish()
+    });
+    facts(pid, &files).map(|facts| ProcessFacts { cwd, files: version, ..facts })
 }
 
 /// Checks that there is a process of this id: the id of one that has ended may come back as another's.
@@ -107,6 +118,7 @@ pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
         start_time,
         comm,
         exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
+        files: 0,
         cmdline: arguments(files.cmdline),
         cwd: String::new(),
         cgroup: cgroup(&String::from_utf8_lossy(files.cgroup)),

@@ -11,6 +11,10 @@ pub struct HostCpuSource {
     pub busy_s: f64,
     /// Idle time and time waiting for I/O.
     pub idle_s: f64,
+    /// Steal time alone; part of `busy_s` unless that is exact.
+    pub steal_s: f64,
+    /// CPUs online.
+    pub cpus: u32,
     /// `busy_s` is a sum of run times, not counted by ticks.
     pub exact: bool,
 }
@@ -25,6 +29,8 @@ pub fn parse(stat: &str, hertz: f64) -> Option<HostCpuSource> {
     Some(HostCpuSource {
         busy_s: busy as f64 / hertz,
         idle_s: idle.saturating_add(iowait) as f64 / hertz,
+        steal_s: steal as f64 / hertz,
+        cpus: stat.lines().skip(1).take_while(|line| line.starts_with("cpu")).count() as u32,
         exact: false,
     })
 }

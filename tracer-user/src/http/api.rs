@@ -308,11 +308,10 @@ async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String),
 /// The filter of a stacks query, and its title.
 pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String), Problem> {
     let params = params.only(&["service", "class", "kind", "since"])?;
-    let kind = |kind: &str| (kind == "cpu").then_some(());
-    params.read("kind", "cpu (on-CPU time is what is sampled)", kind)?;
+    let view = params.read("kind", "cpu, offcpu or wall", profiles::View::parse)?.unwrap_or_default();
     let since = params
         .read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::quantity::duration(text).ok())?;
-    let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since };
+    let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since, view };
     let mut title =
         [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     if title.is_empty() {

@@ -8,6 +8,7 @@ mod assets;
 mod console;
 mod edges;
 mod guard;
+mod history;
 mod known;
 mod listen;
 mod markup;
@@ -30,9 +31,11 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::analysis::detector::Detector;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
+use crate::history::collector::Collector;
 use crate::metrics::ClassStats;
 use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
@@ -112,6 +115,10 @@ pub struct View<'a> {
     pub store: &'a Store,
     /// Stacks.
     pub profiles: &'a Profiles,
+    /// Windows of cost.
+    pub history: &'a Collector,
+    /// What changes between them mean.
+    pub detector: &'a Detector,
     /// The agent itself.
     pub health: &'a Health,
 }
@@ -270,6 +277,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
         .route("/api/v1/edges", get(edges::edges))
+        .route("/api/v1/series", get(history::series))
+        .route("/api/v1/findings", get(history::findings))
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
         .route("/api/v1/health", get(api::health))

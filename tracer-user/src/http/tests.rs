@@ -37,6 +37,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         };
         let names = Names { services: vec![Arc::from("shop")], classes: vec![class] };
         let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
+        let (history, detector) =
+            (Collector::new(0, 1 << 28), Detector::new(crate::analysis::detector::Settings::default()));
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);
@@ -44,7 +46,15 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let runtimes = told([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {
-            job(&View { names: &names, stats: &stats, store: &store, profiles: &profiles, health: &health });
+            job(&View {
+                names: &names,
+                stats: &stats,
+                store: &store,
+                profiles: &profiles,
+                history: &history,
+                detector: &detector,
+                health: &health,
+            });
         }
     });
     listen
@@ -114,7 +124,8 @@ async fn every_page_answers() {
         ("/flamegraph.svg?service=shop&s=handle%20x", 200, "no samples yet"),
         ("/profile.folded?service=shop&x=12", 400, "no such parameter"),
         ("/flamegraph.svg?service=nobody", 404, "no such service"),
-        ("/flamegraph.svg?kind=wall", 400, "expected cpu"),
+        ("/flamegraph.svg?kind=wall", 200, "no samples yet"),
+        ("/flamegraph.svg?kind=both", 400, "expected cpu, offcpu or wall"),
         ("/profile.folded?since=5x", 400, "since:"),
         ("/profile.pb.gz?service=shop", 200, ""),
         ("/nothing", 404, "no such page"),

@@ -65,6 +65,7 @@ impl Policy {
                 flags: 0,
                 generation: 0,
                 sample_period: 0,
+                off_cpu: 0,
                 head_max: tracer_common::limits::HEAD_MAX as u32,
                 names: 0,
                 names_too: 0,
@@ -185,6 +186,12 @@ impl Policy {
     /// Sets the sampling period that samples carry, nanoseconds; 0 stops stacks.
     pub fn sample_period(&mut self, nanos: u64) -> Result<(), LoadError> {
         self.current.sample_period = nanos;
+        self.write()
+    }
+
+    /// Has time off the CPU reported from `nanos` on, of threads that hold a request; 0 = not at all.
+    pub fn off_cpu(&mut self, nanos: u64) -> Result<(), LoadError> {
+        self.current.off_cpu = nanos;
         self.write()
     }
 

@@ -58,6 +58,8 @@ pub enum Until {
     Skipped,
     /// A process that serves requests makes its calls from threads that hold no request.
     HandedOver,
+    /// Time off the CPU is wanted.
+    OffCpu,
     /// Never by itself: another program tail-calls it.
     Called,
 }
@@ -160,6 +162,20 @@ pub const PROBES: &[Probe] = &[
             &[Hook::Tracepoint("sched_waking")],
             false,
             "calls that a pool's thread makes for a request are nobody's",
+        )
+    },
+    // After `switch`, whose thread records it looks at.
+    Probe {
+        until: Some(Until::OffCpu),
+        ..at("off_cpu", &[Hook::Tracepoint("sched_switch")], false, "no stacks of threads off the CPU")
+    },
+    Probe {
+        until: Some(Until::OffCpu),
+        ..at(
+            "off_cpu_wakeup",
+            &[Hook::Tracepoint("sched_wakeup")],
+            false,
+            "off the CPU, the run queue is not told from waiting",
         )
     },
     // After the programs they back up, whose state they check.

@@ -25,8 +25,11 @@ impl Skips {
         let missed = |program: &str| usage.get(program).map_or(0, |usage| usage.missed);
         let mut lost = 0;
         for program in usage.keys() {
-            // A lost stack sample is not a lost operation.
-            if program == SAMPLER || SECONDS.iter().any(|(_, second)| second == program) {
+            // A lost stack is not a lost operation.
+            if program == SAMPLER
+                || program.starts_with("off_cpu")
+                || SECONDS.iter().any(|(_, second)| second == program)
+            {
                 continue;
             }
             let skipped = missed(program);

@@ -50,6 +50,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Events and losses", &["tracer_events"]),
     ("Request classes", &["tracer_classes", "tracer_metrics_folded"]),
     ("Several hosts", &["tracer_relay", "tracer_inband"]),
+    ("Findings", &["tracer_findings"]),
     ("Export and files", &["tracer_otlp", "tracer_saved"]),
     ("The agent itself", &[""]),
 ];

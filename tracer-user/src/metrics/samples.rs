@@ -42,6 +42,7 @@ pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         outcome: Outcome::Complete,
         cost: Cost::default(),
         downstream: 0,
+        calls: 0,
         grade: Grade::Certain,
         evidence: "",
         far: None,

@@ -26,6 +26,7 @@ pub(super) struct Own {
     detached: GaugeVec,
     spans: Totals,
     saved: Totals,
+    findings: Totals,
     span_retries: Totals,
     relay: Totals,
     relay_delay: Histogram,
@@ -65,6 +66,8 @@ impl Own {
                         memory before they were complete).";
         let saved =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_saved_transactions_total", outcomes), &["outcome"])));
+        let kinds = "Findings so far by kind: anomaly, application_change, workload_change, environment.";
+        let findings = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_findings", kinds), &["kind"])));
         let again = "Export requests that were sent again.";
         let span_retries =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
@@ -145,6 +148,7 @@ impl Own {
             detached,
             spans,
             saved,
+            findings,
             span_retries,
             relay,
             relay_delay,
@@ -215,6 +219,12 @@ impl Own {
 
     pub(super) fn relay_delay(&self, nanos: u64) {
         self.relay_delay.observe(nanos as f64 / 1e9);
+    }
+
+    pub(super) fn findings(&self, counts: &[(&str, u64)]) {
+        for (kind, count) in counts {
+            self.findings.set(kind, *count);
+        }
     }
 
     pub(super) fn saved(&self, counts: &[(&str, u64)]) {

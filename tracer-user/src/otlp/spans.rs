@@ -211,6 +211,7 @@ pub(super) mod tests {
             outcome: Outcome::Complete,
             cost: Cost { cpu: 500, runq: 20, blocked: 30, switches: 2 },
             downstream: 40,
+            calls: 0,
             grade: Grade::Certain,
             evidence: "its own thread",
             far: None,

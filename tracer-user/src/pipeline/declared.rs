@@ -70,6 +70,7 @@ impl Pipeline {
             outcome: Outcome::Complete,
             cost: call.cost.unwrap_or_default(),
             downstream: 0,
+            calls: 0,
             grade: Grade::Certain,
             evidence: if call.cost.is_some() {
                 "entry and return on one stack"

@@ -26,6 +26,7 @@ impl Pipeline {
         let span = Self::span(live, class, &verdicts);
         self.metrics.span(&self.names, &span);
         self.stats.span(&self.names, &span);
+        self.history.span(&self.names, &span);
         for writer in &mut self.writers {
             writer.span(&self.names, &span);
         }
@@ -34,6 +35,7 @@ impl Pipeline {
 
     fn span(live: Box<OpenSpan>, class: ClassId, verdicts: &Verdicts) -> Span {
         let (downstream, after_reply) = (live.downstream(), live.after_reply());
+        let calls = live.calls.len() as u32;
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let error = is_error(live.protocol, live.side, live.status, live.failure, outcome);
         // A message's context names its producer: a link, not a parent.
@@ -78,6 +80,7 @@ impl Pipeline {
             outcome,
             cost: live.cost,
             downstream,
+            calls,
             grade: verdicts.grade,
             evidence: verdicts.evidence,
             far: relay::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use tracer_common::event::{Kind, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
+use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
 use crate::guard::shed::Level;
 use crate::guard::shrink::ShrinkExcess;
+use crate::history::collector::Collector;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
 use crate::metrics::{ClassStats, Metrics};
@@ -96,6 +98,10 @@ pub struct Pipeline {
     pub store: Store,
     /// Stack profiles.
     pub profiles: Profiles,
+    /// Windows of cost.
+    pub history: Collector,
+    /// What changes between them mean.
+    pub detector: Detector,
     writers: Vec<Box<dyn SpanWriter>>,
     /// Spans that finished writers could not write.
     not_written: u64,
@@ -164,6 +170,8 @@ impl Pipeline {
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
+            history: Collector::new(config.window.as_nanos() as u64, memory),
+            detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),
             not_written: 0,
             outputs: Vec::new(),
@@ -228,7 +236,15 @@ impl Pipeline {
 
     /// What HTTP handlers may read.
     pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
-        View { names: &self.names, stats: &self.stats, store: &self.store, profiles: &self.profiles, health }
+        View {
+            names: &self.names,
+            stats: &self.stats,
+            store: &self.store,
+            profiles: &self.profiles,
+            history: &self.history,
+            detector: &self.detector,
+            health,
+        }
     }
 
     /// CPU charged so far.
@@ -292,6 +308,7 @@ impl Pipeline {
             Record::Fork(fork) => (Kind::Fork, &fork.header),
             Record::Exec(exec) => (Kind::Exec, &exec.header),
             Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
+            Record::OffCpu { wait, .. } => (Kind::OffCpu, &wait.header),
             Record::Wake(wake) => (Kind::Wake, &wake.header),
             Record::TaskEdge(task_edge) => (Kind::TaskEdge, &task_edge.header),
             Record::InbandContext(inband) => (Kind::InbandContext, &inband.header),
@@ -481,6 +498,7 @@ impl Pipeline {
     fn spend(&mut self, owner: Owner, cost: Cost) {
         self.metrics.cost(&self.names, owner, cost);
         self.stats.cost(&self.names, owner, cost);
+        self.history.cost(&self.names, owner, cost);
     }
 }
 

@@ -100,6 +100,7 @@ impl Pipeline {
         let name = self.places.name(tgid, &identity);
         let service = self.service(&name);
         self.profiles.set_process(tgid, &self.names.service(service));
+        self.history.identities.process(service, facts, parent.is_some());
         self.engine.process(tgid, service);
         if facts.is_python() {
             self.engine.has_loops(tgid);

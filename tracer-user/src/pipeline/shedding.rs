@@ -4,10 +4,12 @@ use tracer_common::event::Kind;
 
 use super::services::SERVICES;
 use super::{LEAVING, Pipeline};
+use crate::analysis::finding;
 use crate::classes::ClassTables;
 use crate::decode::Malformed;
 use crate::guard::shed::Level;
 use crate::guard::tables::{PipelineTables, TableUse};
+use crate::history::collector;
 use crate::model::{HostCpu, ServiceId};
 use crate::profiles::ProfileTables;
 use crate::transactions::limits::EngineTables;
@@ -143,8 +145,14 @@ impl Pipeline {
         self.shed_most
     }
 
-    /// Sets the host's CPU figures.
-    pub fn host_books(&mut self, host_cpu: &HostCpu) {
+    /// Sets the host's CPU figures, about once a second, and ends the window of cost if it is over. `lost`: operations
+    /// lost so far.
+    pub fn host_books(&mut self, host_cpu: &HostCpu, lost: u64) {
         self.metrics.set_host(host_cpu);
+        let operations = self.events[Kind::Op as usize - 1];
+        let host = collector::Host { cpu: *host_cpu, operations, lost };
+        let Some(window) = self.history.close(&self.names, self.engine.now, self.wall_offset, host) else { return };
+        self.detector.push(&window);
+        self.metrics.set_findings(&finding::Kind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }
 }

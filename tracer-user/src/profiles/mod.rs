@@ -130,8 +130,8 @@ pub struct Profiles {
     /// One part of this many of the bounds is in force; 0 = nothing is kept.
     part: usize,
     ids: HashMap<Arc<Stack>, u32>,
-    /// With the name at their root. Ids are never used twice: names arrive late.
-    stacks: FxHashMap<u32, (Kept, Arc<str>)>,
+    /// With the name at their root, and whether the thread was off the CPU. Ids are never used twice: names arrive late.
+    stacks: FxHashMap<u32, (Kept, Arc<str>, bool)>,
     /// Those that have names: stacks of one function differ in addresses by the dozen, and are one to whoever looks.
     shapes: FxHashMap<Shape, u32>,
     next: u32,
@@ -152,6 +152,39 @@ pub struct Profiles {
     periods_dropped: u64,
 }
 
+/// What time is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// On the CPU.
+    #[default]
+    Cpu,
+    /// Off the CPU, while a request was held.
+    OffCpu,
+    /// Both.
+    Wall,
+}
+
+impl View {
+    /// Reads `cpu`, `offcpu`, `wall`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "cpu" => Some(Self::Cpu),
+            "offcpu" => Some(Self::OffCpu),
+            "wall" => Some(Self::Wall),
+            _ => None,
+        }
+    }
+
+    /// Whether it shows stacks of threads off the CPU (`true`), or on it.
+    fn shows(self, off_cpu: bool) -> bool {
+        match self {
+            Self::Cpu => !off_cpu,
+            Self::OffCpu => off_cpu,
+            Self::Wall => true,
+        }
+    }
+}
+
 /// Which stacks are wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -161,6 +194,8 @@ pub struct Filter {
     pub class: Option<String>,
     /// Only samples this recent.
     pub since: Option<Duration>,
+    /// What time.
+    pub view: View,
 }
 
 impl Profiles {
@@ -258,7 +293,7 @@ impl Profiles {
     fn settle(&mut self) {
         let (mut same, mut from): (FxHashMap<u32, u32>, Nanos) = (FxHashMap::default(), Nanos::MAX);
         for (id, frames) in self.symbols.take_named() {
-            let Some((kept, process)) = self.stacks.get_mut(&id) else { continue };
+            let Some((kept, process, _)) = self.stacks.get_mut(&id) else { continue };
             let Kept::Seen(stack, since) = kept else { continue };
             let since = *since;
             self.ids.remove(stack);
@@ -334,6 +369,7 @@ impl Profiles {
             user: sample.user.as_slice().into(),
             kernel: sample.kernel.as_slice().into(),
             outcome: sample.outcome,
+            off_cpu: sample.off_cpu,
         };
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
@@ -360,7 +396,7 @@ impl Profiles {
         // At once: a process of a second must be read while it lives.
         self.symbols.want(id, &stack);
         let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
-        self.stacks.insert(id, (Kept::Seen(Arc::clone(&stack), self.now), name));
+        self.stacks.insert(id, (Kept::Seen(Arc::clone(&stack), self.now), name, sample.off_cpu.is_some()));
         self.ids.insert(stack, id);
         Some(id)
     }
@@ -388,11 +424,11 @@ impl Profiles {
             }
         }
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let (stack, process) = self.stacks.get(&id)?.clone();
-            Some(Sum { stack, process, count, nanos })
+            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
+            filter.view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
         };
         let entries = sums.into_iter().filter_map(entry).collect();
-        Snapshot::new(entries, self.symbols.clone())
+        Snapshot::new(entries, self.symbols.clone(), filter.view)
     }
 }
 

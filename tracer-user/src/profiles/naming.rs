@@ -17,6 +17,7 @@ use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use tracer_common::off_cpu;
 use tracer_common::unwind::Outcome;
 
 use super::jit;
@@ -45,6 +46,8 @@ pub(super) struct Stack {
     pub(super) kernel: Box<[u64]>,
     /// How the walk over the user frames ended.
     pub(super) outcome: Outcome,
+    /// Why the thread was off the CPU; `None` = it ran.
+    pub(super) off_cpu: Option<off_cpu::Reason>,
 }
 
 /// What is known of a process.
@@ -253,6 +256,7 @@ impl Namer {
             if frames.is_empty() {
                 frames.push(self.intern("[no stack]"));
             }
+            frames.extend(stack.off_cpu.map(|reason| self.intern(reason.frame())));
             named.push(Arc::from(frames));
         }
         self.addresses += known.frames.len();
@@ -446,6 +450,7 @@ mod tests {
             user: user.into(),
             kernel: Box::default(),
             outcome: Outcome::FramePointers,
+            off_cpu: None,
         })
     }
 
@@ -528,7 +533,7 @@ mod tests {
         let here = landmark as *const () as u64 + 1;
         let of = |outcome| {
             let process = (std::process::id(), 0);
-            Arc::new(Stack { process, user: [here, 1].into(), kernel: Box::default(), outcome })
+            Arc::new(Stack { process, user: [here, 1].into(), kernel: Box::default(), outcome, off_cpu: None })
         };
         let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
         let named = Namer::new().name(std::process::id(), &stacks, u64::MAX, 4);

@@ -64,10 +64,10 @@ struct Function {
     name: i64,
 }
 
-/// Stacks (outermost frame first) with samples and nanoseconds, compressed.
-pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)]) -> Vec<u8> {
+/// Stacks (outermost frame first) with samples and nanoseconds of `value`, compressed.
+pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)], value: &str) -> Vec<u8> {
     let mut profile = Profile {
-        string_table: ["", "samples", "count", "cpu", "nanoseconds"].map(String::from).to_vec(),
+        string_table: ["", "samples", "count", value, "nanoseconds"].map(String::from).to_vec(),
         sample_type: vec![ValueType { kind: 1, span: 2 }, ValueType { kind: 3, span: 4 }],
         period_type: Some(ValueType { kind: 3, span: 4 }),
         ..Profile::default()

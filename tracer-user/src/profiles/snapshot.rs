@@ -8,7 +8,7 @@ use tracer_common::unwind::Outcome;
 
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
-use super::{Kept, pprof};
+use super::{Kept, View, pprof};
 use crate::text;
 
 /// One stack of a snapshot.
@@ -25,11 +25,12 @@ pub(super) struct Sum {
 pub struct Snapshot {
     entries: Vec<Sum>,
     symbols: Symbols,
+    view: View,
 }
 
 impl Snapshot {
-    pub(super) fn new(entries: Vec<Sum>, symbols: Symbols) -> Self {
-        Self { entries, symbols }
+    pub(super) fn new(entries: Vec<Sum>, symbols: Symbols, view: View) -> Self {
+        Self { entries, symbols, view }
     }
 
     /// Samples in it.
@@ -59,12 +60,25 @@ impl Snapshot {
             .collect()
     }
 
-    /// One line per stack: frames from the root, separated by semicolons, and the number of samples.
+    /// Seconds that its stacks stand for.
+    fn seconds(&self) -> f64 {
+        self.entries.iter().map(|entry| entry.nanos).sum::<u64>() as f64 / 1e9
+    }
+
+    /// One line per stack: frames from the root, separated by semicolons, and the number of samples; where time off the CPU
+    /// is shown, microseconds.
     pub fn folded(&self) -> String {
         let mut lines: HashMap<String, u64> = HashMap::new();
-        for (frames, count, _) in self.named() {
+        for (frames, count, nanos) in self.named() {
             let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
-            *lines.entry(line).or_default() += count;
+            *lines.entry(line).or_default() += if self.view == View::Cpu { count } else { nanos };
+        }
+        if self.view != View::Cpu {
+            // Once for all of a line: what is rounded adds up.
+            for nanos in lines.values_mut() {
+                *nanos = (*nanos + 500) / 1000;
+            }
+            lines.retain(|_, micros| *micros > 0);
         }
         let mut lines: Vec<_> = lines.into_iter().collect();
         lines.sort();
@@ -80,8 +94,17 @@ impl Snapshot {
         let (folded, title) = (self.folded(), &*text::printable(title));
         let mut options = inferno::flamegraph::Options::default();
         title.clone_into(&mut options.title);
-        options.subtitle = Some(format!("{} samples of on-CPU time", self.samples()));
+        let seconds = self.seconds();
+        options.subtitle = Some(match self.view {
+            View::Cpu => format!("{} samples of on-CPU time", self.samples()),
+            View::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
+            View::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
+        });
         options.count_name = "samples".into();
+        if self.view != View::Cpu {
+            options.count_name = "ms".into();
+            options.factor = 1e-3;
+        }
         options.hash = true;
         let mut out = Vec::new();
         let drawn =
@@ -91,17 +114,23 @@ impl Snapshot {
 
     /// A gzip-compressed `profile.proto`.
     pub fn pprof(&self) -> Vec<u8> {
-        pprof::encode(&self.named())
+        let value = match self.view {
+            View::Cpu => "cpu",
+            View::OffCpu => "off_cpu",
+            View::Wall => "wall",
+        };
+        pprof::encode(&self.named(), value)
     }
 }
 
 /// What is shown of a stack that has no names yet.
 fn unnamed(stack: &Kept) -> Frames {
-    let outcome = match stack {
-        Kept::Seen(stack, _) => stack.outcome,
-        Kept::Named(_) => Outcome::default(),
+    let (outcome, off_cpu) = match stack {
+        Kept::Seen(stack, _) => (stack.outcome, stack.off_cpu),
+        Kept::Named(_) => (Outcome::default(), None),
     };
-    incomplete(outcome).into_iter().map(Arc::from).chain([Arc::from("[not named in time]")]).collect()
+    let root = incomplete(outcome).into_iter().map(Arc::from).chain([Arc::from("[not named in time]")]);
+    root.chain(off_cpu.map(|reason| Arc::from(reason.frame()))).collect()
 }
 
 fn empty(title: &str) -> String {

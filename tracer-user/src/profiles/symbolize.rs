@@ -398,5 +398,6 @@ impl Worker<'_> {
 
 fn unknown(stack: &Stack) -> Frames {
     let user = stack.user.iter().map(|_| Arc::from("[unknown]"));
-    user.chain(stack.kernel.iter().map(|_| Arc::from("[unknown]_[k]"))).collect()
+    let kernel = stack.kernel.iter().map(|_| Arc::from("[unknown]_[k]"));
+    user.chain(kernel).chain(stack.off_cpu.map(|reason| Arc::from(reason.frame()))).collect()
 }

@@ -30,6 +30,7 @@ fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         user,
         kernel: vec![],
         outcome: tracer_common::unwind::Outcome::FramePointers,
+        off_cpu: None,
         owner,
         span: None,
     }
@@ -95,7 +96,7 @@ fn stacks_with_the_same_names_become_one() {
         assert!(profiles.ids.is_empty() && profiles.shapes.len() == 2, "addresses are not kept");
     }
     let of = |class: &str| {
-        let filter = Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+        let filter = Filter { service: Some("shop".into()), class: Some(class.into()), ..Filter::default() };
         profiles.snapshot(&names(), &filter).folded()
     };
     let (one, other) = (of("GET /a"), of("GET /<b>"));
@@ -115,7 +116,7 @@ fn each_class_has_its_own_stacks_with_names() {
         profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![here]));
     }
     profiles.sample(&names(), &sample(Owner::Class(ClassId(1)), vec![1]));
-    let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), since: None };
+    let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), ..Filter::default() };
     let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
     let folded = snapshot.folded();
     assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 3\n"), "{folded}");

@@ -43,6 +43,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         outcome: Outcome::Complete,
         cost: Cost::default(),
         downstream: 0,
+        calls: 0,
         grade: Grade::Certain,
         evidence: "",
         far: None,

@@ -4,7 +4,8 @@
 //! before the wait belongs to the previous target, the part after it to the target of the operation that ends the
 //! interval. A thread that holds one request works for it until the reply is complete, whatever it waits for meanwhile.
 
-use tracer_common::event::{Op, Sample, ThreadStats, Wake};
+use tracer_common::event::{Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, Sample, ThreadStats, Wake};
+use tracer_common::off_cpu::{self, Reason};
 
 use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
@@ -20,12 +21,13 @@ pub(super) const SPAN_SAMPLES: usize = 512;
 
 impl Engine {
     /// Charges the interval that ends with a socket operation on `span`'s connection. `after`: the thread still works
-    /// for a request it has already answered.
+    /// for a request it has already answered. `answered`: the operation ends, or goes on with, the reply to the one request
+    /// that its thread held before it.
     pub(super) fn charge_op(
         &mut self,
         op: &Op,
         (dir, span): (Direction, Option<Slot>),
-        after: bool,
+        (after, answered): (bool, bool),
         out: &mut Vec<Output>,
     ) {
         let header = &op.header;
@@ -71,9 +73,9 @@ impl Engine {
             first = Cost { cpu: first.cpu, ..Cost::default() };
             second = Cost { cpu: second.cpu, ..Cost::default() };
         }
-        let asleep_for_it = held.is_some();
+        let asleep_for_it = held.is_some() || answered;
         // Operations after a reply belong to the answered request.
-        let owner = after.filter(|_| !asleep_for_it).unwrap_or(owner);
+        let owner = after.filter(|_| held.is_none()).unwrap_or(owner);
         let held = held.or(after);
         let (before, after) = match held {
             Some(holder) => (holder, if owner == Target::Nobody { holder } else { owner }),
@@ -103,9 +105,15 @@ impl Engine {
         }
         let (before, after) = if known { (before, after) } else { (Target::Nobody, owner) };
         let split = if delta.waited { delta.wait_end } else { header.nanos };
-        self.charge(header.tid, header.tgid, before, first, split, out);
+        // All blocked time of the interval is in its last part.
+        let sleeper = match (multiplexer || !asleep_for_it, delta.waited) {
+            (true, _) => Target::Nobody,
+            (false, true) => after,
+            (false, false) => before,
+        };
+        self.charge_with(header.tid, header.tgid, (before, sleeper), first, split, out);
         if delta.waited {
-            self.charge(header.tid, header.tgid, after, second, header.nanos, out);
+            self.charge_with(header.tid, header.tgid, (after, sleeper), second, header.nanos, out);
         }
         if let Some(thread) = self.threads.get_mut(&header.tid) {
             thread.last = if owner == Target::Nobody { held.unwrap_or(Target::Nobody) } else { owner };
@@ -209,7 +217,7 @@ impl Engine {
         thread.charged_at = header.nanos;
         if let Some(slot) = holder {
             let target = Target::of(&self.spans, slot);
-            self.charge(header.tid, header.tgid, target, delta.whole(), header.nanos, out);
+            self.charge_with(header.tid, header.tgid, (target, target), delta.whole(), header.nanos, out);
             return;
         }
         if let Some(target) = self.target_after_tick(header.tid, header.tid == header.tgid, &stats.counters) {
@@ -255,6 +263,19 @@ impl Engine {
 
     /// Charges `cost`, the work of thread `tid` up to `until`, and the samples taken in it.
     fn charge(&mut self, tid: u32, tgid: u32, target: Target, cost: Cost, until: Nanos, out: &mut Vec<Output>) {
+        self.charge_with(tid, tgid, (target, Target::Nobody), cost, until, out);
+    }
+
+    /// The same where time off the CPU has a target of its own, the second: the request that the thread slept for, if any.
+    fn charge_with(
+        &mut self,
+        tid: u32,
+        tgid: u32,
+        (target, sleeper): (Target, Target),
+        cost: Cost,
+        until: Nanos,
+        out: &mut Vec<Output>,
+    ) {
         self.post(target, cost, tgid);
         if let Target::Span { slot, .. } = target
             && let Some(live) = self.spans.get_mut(self.works_for(slot))
@@ -267,6 +288,7 @@ impl Engine {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.remember(until, target);
         for sample in thread.due(until) {
+            let target = if sample.off_cpu.is_some() { sleeper } else { target };
             self.place(sample, target, tid, tgid, out);
         }
     }
@@ -309,16 +331,42 @@ impl Engine {
             user: user.to_vec(),
             kernel: kernel.to_vec(),
             outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+            off_cpu: None,
         };
         if header.flags & 1 != 0 {
             out.push(Output::Sample(stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
             return;
         }
+        self.assign(pending, header, out);
+    }
+
+    /// A thread was off the CPU while it held a request: its sleep, and its time in the run queue after that.
+    pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], out: &mut Vec<Output>) {
+        let uninterruptible = wait.flags & OFF_CPU_UNINTERRUPTIBLE != 0;
+        let reason = off_cpu::reason(wait.syscall, wait.file, uninterruptible);
+        for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
+            if nanos == 0 {
+                continue;
+            }
+            let pending = Pending {
+                nanos: wait.header.nanos,
+                weight: nanos,
+                user: user.to_vec(),
+                kernel: Vec::new(),
+                outcome: tracer_common::unwind::Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
+                off_cpu: Some(reason),
+            };
+            self.assign(pending, &wait.header, out);
+        }
+    }
+
+    /// Places a stack at once where its owner is known; otherwise it waits for the thread's next operation.
+    fn assign(&mut self, pending: Pending, header: &Header, out: &mut Vec<Output>) {
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else {
             self.counters.samples_dropped += 1;
             return;
         };
-        if header.nanos <= thread.charged_at && thread.known {
+        if pending.nanos <= thread.charged_at && thread.known {
             // Later events do not show the owner of an earlier sample.
             let target = thread.at(header.nanos);
             self.counters.samples_late += u64::from(target.is_none());
@@ -392,8 +440,8 @@ impl Engine {
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
-    let Pending { nanos, weight, user, kernel, outcome } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, outcome, owner, span }
+    let Pending { nanos, weight, user, kernel, outcome, off_cpu } = sample;
+    StackSample { nanos, pid, tid, weight, user, kernel, outcome, off_cpu, owner, span }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.

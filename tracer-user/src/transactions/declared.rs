@@ -297,6 +297,7 @@ impl Engine {
             user: user.to_vec(),
             kernel: kernel.to_vec(),
             outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+            off_cpu: None,
             owner: Owner::Kernel,
             span: None,
         });

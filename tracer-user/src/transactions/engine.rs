@@ -342,6 +342,7 @@ impl Engine {
                 self.sampled_in_declared(sample, user, kernel);
                 self.sample(sample, user, kernel, out);
             }
+            Record::OffCpu { wait, user } => self.off_cpu(wait, user, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => self.turned(task_edge),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),
@@ -468,7 +469,9 @@ impl Engine {
         let span = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let span = span.or(together.first().copied());
         let had = together.first().and_then(|slot| self.spans.get(*slot)).map(|live| live.cost);
-        self.charge_op(op, (dir, span), after.is_some(), out);
+        // The request that this operation answered: its thread held it until now.
+        let answered = dir == Direction::Tx && holder.is_some() && holder == before;
+        self.charge_op(op, (dir, span), (after.is_some(), answered), out);
         if dir == Direction::Rx {
             self.received(op, spoken);
         }

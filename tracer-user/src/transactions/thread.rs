@@ -82,7 +82,7 @@ pub struct ChargeInterval {
 pub struct Pending {
     /// When.
     pub nanos: Nanos,
-    /// The sampling period, nanoseconds.
+    /// The sampling period, nanoseconds; off the CPU, how long.
     pub weight: u64,
     /// User frames.
     pub user: Vec<u64>,
@@ -90,6 +90,8 @@ pub struct Pending {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
+    /// Why the thread was off the CPU; `None` = it ran.
+    pub off_cpu: Option<tracer_common::off_cpu::Reason>,
 }
 
 /// One thread.

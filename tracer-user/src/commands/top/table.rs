@@ -320,7 +320,7 @@ mod tests {
         let snapshot = |at, more| Snapshot {
             at,
             classes: classes(more),
-            services: vec![Service { service_name: "db".into(), cpu_overhead_cores: 0.25, ..Service::default() }],
+            services: vec![Service { service_name: "db".into(), cpu_overhead_cores: 0.25 }],
             health: Health::default(),
         };
         table.update(snapshot(at, 0.0));

@@ -105,6 +105,11 @@ impl Metrics {
         self.own.relay_delay(nanos);
     }
 
+    /// Findings so far by kind, absolute.
+    pub fn set_findings(&self, counts: &[(&str, u64)]) {
+        self.own.findings(counts);
+    }
+
     /// Noteworthy transactions by outcome of saving them, absolute.
     pub fn set_saved(&self, counts: &[(&str, u64)]) {
         self.own.saved(counts);

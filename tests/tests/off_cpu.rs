@@ -1,0 +1,83 @@
+//! Off-CPU flame graphs per class: each shows the function its route waits in, why, and as much as the class was blocked.
+
+use std::time::{Duration, Instant};
+
+use tracer_tests::agent::Agent;
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, explained, figure, http, load, say, scale, scratch, wait};
+
+/// Classes, the function each waits in, and the reason shown.
+const ROUTES: [(&str, &str, &str); 3] = [
+    ("sleep", "wait_in_sleep", "[off CPU: sleep]"),
+    ("lock", "wait_for_lock", "[off CPU: futex]"),
+    ("read", "wait_for_peer", "[off CPU: socket]"),
+];
+const RUN_QUEUE: &str = "[off CPU: run queue]";
+
+/// Seconds of the stacks that `fits` selects, from folded text in microseconds.
+fn seconds(folded: &str, fits: impl Fn(&str) -> bool) -> f64 {
+    let lines = folded.lines().filter_map(|line| line.rsplit_once(' ')).filter(|(stack, _)| fits(stack));
+    lines.map(|(_, micros)| micros.parse::<f64>().expect("a number")).sum::<f64>() / 1e6
+}
+
+#[test]
+fn each_class_waits_in_its_own_function() {
+    let Some(_turn) = begin("off_cpu", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("waits", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--max-cpu", "6400%"]);
+    let paths = ["/sleep", "/lock", "/read"];
+    let (good, bad) = load::until(server.address, 1, &paths, Instant::now() + Duration::from_secs(10));
+    assert!(bad == 0 && good as f64 > 200.0 * scale(), "{good} good, {bad} bad");
+    let truth = http::get(server.address, "/truth").expect("the server's own books");
+    let truth: serde_json::Value = serde_json::from_slice(&truth.body).expect("JSON");
+
+    let of = |class: &str, kind: &str| {
+        agent.text(&format!("/profile.folded?service=waits&class=GET%20%2F{class}&kind={kind}"))
+    };
+    let named = || ROUTES.iter().all(|(class, function, _)| of(class, "offcpu").contains(function));
+    wait("stacks with names", Duration::from_secs(30), || named().then_some(()));
+    // Sums are passed on once a second.
+    let name = "tracer_request_blocked_seconds_total";
+    let total = |name: &str, class: &str| {
+        agent.metrics().sum(name, &[("service_name", "waits"), ("request_class", &format!("GET /{class}"))])
+    };
+    let mut before = -1.0;
+    wait("the last request's costs", Duration::from_secs(30), || {
+        std::thread::sleep(Duration::from_secs(2));
+        let now: f64 = ROUTES.iter().map(|(class, ..)| total(name, class)).sum();
+        let calm = (now - before).abs() < 1e-9;
+        before = now;
+        calm.then_some(())
+    });
+    for (class, function, reason) in ROUTES {
+        let folded = of(class, "offcpu");
+        let slept = seconds(&folded, |stack| !stack.ends_with(RUN_QUEUE));
+        let here = seconds(&folded, |stack| stack.contains(function) && stack.ends_with(reason));
+        let others = ROUTES.iter().filter(|(_, other, _)| *other != function);
+        let wrong: f64 = others.map(|(_, other, _)| seconds(&folded, |stack| stack.contains(other))).sum();
+        let blocked = total(name, class);
+        let clock = truth[format!("/{class}")]["nanos"].as_f64().expect("a number") / 1e9;
+        let whole = format!(
+            "{slept:.3} s in stacks, {here:.3} s of them in {function} for {reason}, {wrong:.3} s elsewhere; blocked {blocked:.3} s; by the clock {clock:.3} s"
+        );
+        say(&format!("off CPU {class}: {whole}"));
+        figure(&format!("off CPU {class}"), &format!("{:.2} % of blocked", 100.0 * slept / blocked));
+        // A skipped operation can move one wait to another class.
+        let skipped = explained(&agent.metrics().lost()) * 0.01;
+        assert!((slept - blocked).abs() < 0.03 * blocked + skipped, "{class}: {whole}\n{folded}");
+        // The first stacks of a program have no unwind tables yet.
+        let walked = seconds(&folded, |stack| !stack.ends_with(RUN_QUEUE) && !stack.contains("[stack incomplete"));
+        assert!(walked > 0.2 * slept && here > 0.95 * walked, "{class}: {walked:.3} s walked; {whole}\n{folded}");
+        assert!(wrong <= 0.01 * slept + skipped, "{class}: {whole}\n{folded}");
+        // What the clock saw includes the run queue.
+        assert!(slept < clock * 1.03 + skipped, "{class}: {whole}");
+        // On the CPU it does next to nothing; both together are more than either.
+        let wall = seconds(&of(class, "wall"), |_| true);
+        assert!(wall >= seconds(&of(class, "offcpu"), |_| true) * 0.999, "{class}: {wall} s of both");
+        assert!(!of(class, "cpu").contains("[off CPU"), "{class}");
+    }
+    let svg = agent.text("/flamegraph.svg?service=waits&class=GET%20%2Flock&kind=offcpu");
+    assert!(svg.contains("wait_for_lock") && svg.contains("off CPU: futex") && svg.contains(" s off the CPU"), "{svg}");
+    agent.stop();
+}

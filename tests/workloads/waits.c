@@ -1,0 +1,138 @@
+/* An HTTP server whose handlers wait a known time, each in a function of its own: /sleep sleeps, /lock waits for a lock
+ * that another thread holds, /read reads from a socket whose peer is slow. /truth answers how often, and how long by the
+ * clock, the waiting functions took. */
+#include "http.h"
+
+static struct route {
+    const char *path;
+    void (*wait)(void);
+    long count;
+    long long nanos;
+} routes[3];
+static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int peers[2];
+/* One at a time asks the slow peer. */
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+static long long clock_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void nap(long micros)
+{
+    struct timespec time = {.tv_nsec = micros * 1000};
+    nanosleep(&time, 0);
+}
+
+__attribute__((noinline)) static void wait_in_sleep(void)
+{
+    nap(8000);
+    __asm__ volatile("" ::: "memory");
+}
+
+__attribute__((noinline)) static void wait_for_lock(void)
+{
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+    __asm__ volatile("" ::: "memory");
+}
+
+__attribute__((noinline)) static void wait_for_peer(void)
+{
+    char byte = 1;
+    if (write(peers[0], &byte, 1) != 1 || recv(peers[0], &byte, 1, 0) != 1)
+        abort();
+    __asm__ volatile("" ::: "memory");
+}
+
+/* Holds the lock nearly always. */
+static void *hold(void *argument)
+{
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        nap(5000);
+        pthread_mutex_unlock(&lock);
+        /* Long enough for one that waits to take it. */
+        nap(1000);
+    }
+    return argument;
+}
+
+/* Answers each byte late. */
+static void *answer(void *argument)
+{
+    char byte;
+    while (read(peers[1], &byte, 1) == 1) {
+        nap(6000);
+        if (write(peers[1], &byte, 1) != 1)
+            break;
+    }
+    return argument;
+}
+
+static void truth(struct connection *c, int close)
+{
+    char body[4096];
+    int n = snprintf(body, sizeof body, "{");
+    pthread_mutex_lock(&books);
+    for (int i = 0; i < 3; i++)
+        n += snprintf(body + n, sizeof body - n, "%s\"%s\":{\"count\":%ld,\"nanos\":%lld}", i ? "," : "", routes[i].path,
+                      routes[i].count, routes[i].nanos);
+    pthread_mutex_unlock(&books);
+    n += snprintf(body + n, sizeof body - n, "}");
+    reply(c, 200, body, n, close);
+}
+
+static void *handle(void *argument)
+{
+    struct connection *c = argument;
+    struct request q;
+    while (read_request(c, &q) > 0) {
+        struct route *route = 0;
+        for (int i = 0; i < 3; i++)
+            if (!strcmp(q.path, routes[i].path))
+                route = &routes[i];
+        if (!route) {
+            if (!strcmp(q.path, "/truth"))
+                truth(c, q.close);
+            else
+                reply(c, 404, "no\n", 3, q.close);
+        } else {
+            long long before = clock_now();
+            if (route == &routes[2])
+                pthread_mutex_lock(&asking);
+            route->wait();
+            long long took = clock_now() - before;
+            if (route == &routes[2])
+                pthread_mutex_unlock(&asking);
+            reply(c, 200, "done\n", 5, q.close);
+            pthread_mutex_lock(&books);
+            route->count++;
+            route->nanos += took;
+            pthread_mutex_unlock(&books);
+        }
+        if (q.close)
+            break;
+    }
+    close(c->fd);
+    free(c);
+    return 0;
+}
+
+int main(void)
+{
+    pthread_t thread;
+    routes[0] = (struct route){.path = "/sleep", .wait = wait_in_sleep};
+    routes[1] = (struct route){.path = "/lock", .wait = wait_for_lock};
+    routes[2] = (struct route){.path = "/read", .wait = wait_for_peer};
+    /* A pair that is not traced as a call: datagrams. */
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, peers))
+        return 1;
+    pthread_create(&thread, 0, hold, 0);
+    pthread_create(&thread, 0, answer, 0);
+    serve(handle);
+}

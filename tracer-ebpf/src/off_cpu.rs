@@ -1,0 +1,223 @@
+//! Where threads that hold a request wait: the stack is walked when the thread leaves the CPU, and reported with the time
+//! it took once the thread runs again, if that was long enough.
+//!
+//! Only the leaving thread's own memory can be read at a switch, so a stack cannot be taken when the wait is over.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::BPF_F_USER_STACK,
+    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    macros::{btf_map, btf_tracepoint, map},
+    maps::PerCpuArray,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
+    limits::{FRAMES_MAX, OFF_CPU_SLICE, OFF_CPU_STACKS},
+    lost::Lost,
+    off_cpu::NO_SYSTEM_CALL,
+    unwind::Outcome,
+};
+
+use crate::{
+    bound, emit,
+    kernel::{
+        regs::Regs,
+        task::{TASK_DEAD, Task},
+    },
+    offsets::AGENT_TGID,
+    policy,
+    scratch::SAMPLE_SCRATCH,
+    storage::{THREADS, TaskStorage},
+    unwind,
+};
+
+const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
+/// `TASK_UNINTERRUPTIBLE` (`include/linux/sched.h`).
+const UNINTERRUPTIBLE: u32 = 2;
+
+/// A thread's current wait.
+#[repr(C)]
+pub(crate) struct Wait {
+    /// When the thread left the CPU; 0 = it runs, or its wait is not reported.
+    left: u64,
+    /// When it was woken; 0 = not yet.
+    woken: u64,
+    /// What becomes the record, except for the times.
+    record: OffCpu,
+    frames: [u64; FRAMES_MAX + 1],
+}
+
+#[btf_map]
+static WAITS: TaskStorage<Wait> = TaskStorage::new();
+
+/// How many stacks a CPU has taken in the current time slice.
+#[repr(C)]
+struct Taken {
+    slice: u64,
+    stacks: u64,
+}
+
+#[map]
+static OFF_CPU_TAKEN: PerCpuArray<Taken> = PerCpuArray::with_max_entries(1, 0);
+
+/// Whether this CPU may take a stack at `now`; counts it.
+#[inline(always)]
+fn may_walk(now: u64) -> bool {
+    let Some(taken) = OFF_CPU_TAKEN.get_ptr_mut(0) else { return false };
+    // SAFETY: this CPU's element; interrupts are off in the scheduler.
+    let taken = unsafe { &mut *taken };
+    if taken.slice != now >> OFF_CPU_SLICE {
+        taken.slice = now >> OFF_CPU_SLICE;
+        taken.stacks = 0;
+    }
+    taken.stacks += 1;
+    taken.stacks <= OFF_CPU_STACKS as u64
+}
+
+/// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
+#[btf_tracepoint(function = "sched_switch")]
+pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
+    let threshold = policy::off_cpu();
+    if threshold == 0 {
+        return 0;
+    }
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    came(Task(ctx.arg(2)), threshold, now);
+    let prev = Task(ctx.arg(1));
+    if prev.tid() == 0 || prev.is_kernel() || prev.tgid() == AGENT_TGID.load() {
+        return 0;
+    }
+    let preempt: u8 = ctx.arg(0);
+    let state: u32 = ctx.arg(3);
+    if state & TASK_DEAD != 0 {
+        return 0;
+    }
+    let thread = THREADS.get(prev.0, false);
+    // SAFETY: looked at only if not null; `prev` is leaving this CPU and runs nowhere else.
+    if thread.is_null() || unsafe { (*thread).holds } == 0 {
+        return 0;
+    }
+    let sleeps = preempt & 1 == 0 && state != 0;
+    if let Some(wait) = left(prev, sleeps, state, now) {
+        stack(&ctx, prev, wait, now);
+    }
+    0
+}
+
+/// hook: tp_btf sched_wakeup(p). First seen: 5.10. Notes when a wait ended.
+#[btf_tracepoint(function = "sched_wakeup")]
+pub(crate) fn off_cpu_wakeup(ctx: BtfTracePointContext) -> i32 {
+    if policy::off_cpu() == 0 {
+        return 0;
+    }
+    let wait = WAITS.get(Task(ctx.arg(0)).0, false);
+    if wait.is_null() {
+        return 0;
+    }
+    // SAFETY: not null; the thread is about to run, but does not yet.
+    unsafe {
+        if (*wait).left != 0 && (*wait).woken == 0 {
+            // SAFETY: no argument.
+            (*wait).woken = bpf_ktime_get_ns();
+        }
+    }
+    0
+}
+
+/// `prev` leaves the CPU: notes when and why.
+#[inline(always)]
+fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
+    let wait = WAITS.get(prev.0, true);
+    if wait.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return None;
+    }
+    let regs = Regs::of(prev);
+    let nr = regs.nr();
+    let in_call = (nr as i64) >= 0 && nr < NO_SYSTEM_CALL as u64;
+    // Only what moves bytes by a descriptor needs to know what that is; others' first argument finds no file.
+    let file = if sleeps && in_call && regs.arg0() < 1 << 20 { prev.file_type(regs.arg0() as u32) } else { 0 };
+    // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
+    unsafe {
+        (*wait).left = now;
+        (*wait).woken = if sleeps { 0 } else { now };
+        (*wait).record.syscall = if in_call { nr as u16 } else { NO_SYSTEM_CALL };
+        (*wait).record.file = file;
+        (*wait).record.flags = if state & UNINTERRUPTIBLE != 0 { OFF_CPU_UNINTERRUPTIBLE } else { 0 };
+        (*wait).record.user = 0;
+        (*wait).record.outcome = Outcome::FramePointers as u16;
+    }
+    Some(wait)
+}
+
+/// Takes the stack of `prev`, unless this CPU has taken as many as it may.
+#[inline(always)]
+fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) {
+    if !may_walk(now) {
+        // SAFETY: as in `left`.
+        unsafe { (*wait).record.flags |= OFF_CPU_NO_STACK };
+        return;
+    }
+    // SAFETY: as in `left`; the scratch area is the sampler's, whose clock cannot interrupt here: interrupts are off.
+    unsafe {
+        let frames = (&raw mut (*wait).frames).cast::<u8>();
+        let (mut bytes, mut outcome) = (0, Outcome::FramePointers as u64);
+        if unwind::possible() && policy::unwind() {
+            let (n, ended) = unwind::walk(prev, 0, now);
+            outcome = ended;
+            bytes = bound::at_most::<STACK_BYTES>(n * 8);
+            if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) {
+                bpf_probe_read_kernel(frames.cast(), bytes as u32, (&raw const (*scratch).frames).cast());
+            }
+        } else {
+            let got = bpf_get_stack(ctx.as_ptr(), frames.cast(), STACK_BYTES as u32, BPF_F_USER_STACK as u64);
+            if got < 0 {
+                emit::count(Lost::Stack);
+            } else {
+                bytes = bound::at_most::<STACK_BYTES>(got as u64);
+            }
+        }
+        unwind::count(outcome);
+        (*wait).record.user = (bytes / 8) as u16;
+        (*wait).record.outcome = outcome as u16;
+    }
+}
+
+/// `next` runs again: reports its wait if it took `threshold` nanoseconds.
+#[inline(always)]
+fn came(next: Task, threshold: u64, now: u64) {
+    let wait = WAITS.get(next.0, false);
+    if wait.is_null() {
+        return;
+    }
+    // SAFETY: not null; `next` is about to run here and nowhere else.
+    unsafe {
+        let left = (*wait).left;
+        (*wait).left = 0;
+        if left == 0 || now.saturating_sub(left) < threshold {
+            return;
+        }
+        let woken = if (*wait).woken == 0 { now } else { (*wait).woken };
+        let frames = bound::at_most::<{ FRAMES_MAX as u64 }>((*wait).record.user as u64);
+        let len = size_of::<OffCpu>() as u64 + frames * 8;
+        let record = &mut (*wait).record;
+        if record.flags & OFF_CPU_NO_STACK != 0 {
+            emit::count(Lost::OffCpuStack);
+        }
+        record.blocked = woken.saturating_sub(left);
+        record.run_queue = now.saturating_sub(woken);
+        record.header = Header {
+            kind: Kind::OffCpu as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: bpf_get_smp_processor_id() as u16,
+            len: len as u32,
+            nanos: now,
+            tgid: next.tgid(),
+            tid: next.tid(),
+        };
+        emit::sample((&raw const (*wait).record).cast(), len, Lost::RingOffCpu);
+    }
+}

@@ -1,0 +1,302 @@
+//! Adds up spans and costs until a window is over.
+
+use std::collections::HashMap;
+
+use rustc_hash::FxHashMap;
+
+use super::durations::Durations;
+use super::identity::Identities;
+use super::recent::{Point, Recent, WINDOWS};
+use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
+use crate::model::DECLARED;
+use crate::model::{ClassId, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span};
+
+/// Classes in one window; spans of further ones are counted as left out.
+const CLASSES: usize = 2000;
+/// Payload sizes a class shows before they are told apart, and the quantiles at which.
+const SIZES: usize = 64;
+const QUANTILES: [f64; STRATA - 1] = [0.35, 0.9];
+/// Services that count as serving; beyond it a service's CPU counts as foreign.
+const SERVING: usize = 4096;
+
+/// Sums over the spans of a class. Nanoseconds.
+#[derive(Clone, Debug, Default)]
+struct Totals {
+    count: [u32; STRATA],
+    cpu: [u64; STRATA],
+    cpu_squared: f64,
+    errors: u32,
+    roots: u32,
+    ambiguous: u32,
+    duration: u64,
+    queue: u64,
+    runqueue: u64,
+    blocked: u64,
+    /// Blocked other than for calls.
+    blocked_own: u64,
+    downstream: u64,
+    calls: u64,
+    durations: Durations,
+}
+
+impl Totals {
+    fn requests(&self) -> u32 {
+        self.count.iter().sum()
+    }
+}
+
+/// Where a class's payload sizes are divided: fixed once it has shown enough of them, so that windows compare.
+#[derive(Clone, Debug)]
+enum Sizes {
+    Learning(Vec<u64>),
+    Fixed([u64; STRATA - 1]),
+}
+
+impl Sizes {
+    fn stratum(&mut self, size: u64) -> usize {
+        match self {
+            Self::Fixed([small, _]) if size < *small => 0,
+            Self::Fixed([_, large]) if size > *large => 2,
+            Self::Fixed(_) => 1,
+            Self::Learning(sizes) => {
+                sizes.push(size);
+                if sizes.len() >= SIZES {
+                    sizes.sort_unstable();
+                    let at = |share: f64| sizes[((sizes.len() - 1) as f64 * share) as usize];
+                    *self = Self::Fixed(QUANTILES.map(at));
+                }
+                1
+            }
+        }
+    }
+}
+
+/// What the system says of a window: CPU since tracing began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host {
+    /// CPU by kind.
+    pub cpu: HostCpu,
+    /// Operations seen, and lost, since tracing began.
+    pub operations: u64,
+    /// See `operations`.
+    pub lost: u64,
+}
+
+/// The window that is open, and the recent ones.
+#[derive(Debug)]
+pub struct Collector {
+    length: Nanos,
+    began: Nanos,
+    host: Host,
+    classes: FxHashMap<ClassId, Totals>,
+    sizes: HashMap<ClassId, Sizes>,
+    overhead: FxHashMap<ServiceId, u64>,
+    /// Services that serve requests, and those that only make calls.
+    serving: HashMap<ServiceId, Side>,
+    /// What services run.
+    pub identities: Identities,
+    /// Recent windows.
+    pub recent: Recent,
+    /// Spans that are in no window because it had too many classes.
+    left_out: u64,
+}
+
+impl Collector {
+    /// A collector of windows of `length` nanoseconds, within a share of `memory` bytes.
+    pub fn new(length: Nanos, memory: u64) -> Self {
+        Self {
+            length: length.max(1_000_000_000),
+            began: 0,
+            host: Host::default(),
+            classes: FxHashMap::default(),
+            sizes: HashMap::new(),
+            overhead: FxHashMap::default(),
+            serving: HashMap::new(),
+            identities: Identities::default(),
+            recent: Recent::for_memory(memory),
+            left_out: 0,
+        }
+    }
+
+    /// Length of a window, nanoseconds.
+    pub fn length(&self) -> Nanos {
+        self.length
+    }
+
+    /// Spans that are in no window because it had too many classes.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// At `now`: ends the window if it is over. `wall_offset` is wall clock less `now`'s clock, nanoseconds.
+    pub fn close(&mut self, names: &Names, now: Nanos, wall_offset: i64, host: Host) -> Option<Window> {
+        if self.began == 0 {
+            (self.began, self.host) = (now, host);
+            self.classes.clear();
+            self.overhead.clear();
+            return None;
+        }
+        let length = now.saturating_sub(self.began);
+        if length < self.length {
+            return None;
+        }
+        let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
+        let before = std::mem::replace(&mut self.host, host);
+        self.began = now;
+        let length_s = seconds(length);
+        let since = |of: fn(&HostCpu) -> f64| (of(&host.cpu) - of(&before.cpu)).max(0.0);
+        let (operations, lost) =
+            (host.operations.saturating_sub(before.operations), host.lost.saturating_sub(before.lost));
+        let mut window = Window {
+            start_ns,
+            length_s,
+            cores: f64::from(host.cpu.cpus.max(1)),
+            busy_s: since(|cpu| cpu.system_busy - if cpu.steal_is_busy { cpu.steal } else { 0.0 }),
+            foreign_s: 0.0,
+            steal_s: since(|cpu| cpu.steal),
+            loss: lost as f64 / ((operations + lost) as f64).max(1.0),
+            services: self.services(names),
+        };
+        for (service, nanos) in self.overhead.drain() {
+            let name = names.service(service);
+            match window.services.iter_mut().find(|known| *known.service_name == *name) {
+                Some(known) => known.overhead_s += seconds(nanos),
+                None => match self.serving.get(&service) {
+                    // It finished no request: all its CPU is overhead.
+                    Some(Side::Server) => {
+                        let (identity, starts) = self.identities.take(service);
+                        let (service_name, overhead_s) = (name.to_string(), seconds(nanos));
+                        let idle =
+                            ServiceWindow { service_name, identity, starts, overhead_s, ..ServiceWindow::default() };
+                        window.services.push(idle);
+                    }
+                    // A load generator, for one: its CPU goes with the load.
+                    Some(Side::Client) => {}
+                    None => window.foreign_s += seconds(nanos),
+                },
+            }
+        }
+        for (class, totals) in self.classes.drain() {
+            self.recent.add(class, point(&totals, start_ns, length_s));
+        }
+        let kept = self.length.saturating_mul(WINDOWS as u64);
+        self.recent.forget(start_ns.saturating_sub(kept), start_ns);
+        Some(window)
+    }
+
+    /// What services did as servers.
+    fn services(&mut self, names: &Names) -> Vec<ServiceWindow> {
+        let mut services: HashMap<ServiceId, (ServiceWindow, [u32; 3])> = HashMap::new();
+        for (class, totals) in &self.classes {
+            let Some(info) = names.class(*class).filter(|info| info.side == Side::Server && info.protocol != DECLARED)
+            else {
+                continue;
+            };
+            let (window, sums) = services.entry(info.service).or_insert_with(|| {
+                let (identity, starts) = self.identities.take(info.service);
+                let service_name = names.service(info.service).to_string();
+                (ServiceWindow { service_name, identity, starts, ..ServiceWindow::default() }, [0; 3])
+            });
+            let requests = totals.requests();
+            for (sum, more) in sums.iter_mut().zip([requests, totals.roots, totals.ambiguous]) {
+                *sum += more;
+            }
+            let same = window.classes.iter().position(|class| *class.request_class == *info.name);
+            let class = ClassWindow {
+                request_class: info.name.to_string(),
+                count: totals.count.map(f64::from),
+                cpu_s: totals.cpu.map(seconds),
+                cpu_s_squared: totals.cpu_squared,
+                blocked_s: seconds(totals.blocked_own),
+                queue_s: seconds(totals.queue + totals.runqueue),
+                calls: totals.calls as f64,
+                downstream_s: seconds(totals.downstream),
+            };
+            // Two protocols may have a class of one name.
+            match same.and_then(|at| window.classes.get_mut(at)) {
+                Some(known) => known.add(&class),
+                None => window.classes.push(class),
+            }
+        }
+        let finish = |(mut window, [requests, roots, ambiguous]): (ServiceWindow, [u32; 3])| {
+            window.entry = roots * 2 > requests;
+            window.ambiguous = f64::from(ambiguous) / f64::from(requests.max(1));
+            window.classes.sort_by(|a, b| a.request_class.cmp(&b.request_class));
+            window
+        };
+        let mut services: Vec<ServiceWindow> = services.into_values().map(finish).collect();
+        // Where every caller is traced, no service is known to be the first.
+        if services.iter().all(|service| !service.entry) {
+            for service in &mut services {
+                service.entry = true;
+            }
+        }
+        services.sort_by(|a, b| a.service_name.cmp(&b.service_name));
+        services
+    }
+}
+
+impl Sink for Collector {
+    fn span(&mut self, _: &Names, span: &Span) {
+        let full = self.classes.len() >= CLASSES;
+        if full && !self.classes.contains_key(&span.class) {
+            self.left_out += 1;
+            return;
+        }
+        if self.serving.len() < SERVING || self.serving.contains_key(&span.service) {
+            let role = self.serving.entry(span.service).or_insert(span.side);
+            if span.side == Side::Server {
+                *role = Side::Server;
+            }
+        }
+        let size = span.request_bytes.saturating_add(span.reply_bytes);
+        let room = self.sizes.len() < CLASSES || self.sizes.contains_key(&span.class);
+        let sizes = room.then(|| self.sizes.entry(span.class).or_insert_with(|| Sizes::Learning(Vec::new())));
+        let stratum = sizes.map_or(1, |sizes| sizes.stratum(size));
+        let totals = self.classes.entry(span.class).or_default();
+        let Cost { cpu, runq, blocked, .. } = span.cost;
+        totals.count[stratum] = totals.count[stratum].saturating_add(1);
+        totals.cpu[stratum] += cpu;
+        totals.cpu_squared += seconds(cpu) * seconds(cpu);
+        totals.errors += u32::from(span.error);
+        totals.roots += u32::from(span.parent.is_none());
+        totals.ambiguous += u32::from(matches!(span.grade, Grade::Ambiguous | Grade::Orphan));
+        totals.duration += span.duration();
+        totals.queue += span.queue();
+        totals.runqueue += runq;
+        totals.blocked += blocked;
+        totals.blocked_own += blocked.saturating_sub(span.downstream);
+        totals.downstream += span.downstream;
+        totals.calls += u64::from(span.calls);
+        totals.durations.add(span.duration());
+    }
+
+    fn cost(&mut self, _: &Names, owner: Owner, cost: Cost) {
+        if let Owner::Overhead(service) = owner {
+            *self.overhead.entry(service).or_default() += cost.cpu;
+        }
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+fn point(totals: &Totals, start_ns: u64, length_s: f64) -> Point {
+    let n = f64::from(totals.requests()).max(1.0);
+    let each = |nanos: u64| (seconds(nanos) / n) as f32;
+    Point {
+        start_ns,
+        rate_per_s: (f64::from(totals.requests()) / length_s.max(1e-9)) as f32,
+        error_rate_per_s: (f64::from(totals.errors) / length_s.max(1e-9)) as f32,
+        p50_s: totals.durations.quantile(0.5) as f32,
+        p95_s: totals.durations.quantile(0.95) as f32,
+        p99_s: totals.durations.quantile(0.99) as f32,
+        mean_s: each(totals.duration),
+        cpu_s: each(totals.cpu.iter().sum()),
+        queue_s: each(totals.queue),
+        runqueue_s: each(totals.runqueue),
+        blocked_s: each(totals.blocked),
+        downstream_s: each(totals.downstream),
+    }
+}

@@ -1,0 +1,141 @@
+//! `GET /api/v1/series`: request classes over time. `GET /api/v1/findings`: what changed.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::known::find;
+use super::params::Params;
+use super::{App, Problem, View};
+use crate::analysis::finding::Finding;
+use crate::history::recent::Point;
+use crate::model::Side;
+
+/// One class over time. Arrays have one entry per window in which it finished requests.
+#[derive(Clone, Debug, Default, Serialize)]
+struct SeriesView {
+    service_name: String,
+    request_class: String,
+    protocol: &'static str,
+    side: &'static str,
+    /// Starts of the windows, seconds since the epoch.
+    t: Vec<f64>,
+    rate_per_s: Vec<f32>,
+    error_rate_per_s: Vec<f32>,
+    p50_s: Vec<f32>,
+    p95_s: Vec<f32>,
+    p99_s: Vec<f32>,
+    mean_s: Vec<f32>,
+    cpu_s: Vec<f32>,
+    queue_s: Vec<f32>,
+    runqueue_s: Vec<f32>,
+    blocked_s: Vec<f32>,
+    downstream_s: Vec<f32>,
+}
+
+impl SeriesView {
+    fn add(&mut self, point: &Point) {
+        self.t.push(point.start_ns as f64 / 1e9);
+        for (values, value) in [
+            (&mut self.rate_per_s, point.rate_per_s),
+            (&mut self.error_rate_per_s, point.error_rate_per_s),
+            (&mut self.p50_s, point.p50_s),
+            (&mut self.p95_s, point.p95_s),
+            (&mut self.p99_s, point.p99_s),
+            (&mut self.mean_s, point.mean_s),
+            (&mut self.cpu_s, point.cpu_s),
+            (&mut self.queue_s, point.queue_s),
+            (&mut self.runqueue_s, point.runqueue_s),
+            (&mut self.blocked_s, point.blocked_s),
+            (&mut self.downstream_s, point.downstream_s),
+        ] {
+            values.push(value);
+        }
+    }
+}
+
+fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since_ns: u64) -> Vec<SeriesView> {
+    let mut all: Vec<SeriesView> = view
+        .history
+        .recent
+        .series()
+        .filter_map(|(id, points)| Some((view.names.class(id)?, points)))
+        .filter(|(info, _)| service.is_none_or(|service| *info.service_name == *service))
+        .filter(|(info, _)| class.is_none_or(|class| *info.name == *class))
+        .map(|(info, points)| {
+            let mut series = SeriesView {
+                service_name: info.service_name.to_string(),
+                request_class: info.name.to_string(),
+                protocol: info.protocol,
+                side: if info.side == Side::Server { "server" } else { "client" },
+                ..SeriesView::default()
+            };
+            points.iter().filter(|point| point.start_ns >= since_ns).for_each(|point| series.add(point));
+            series
+        })
+        .filter(|series| !series.t.is_empty())
+        .collect();
+    all.sort_by(|a, b| (&a.service_name, &a.request_class).cmp(&(&b.service_name, &b.request_class)));
+    all
+}
+
+/// Nanoseconds since the epoch at which `since`, a duration before now, begins; 0: no such parameter.
+fn since(params: &Params) -> Result<u64, Problem> {
+    let expected = "a number and a unit, such as 30s, 5m or 1h";
+    let since = params.read("since", expected, |text| crate::quantity::duration(text).ok())?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Ok(since.map_or(0, |since| now.saturating_sub(since).as_nanos() as u64))
+}
+
+pub(super) async fn series(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&["service", "class", "since"])?;
+    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
+    let (window_s, all) = app
+        .shared
+        .ask(move |view| {
+            find(view, service.as_deref(), class.as_deref())?;
+            let window_s = view.history.length() as f64 / 1e9;
+            Ok::<_, super::known::Unknown>((window_s, all_series(view, service.as_deref(), class.as_deref(), since)))
+        })
+        .await??;
+    Ok(Json(json!({ "window_s": window_s, "series": all })))
+}
+
+fn finding(f: &Finding) -> Value {
+    json!({
+        "id": f.id,
+        "kind": f.kind.name(),
+        "service_name": f.service_name,
+        "request_classes": f.request_classes,
+        "since_ns": f.since_ns,
+        "until_ns": f.until_ns,
+        "change_ratio": f.change_ratio,
+        "resource": f.resource,
+        "confidence": f.confidence,
+        "summary": f.summary(),
+    })
+}
+
+pub(super) async fn findings(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&["service", "class", "since"])?;
+    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
+    let all = app
+        .shared
+        .ask(move |view| {
+            let of = |f: &&Finding| {
+                let whole = f.service_name.is_empty();
+                let service = service.as_ref().is_none_or(|service| whole || f.service_name == *service);
+                let class = class
+                    .as_ref()
+                    .is_none_or(|class| f.request_classes.is_empty() || f.request_classes.contains(class));
+                service && class && f.until_ns.is_none_or(|until| until >= since)
+            };
+            // The newest first.
+            view.detector.findings().rev().filter(of).cloned().collect::<Vec<Finding>>()
+        })
+        .await?;
+    Ok(Json(json!({ "findings": all.iter().map(finding).collect::<Vec<_>>() })))
+}
