@@ -577,6 +577,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(12), None);
+        assert_eq!(Kind::from_byte(13), None);
     }
 }
