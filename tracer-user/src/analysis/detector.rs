@@ -1,5 +1,5 @@
 //! The detector: takes windows, keeps findings. Tests of the host, of overhead and of the workload are here; what a
-//! deviation of classes means is decided in [`super::diagnosis`].
+//! deviation of classes means is decided in `diagnosis.rs`.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! `tracer top`: the request classes of a running agent in a terminal, by its HTTP API.
 //!
-//! A thread of its own asks the agent, so that keys work while it does; [`table`] decides what stands where and is pure;
-//! [`screen`] draws it.
+//! A thread of its own asks the agent, so that keys work while it does; `table` decides what stands where and is pure;
+//! `screen` draws it.
 
 mod client;
 mod details;
