@@ -254,7 +254,7 @@ row! {
         requests_s: f64,
         /// CPU of services outside any request.
         overhead_s: f64,
-        /// CPU of the kernel for no process: interrupts.
+        /// CPU of kernel threads.
         kernel_s: f64,
         /// CPU of processes that serve no traced requests.
         foreign_s: f64,
@@ -262,7 +262,7 @@ row! {
         steal_s: f64,
         /// Unused CPU.
         idle_s: f64,
-        /// CPU that the agent measured ÷ CPU that the host reports.
+        /// CPU that the agent attributed ÷ CPU that the system reports as used.
         capture_ratio: f64,
         /// Events that were lost.
         events_lost: u64,
@@ -274,7 +274,7 @@ row! {
 pub struct WindowRows {
     /// Its host.
     pub host: HostRow,
-    /// Its request classes: those with requests.
+    /// Its request classes that had requests.
     pub classes: Vec<ClassRow>,
 }
 

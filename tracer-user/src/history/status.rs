@@ -21,6 +21,29 @@ impl Counter {
     }
 }
 
+impl Status {
+    /// Windows by outcome.
+    pub fn windows(&self) -> [(&'static str, u64); 5] {
+        [
+            ("written", self.windows_written.get()),
+            ("recovered", self.windows_recovered.get()),
+            ("lost_queue", self.windows_lost_queue.get()),
+            ("lost_disk", self.windows_lost_disk.get()),
+            ("lost_torn", self.windows_lost_torn.get()),
+        ]
+    }
+
+    /// Files by outcome.
+    pub fn files(&self) -> [(&'static str, u64); 4] {
+        [
+            ("written", self.files_written.get()),
+            ("failed", self.files_failed.get()),
+            ("recycled", self.files_recycled.get()),
+            ("ignored", self.files_ignored.get()),
+        ]
+    }
+}
+
 /// What became of the windows, since the start.
 #[derive(Debug, Default)]
 pub struct Status {
