@@ -416,6 +416,7 @@ fn read_journal(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 fn about(error: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }

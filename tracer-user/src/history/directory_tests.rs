@@ -140,7 +140,9 @@ fn killed_between_parquet_file_and_journal_nothing_is_there_twice() {
     let dir = temp.path().join("history");
     let windows = [window(HOUR_S, 2), window(HOUR_S + 10, 2)];
     let (mut directory, _) = open(&dir);
-    windows.iter().for_each(|window| directory.append(window).unwrap());
+    for window in &windows {
+        directory.append(window).unwrap();
+    }
     // Both files are there, and the journal still is; a third file had begun.
     let stem = directory.current.as_ref().unwrap().stem.clone();
     kill(directory);
@@ -212,7 +214,9 @@ fn files_that_cannot_be_written_wait_in_the_journal() {
     let (mut directory, status) = open(&dir);
     fs::write(dir.join("kind=classes"), "in the way").unwrap();
     let windows = [window(HOUR_S, 2), window(HOUR_S + 3600, 2), window(HOUR_S + 7200, 1)];
-    windows[..2].iter().for_each(|window| directory.append(window).unwrap());
+    for window in &windows[..2] {
+        directory.append(window).unwrap();
+    }
     assert!(status.files_failed.get() > 0 && directory.pending.len() == 1);
     assert_eq!(status.windows_lost_disk.get(), 0);
     fs::remove_file(dir.join("kind=classes")).unwrap();

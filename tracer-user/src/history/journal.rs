@@ -93,7 +93,9 @@ fn put_row<R: Row>(row: &R, into: &mut Vec<u8>) {
             }
             Value::Integers(values) => {
                 put_integer(values.len() as u64, into);
-                values.into_iter().for_each(|value| put_integer(value, into));
+                for value in values {
+                    put_integer(value, into);
+                }
             }
         }
     }

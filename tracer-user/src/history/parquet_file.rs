@@ -309,7 +309,9 @@ mod tests {
 
     fn file<R: Row>(rows: &[R]) -> Vec<u8> {
         let mut builder = Builder::new().unwrap();
-        rows.iter().for_each(|row| builder.push(row).unwrap());
+        for row in rows {
+            builder.push(row).unwrap();
+        }
         assert_eq!(builder.rows(), rows.len());
         builder.finish().unwrap()
     }
@@ -320,7 +322,7 @@ mod tests {
         let classes: Vec<ClassRow> = (0..GROUP_ROWS as u64 + 100).map(class).collect();
         assert_eq!(read_bytes::<ClassRow>(file(&classes)).unwrap(), classes);
         let host = HostRow { busy_s: f64::MIN_POSITIVE, events_lost: 7, ..HostRow::default() };
-        assert_eq!(read_bytes::<HostRow>(file(&[host.clone()])).unwrap(), [host]);
+        assert_eq!(read_bytes::<HostRow>(file(std::slice::from_ref(&host))).unwrap(), [host]);
         assert!(read_bytes::<HostRow>(file::<HostRow>(&[])).unwrap().is_empty());
     }
 

@@ -122,7 +122,9 @@ mod tests {
         let writer = Writer::with_disk(options, Box::new(Stalled(Arc::clone(&gate)))).unwrap();
         let begin = Instant::now();
         let given = QUEUE as u64 + 20;
-        (0..given).for_each(|n| writer.window(window(n)));
+        for n in 0..given {
+            writer.window(window(n));
+        }
         assert!(begin.elapsed() < Duration::from_secs(5), "it does not wait");
         let status = Arc::clone(writer.status());
         let lost = status.windows_lost_queue.get();
