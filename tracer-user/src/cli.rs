@@ -125,6 +125,11 @@ pub struct AgentOptions {
     /// 256 MB or 24 hours (`save_max_size` and `save_max_age` in the configuration).
     #[arg(long, value_name = "DIR")]
     pub save_transactions: Option<PathBuf>,
+    /// Keep what request classes and the host cost, window by window, as Parquet files in this directory. The agent
+    /// creates it when it does not exist, and deletes its oldest files beyond 1 GB or 90 days (`[history]` in the
+    /// configuration).
+    #[arg(long, value_name = "DIR")]
+    pub history: Option<PathBuf>,
     /// Send finished spans to this OpenTelemetry collector: http://HOST:4318 (OTLP/HTTP) or http://HOST:4317
     /// (OTLP/gRPC). OTEL_EXPORTER_OTLP_PROTOCOL selects the protocol on other ports. Without this option the agent
     /// sends to OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or nowhere when neither is set. The

@@ -96,6 +96,9 @@ struct SamplingFile {
 #[serde(deny_unknown_fields, default)]
 struct HistoryFile {
     window: Option<Spanned<String>>,
+    dir: Option<Spanned<String>>,
+    max_size: Option<Spanned<String>>,
+    max_age: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -226,6 +229,8 @@ pub struct Config {
     pub off_cpu_micros: u32,
     /// Length of a window of cost.
     pub window: Duration,
+    /// Files of these windows.
+    pub history: History,
     /// When a change between windows is a finding.
     pub analysis: analysis::detector::Settings,
     /// Finished spans.
@@ -287,6 +292,23 @@ pub struct Transactions {
     pub save_max_age: Duration,
 }
 
+/// Settings of the history's files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History {
+    /// Their directory; `None` = none are written.
+    pub dir: Option<PathBuf>,
+    /// Maximum size of this host's files, bytes.
+    pub max_size: u64,
+    /// Maximum age.
+    pub max_age: Duration,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { dir: None, max_size: 1 << 30, max_age: Duration::from_secs(90 * 24 * 3600) }
+    }
+}
+
 impl Default for Transactions {
     fn default() -> Self {
         Self {
@@ -320,6 +342,7 @@ impl Default for Config {
             unwind_tables: None,
             off_cpu_micros: 100,
             window: Duration::from_secs(10),
+            history: History::default(),
             analysis: analysis::detector::Settings::default(),
             transactions: Transactions::default(),
             runtimes: Extras::default(),
@@ -436,6 +459,11 @@ impl Config {
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
         }
+        config.history.dir = source.absolute(file.history.dir)?;
+        if let Some(age) = &file.history.max_age {
+            let years = Duration::from_secs(10 * 366 * 24 * 3600);
+            config.history.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
+        }
         if let Some(windows) = &file.analysis.warmup_windows {
             config.analysis.warmup = source.number(windows, 12..361)?;
         }
@@ -467,6 +495,7 @@ impl Config {
         for (given, size) in [
             (&file.transactions.max_size, &mut config.transactions.max_size),
             (&file.transactions.save_max_size, &mut config.transactions.save_max_size),
+            (&file.history.max_size, &mut config.history.max_size),
             (&file.limits.max_recording, &mut config.max_recording),
         ] {
             let Some(given) = given else { continue };

@@ -82,6 +82,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("narrow", All),
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
+    ("history", All),
     ("saved", All),
     ("secrets", All),
     ("service_manager", All),

@@ -22,6 +22,7 @@ use crate::guard::self_process;
 use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::tables::{AgentTables, TableUse};
+use crate::history;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
 use crate::host::stat::{self, HostCpuSource};
@@ -112,6 +113,8 @@ pub(super) struct Agent {
     pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
     pub(super) saver: Option<Saver>,
+    /// Writes the windows of cost to files.
+    pub(super) history: Option<history::writer::Writer>,
     /// What waits for the files that are written.
     pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
@@ -544,6 +547,12 @@ impl Agent {
         if let Some(saver) = &mut self.saver {
             saver.tick(pipeline);
             pipeline.metrics.set_saved(&saver.counts().by_outcome());
+        }
+        if let Some(history) = &self.history {
+            if let Some(window) = pipeline.history.take_rows() {
+                history.window(window);
+            }
+            pipeline.metrics.set_history(&history.status().windows(), &history.status().files());
         }
         if let Some(export) = &mut self.export {
             pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());

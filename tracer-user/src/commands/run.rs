@@ -23,13 +23,15 @@ use super::sweep::Sweep;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, OOM_SCORE_ADJ};
+use crate::config::{Config, History, OOM_SCORE_ADJ};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
+use crate::history::directory;
+use crate::history::writer::Writer as HistoryWriter;
 use crate::host::process;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
@@ -100,6 +102,10 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
     if saver.is_some() {
         pipeline.store.hand_out();
+    }
+    let history = history(&config.history, &host)?;
+    if history.is_some() {
+        pipeline.history.collect_rows(&host);
     }
     let recorder = match record {
         Some(path) => {
@@ -176,6 +182,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         loss_log: LossLog::default(),
         export,
         saver,
+        history,
         files,
         relaying,
         netns: config_netns,
@@ -228,8 +235,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let _ = ended.send(());
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
+    pipeline.history.end();
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, saver, files, .. } = agent;
+    let Agent { kernel, recorder, health, export, saver, history, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
@@ -239,6 +247,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.finish();
     if let Some(saver) = saver {
         saver.finish(&mut pipeline);
+    }
+    if let Some(history) = history {
+        history.finish(deadline.saturating_duration_since(Instant::now()));
     }
     runtime.block_on(async {
         let _ = tokio::time::timeout_at(deadline.into(), server).await;
@@ -253,6 +264,16 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         self_process::print(summary::table(&pipeline, Some(&health)));
     }
     Ok(recorded?)
+}
+
+/// Starts writing the history, if it is to be kept.
+fn history(settings: &History, host: &str) -> Result<Option<HistoryWriter>, Failure> {
+    let Some(dir) = &settings.dir else { return Ok(None) };
+    let History { max_size, max_age, .. } = *settings;
+    let options = directory::Options { dir: dir.clone(), host: host.to_owned(), max_size, max_age };
+    HistoryWriter::start(options)
+        .map(Some)
+        .map_err(|error| Failure::Running(format!("{}: {error}: no history can be kept there", dir.display())))
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
@@ -319,6 +340,9 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     }
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
+    }
+    if let Some(dir) = &options.history {
+        config.history.dir = Some(dir.clone());
     }
     if let Some(memory) = options.max_memory {
         config.ceilings.memory = memory;

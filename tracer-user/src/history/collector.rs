@@ -1,15 +1,17 @@
 //! Adds up spans and costs until a window is over.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::durations::Durations;
 use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
+use super::rows::{ClassRow, HostRow, Identity, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::DECLARED;
-use crate::model::{ClassId, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span};
+use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span};
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;
@@ -99,6 +101,12 @@ pub struct Collector {
     pub recent: Recent,
     /// Spans that are in no window because it had too many classes.
     left_out: u64,
+    /// Name of the host, if rows are wanted.
+    rows_of: Option<Arc<str>>,
+    /// Those of the window that was ended last.
+    rows: Option<WindowRows>,
+    /// Whether no window follows.
+    ending: bool,
 }
 
 impl Collector {
@@ -115,7 +123,30 @@ impl Collector {
             identities: Identities::default(),
             recent: Recent::for_memory(memory),
             left_out: 0,
+            rows_of: None,
+            rows: None,
+            ending: false,
         }
+    }
+
+    /// From here on every window also becomes rows for files. `host` is the host's name.
+    pub fn collect_rows(&mut self, host: &str) {
+        self.rows_of = Some(host.into());
+    }
+
+    /// The rows of the window that was ended last, once.
+    pub fn take_rows(&mut self) -> Option<WindowRows> {
+        self.rows.take()
+    }
+
+    /// The next window is the last, and shorter.
+    pub fn end(&mut self) {
+        self.ending = true;
+    }
+
+    /// See [`Collector::end`].
+    pub fn is_ending(&self) -> bool {
+        self.ending
     }
 
     /// Length of a window, nanoseconds.
@@ -137,7 +168,7 @@ impl Collector {
             return None;
         }
         let length = now.saturating_sub(self.began);
-        if length < self.length {
+        if length < self.length && !(self.ending && length > 0) {
             return None;
         }
         let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
@@ -175,6 +206,14 @@ impl Collector {
                     None => window.foreign_s += seconds(nanos),
                 },
             }
+        }
+        if let Some(name) = self.rows_of.clone() {
+            let row = host_row(&window, &name, &before, &host);
+            let classes = self
+                .classes
+                .iter()
+                .filter_map(|(class, totals)| class_row(names.class(*class)?, totals, &window, &name));
+            self.rows = Some(WindowRows { host: row, classes: classes.collect() });
         }
         for (class, totals) in self.classes.drain() {
             self.recent.add(class, point(&totals, start_ns, length_s));
@@ -280,6 +319,56 @@ impl Sink for Collector {
 
 fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
+}
+
+/// What the host did in a window, from its figures at both ends.
+fn host_row(window: &Window, name: &Arc<str>, before: &Host, after: &Host) -> HostRow {
+    let since = |of: fn(&HostCpu) -> f64| (of(&after.cpu) - of(&before.cpu)).max(0.0);
+    let attributed = since(|cpu| cpu.requests + cpu.overhead + cpu.kernel + cpu.unreported);
+    let busy = since(|cpu| cpu.system_busy);
+    HostRow {
+        start_ns: window.start_ns,
+        length_s: window.length_s,
+        host: Arc::clone(name),
+        cores: window.cores,
+        busy_s: window.busy_s,
+        requests_s: since(|cpu| cpu.requests),
+        overhead_s: (since(|cpu| cpu.overhead) - window.foreign_s).max(0.0),
+        kernel_s: since(|cpu| cpu.kernel),
+        foreign_s: window.foreign_s,
+        steal_s: window.steal_s,
+        idle_s: since(|cpu| cpu.idle),
+        capture_ratio: if busy > 0.0 { attributed / busy } else { 1.0 },
+        events_lost: after.lost.saturating_sub(before.lost),
+    }
+}
+
+/// What a class cost in a window.
+fn class_row(info: &ClassInfo, totals: &Totals, window: &Window, host: &Arc<str>) -> Option<ClassRow> {
+    let service = window.services.iter().find(|service| *service.service_name == *info.service_name);
+    (totals.requests() > 0).then(|| ClassRow {
+        start_ns: window.start_ns,
+        length_s: window.length_s,
+        host: Arc::clone(host),
+        service_name: Arc::clone(&info.service_name),
+        request_class: Arc::clone(&info.name),
+        side: info.side.name().into(),
+        protocol: info.protocol.into(),
+        instance: Arc::default(),
+        identity: Identity(service.map_or(0, |service| service.identity)),
+        count: u64::from(totals.requests()),
+        errors: u64::from(totals.errors),
+        duration_s: seconds(totals.duration),
+        duration_histogram: totals.durations.histogram(),
+        cpu_s: seconds(totals.cpu.iter().sum()),
+        cpu_s_squared: totals.cpu_squared,
+        runqueue_s: seconds(totals.runqueue),
+        blocked_s: seconds(totals.blocked_own),
+        queue_s: seconds(totals.queue),
+        downstream_s: seconds(totals.downstream),
+        calls: totals.calls,
+        count_by_size: totals.count.map(u64::from),
+    })
 }
 
 fn point(totals: &Totals, start_ns: u64, length_s: f64) -> Point {

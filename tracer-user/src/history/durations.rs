@@ -1,5 +1,7 @@
 //! A histogram of durations with steps of 9 %, for quantiles of one window.
 
+use super::rows::DurationHistogram;
+
 /// Steps per doubling.
 const STEPS: u32 = 8;
 /// The shortest duration told apart, as a power of two of nanoseconds: 1.02 µs.
@@ -26,6 +28,15 @@ impl Durations {
         self.0[bucket] = self.0[bucket].saturating_add(1);
     }
 
+    /// The same in the coarser steps that files have.
+    pub(super) fn histogram(&self) -> DurationHistogram {
+        let mut histogram = DurationHistogram::default();
+        for (bucket, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
+            histogram.add(middle(bucket) as u64, *count);
+        }
+        histogram
+    }
+
     /// The duration, seconds, that `share` of them do not exceed: the middle of its step. 0 without any.
     pub(super) fn quantile(&self, share: f64) -> f64 {
         let total: u64 = self.0.iter().map(|count| u64::from(*count)).sum();
@@ -34,12 +45,16 @@ impl Durations {
         for (bucket, count) in self.0.iter().enumerate() {
             seen += u64::from(*count);
             if seen >= rank {
-                let middle = (bucket as f64 + 0.5) / f64::from(STEPS) + f64::from(LOWEST);
-                return middle.exp2() / 1e9;
+                return middle(bucket) / 1e9;
             }
         }
         0.0
     }
+}
+
+/// The middle of a step, nanoseconds.
+fn middle(bucket: usize) -> f64 {
+    ((bucket as f64 + 0.5) / f64::from(STEPS) + f64::from(LOWEST)).exp2()
 }
 
 #[cfg(test)]

@@ -2,9 +2,16 @@
 //!
 //! The [`collector::Collector`] adds up spans and costs on the pipeline's thread. Every window becomes one row per
 //! class in [`recent::Recent`], which the API reads, and one [`Window`](crate::analysis::window::Window) for the
-//! verdicts.
+//! verdicts. With a directory it also becomes [`rows`], which [`writer`] turns into Parquet files there.
 
 pub mod collector;
+pub mod directory;
 mod durations;
 pub mod identity;
+mod journal;
+mod layout;
+pub mod parquet_file;
 pub mod recent;
+pub mod rows;
+pub mod status;
+pub mod writer;

@@ -51,7 +51,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Request classes", &["tracer_classes", "tracer_metrics_folded"]),
     ("Several hosts", &["tracer_relay", "tracer_inband"]),
     ("Findings", &["tracer_findings"]),
-    ("Export and files", &["tracer_otlp", "tracer_saved"]),
+    ("Export and files", &["tracer_otlp", "tracer_saved", "tracer_history"]),
     ("The agent itself", &[""]),
 ];
 

@@ -26,6 +26,8 @@ pub(super) struct Own {
     detached: GaugeVec,
     spans: Totals,
     saved: Totals,
+    history_windows: Totals,
+    history_files: Totals,
     findings: Totals,
     span_retries: Totals,
     relay: Totals,
@@ -66,6 +68,15 @@ impl Own {
                         memory before they were complete).";
         let saved =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_saved_transactions_total", outcomes), &["outcome"])));
+        let outcomes = "Windows of the history by outcome: written, recovered (left by a run that was killed), lost_queue \
+                        (the disk was too slow), lost_disk (it refused), lost_torn (killed while writing it).";
+        let history_windows =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_history_windows_total", outcomes), &["outcome"])));
+        let outcomes = "Parquet files of the history by outcome: written (replacements included), failed (tried again; \
+                        the windows stay in the journal), recycled (too old, or no room), ignored (not the history's, \
+                        damaged, or of a newer version; left alone).";
+        let history_files =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_history_files_total", outcomes), &["outcome"])));
         let kinds = "Findings so far by kind: anomaly, application_change, workload_change, environment.";
         let findings = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_findings", kinds), &["kind"])));
         let again = "Export requests that were sent again.";
@@ -148,6 +159,8 @@ impl Own {
             detached,
             spans,
             saved,
+            history_windows,
+            history_files,
             findings,
             span_retries,
             relay,
@@ -230,6 +243,14 @@ impl Own {
     pub(super) fn saved(&self, counts: &[(&str, u64)]) {
         for (outcome, count) in counts {
             self.saved.set(outcome, *count);
+        }
+    }
+
+    pub(super) fn history(&self, windows: &[(&str, u64)], files: &[(&str, u64)]) {
+        for (family, counts) in [(&self.history_windows, windows), (&self.history_files, files)] {
+            for (outcome, count) in counts {
+                family.set(outcome, *count);
+            }
         }
     }
 

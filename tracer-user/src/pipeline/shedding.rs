@@ -152,6 +152,10 @@ impl Pipeline {
         let operations = self.events[Kind::Op as usize - 1];
         let host = collector::Host { cpu: *host_cpu, operations, lost };
         let Some(window) = self.history.close(&self.names, self.engine.now, self.wall_offset, host) else { return };
+        if self.history.is_ending() {
+            // Only a part of a window: kept, but no measure for others.
+            return;
+        }
         self.detector.push(&window);
         self.metrics.set_findings(&finding::Kind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }

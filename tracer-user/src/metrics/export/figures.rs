@@ -115,6 +115,11 @@ impl Metrics {
         self.own.saved(counts);
     }
 
+    /// Windows and files of the history by outcome, absolute.
+    pub fn set_history(&self, windows: &[(&str, u64)], files: &[(&str, u64)]) {
+        self.own.history(windows, files);
+    }
+
     /// Run time, runs and missed runs of a BPF program, absolute.
     pub fn set_bpf(&self, program: &str, usage: Usage) {
         self.bpf_seconds.set(program, usage.nanos as f64 / 1e9);

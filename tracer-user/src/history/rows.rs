@@ -1,0 +1,307 @@
+//! What the history keeps of one window: a row per request class and one of the host. The fields are the columns of the
+//! files, by the same names. Sums are over the requests that finished in the window; times are seconds.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Number of bounds between the buckets of [`DurationHistogram`]; the last bucket has no upper one.
+pub const DURATION_BOUNDS: usize = 47;
+
+/// Upper bounds of the buckets in nanoseconds, inclusive: 2^(13 + i/2), from 8.2 µs to 68.7 s. Those of OpenTelemetry's
+/// exponential histograms of scale 1.
+pub const DURATION_BOUNDS_NS: [u64; DURATION_BOUNDS] = {
+    let mut bounds = [0; DURATION_BOUNDS];
+    let mut i = 0;
+    while i < DURATION_BOUNDS {
+        let power = 1u128 << (13 + i / 2);
+        // √2 as a fraction; rounded down, as durations are whole nanoseconds.
+        bounds[i] = (if i % 2 == 0 { power } else { power * 1_414_213_562 / 1_000_000_000 }) as u64;
+        i += 1;
+    }
+    bounds
+};
+
+/// How many requests lasted how long, by [`DURATION_BOUNDS_NS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurationHistogram(pub [u32; DURATION_BOUNDS + 1]);
+
+impl Default for DurationHistogram {
+    fn default() -> Self {
+        Self([0; DURATION_BOUNDS + 1])
+    }
+}
+
+impl DurationHistogram {
+    /// Counts `requests` of that many nanoseconds each.
+    pub fn add(&mut self, duration_ns: u64, requests: u32) {
+        let bucket = &mut self.0[DURATION_BOUNDS_NS.partition_point(|bound| *bound < duration_ns)];
+        *bucket = bucket.saturating_add(requests);
+    }
+}
+
+/// Changes with a service's program, its command line or its main script. Displays as 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity(pub u64);
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnType {
+    /// `INT64`.
+    Integer,
+    /// `DOUBLE`.
+    Float,
+    /// `BYTE_ARRAY (STRING)`.
+    Text,
+    /// A list of `INT64`.
+    Integers,
+}
+
+/// A value of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// See [`ColumnType::Integer`].
+    Integer(u64),
+    /// See [`ColumnType::Float`].
+    Float(f64),
+    /// See [`ColumnType::Text`].
+    Text(Arc<str>),
+    /// See [`ColumnType::Integers`].
+    Integers(Vec<u64>),
+}
+
+/// A field of a row.
+trait Field: Sized {
+    const TYPE: ColumnType;
+    fn value(&self) -> Value;
+    /// None for a value of another type or out of range.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+impl Field for u64 {
+    const TYPE: ColumnType = ColumnType::Integer;
+    fn value(&self) -> Value {
+        // What readers take for signed.
+        Value::Integer((*self).min(i64::MAX as u64))
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Integer(value) = value { Some(value) } else { None }
+    }
+}
+
+impl Field for f64 {
+    const TYPE: ColumnType = ColumnType::Float;
+    fn value(&self) -> Value {
+        Value::Float(*self)
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Float(value) = value { Some(value) } else { None }
+    }
+}
+
+impl Field for Arc<str> {
+    const TYPE: ColumnType = ColumnType::Text;
+    fn value(&self) -> Value {
+        Value::Text(Self::clone(self))
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Text(value) = value { Some(value) } else { None }
+    }
+}
+
+impl Field for Identity {
+    const TYPE: ColumnType = ColumnType::Text;
+    fn value(&self) -> Value {
+        Value::Text(self.to_string().into())
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Text(text) = value { u64::from_str_radix(&text, 16).ok().map(Self) } else { None }
+    }
+}
+
+impl<const N: usize> Field for [u64; N] {
+    const TYPE: ColumnType = ColumnType::Integers;
+    fn value(&self) -> Value {
+        Value::Integers(self.to_vec())
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Integers(values) = value { values.try_into().ok() } else { None }
+    }
+}
+
+impl Field for DurationHistogram {
+    const TYPE: ColumnType = ColumnType::Integers;
+    fn value(&self) -> Value {
+        Value::Integers(self.0.iter().map(|count| u64::from(*count)).collect())
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        let Value::Integers(values) = value else { return None };
+        let mut counts = Self::default();
+        if values.len() != counts.0.len() {
+            return None;
+        }
+        for (count, value) in counts.0.iter_mut().zip(values) {
+            *count = u32::try_from(value).ok()?;
+        }
+        Some(counts)
+    }
+}
+
+/// A row of one of the tables.
+pub trait Row: Sized {
+    /// The table's name: the value of the partition `kind`.
+    const KIND: &'static str;
+    /// Names and types of the columns, in order.
+    const COLUMNS: &'static [(&'static str, ColumnType)];
+    /// Values of the columns, in order.
+    fn values(&self) -> Vec<Value>;
+    /// The row of such values; none if one of them is missing, has another type or is out of range.
+    fn from_values(values: &mut dyn Iterator<Item = Value>) -> Option<Self>;
+}
+
+macro_rules! row {
+    ($(#[$about:meta])* $name:ident, $kind:literal, { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Row for $name {
+            const KIND: &'static str = $kind;
+            const COLUMNS: &'static [(&'static str, ColumnType)] =
+                &[$((stringify!($field), <$type as Field>::TYPE)),*];
+
+            fn values(&self) -> Vec<Value> {
+                vec![$(self.$field.value()),*]
+            }
+
+            fn from_values(values: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+                $(let $field = Field::from_value(values.next()?)?;)*
+                Some(Self { $($field),* })
+            }
+        }
+    };
+}
+
+row! {
+    /// A request class of a service in one window.
+    ClassRow, "classes", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// The service.
+        service_name: Arc<str>,
+        /// The request class.
+        request_class: Arc<str>,
+        /// `server` or `client`.
+        side: Arc<str>,
+        /// Name of the protocol, lower case.
+        protocol: Arc<str>,
+        /// Which of several instances of the service on this host; empty where they are not told apart.
+        instance: Arc<str>,
+        /// Identity of the service's program.
+        identity: Identity,
+        /// Requests.
+        count: u64,
+        /// Failed ones among them.
+        errors: u64,
+        /// Sum of their durations.
+        duration_s: f64,
+        /// How long they lasted.
+        duration_histogram: DurationHistogram,
+        /// CPU.
+        cpu_s: f64,
+        /// Sum of the squares of their CPU, for its variance.
+        cpu_s_squared: f64,
+        /// Runnable, waiting for a CPU.
+        runqueue_s: f64,
+        /// Blocked other than for calls.
+        blocked_s: f64,
+        /// In queues before the request was read (accept queue and socket).
+        queue_s: f64,
+        /// Waiting for calls to other services.
+        downstream_s: f64,
+        /// Calls made.
+        calls: u64,
+        /// Requests by payload size: small, medium, large. Zeros where sizes are not told apart.
+        count_by_size: [u64; 3],
+    }
+}
+
+row! {
+    /// The host in one window. CPU in seconds, over all CPUs.
+    HostRow, "hosts", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// CPUs.
+        cores: f64,
+        /// CPU used by everything.
+        busy_s: f64,
+        /// CPU charged to requests.
+        requests_s: f64,
+        /// CPU of services outside any request.
+        overhead_s: f64,
+        /// CPU of kernel threads.
+        kernel_s: f64,
+        /// CPU of processes that serve no traced requests.
+        foreign_s: f64,
+        /// CPU that the hypervisor took.
+        steal_s: f64,
+        /// Unused CPU.
+        idle_s: f64,
+        /// CPU that the agent attributed ÷ CPU that the system reports as used.
+        capture_ratio: f64,
+        /// Events that were lost.
+        events_lost: u64,
+    }
+}
+
+/// Everything of one closed window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WindowRows {
+    /// Its host.
+    pub host: HostRow,
+    /// Its request classes that had requests.
+    pub classes: Vec<ClassRow>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histogram_buckets() {
+        let mut histogram = DurationHistogram::default();
+        for duration in [0, 8_192, 8_193, 11_585, 11_586, 16_384, 68_719_476_736, 68_719_476_737, u64::MAX] {
+            histogram.add(duration, 1);
+        }
+        assert_eq!(histogram.0[..3], [2, 2, 2]);
+        assert_eq!(histogram.0[DURATION_BOUNDS - 1..], [1, 2]);
+        assert!(DURATION_BOUNDS_NS.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(DURATION_BOUNDS_NS[DURATION_BOUNDS - 1], 68_719_476_736);
+        histogram.add(1, u32::MAX);
+        assert_eq!(histogram.0[0], u32::MAX);
+    }
+
+    #[test]
+    fn values_of_other_types_make_no_row() {
+        let row = HostRow { start_ns: 5, host: "a".into(), capture_ratio: 0.5, ..HostRow::default() };
+        assert_eq!(HostRow::from_values(&mut row.values().into_iter()), Some(row.clone()));
+        assert_eq!(row.values().len(), HostRow::COLUMNS.len());
+        assert_eq!(HostRow::from_values(&mut row.values().into_iter().skip(1)), None);
+        assert_eq!(ClassRow::from_values(&mut row.values().into_iter()), None);
+    }
+}
