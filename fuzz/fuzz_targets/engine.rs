@@ -110,7 +110,9 @@ fuzz_target!(|data: &[u8]| {
                 | Output::Settled(_)
                 | Output::Answered(_)
                 | Output::Renamed { .. }
-                | Output::Late { .. } => {}
+                | Output::Late { .. }
+                | Output::Declared(_)
+                | Output::DeclaredSample { .. } => {}
             }
         }
     }
