@@ -117,7 +117,7 @@ impl Captured {
     /// it.
     fn new(operations: &[(Direction, Vec<u8>)]) -> Self {
         let mut conversation = ConnectionParser::new(false);
-        let (settings, mut said, mut moved) = (Settings::default(), Vec::new(), Vec::new());
+        let (settings, mut events, mut moved) = (Settings::default(), Vec::new(), Vec::new());
         let mut pos = [0u64; 2];
         let mut lasts = 0;
         for (nth, (dir, bytes)) in operations.iter().enumerate() {
@@ -135,7 +135,7 @@ impl Captured {
             let one = Moved { dir: *dir, len: bytes.len(), pos: pos[which], head: head.to_vec(), tail: tail.to_vec() };
             pos[which] += bytes.len() as u64;
             let at = Stamp { nanos: nth as u64 + 1, pid: 1, tid: 1, reads: 0 };
-            conversation.bytes(&one.chunk(at), &settings, &mut said);
+            conversation.bytes(&one.chunk(at), &settings, &mut events);
             if conversation.want().verdict != Verdict::Ignore {
                 lasts = moved.len() + 1;
             }
@@ -143,14 +143,14 @@ impl Captured {
                 moved.push(one);
             }
         }
-        conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
+        conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut events);
         let session = |word: &ExchangeEvent| matches!(word, ExchangeEvent::Begun { protocol, .. } if conventions(protocol) == Conventions::Session);
-        let told = said
+        let exchanges = events
             .iter()
-            .filter(|word| matches!(word, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. }))
+            .filter(|event| matches!(event, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. }))
             .count();
-        // A session's messages are told of as one.
-        let messages = if said.iter().any(session) { operations.len() } else { told } as u64;
+        // A session's messages are reported as one.
+        let messages = if events.iter().any(session) { operations.len() } else { exchanges } as u64;
         Self { moved, lasts, messages }
     }
 
@@ -159,12 +159,17 @@ impl Captured {
         self.moved.len() as u64
     }
 
-    /// Has `conversation` take all of it; what is said goes through `said`.
-    pub(crate) fn play(&self, conversation: &mut ConnectionParser, settings: &Settings, said: &mut Vec<ExchangeEvent>) {
+    /// Has `conversation` take all of it and clears `events` after each operation.
+    pub(crate) fn play(
+        &self,
+        conversation: &mut ConnectionParser,
+        settings: &Settings,
+        events: &mut Vec<ExchangeEvent>,
+    ) {
         for (nth, moved) in self.moved.iter().enumerate() {
             let at = Stamp { nanos: STEP * (nth as u64 + 1), pid: 1, tid: 1, reads: nth as u32 };
-            conversation.bytes(&moved.chunk(at), settings, said);
-            said.clear();
+            conversation.bytes(&moved.chunk(at), settings, events);
+            events.clear();
         }
     }
 

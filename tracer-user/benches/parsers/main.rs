@@ -2,7 +2,7 @@
 //! `cargo xtask bench --parsers`. One line of JSON a protocol, and one for all.
 //!
 //! Each connection is played again and again as the records the kernel would have made of it. *Decode*: bytes to records
-//! and nothing else, the floor. *Parse*: records to what was said on the connection. *Whole*: through the pipeline, with
+//! and nothing else, the floor. *Parse*: records to events of the connection. *Whole*: through the pipeline, with
 //! its spans, classes, metrics and store. CPU time of this thread; the median of the rounds. With `--idle` only what idle
 //! connections hold.
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let fixtures = match fixtures::read() {
         Ok(fixtures) => fixtures,
         Err(why) => {
-            eprintln!("error: {why}\nEvery protocol is measured by what real programs said: capture some (fixtures/).");
+            eprintln!("error: {why}\nEvery protocol is measured by what real programs sent: capture some (fixtures/).");
             return ExitCode::FAILURE;
         }
     };
@@ -164,13 +164,13 @@ fn decoded(captured: &[Captured]) -> Cost {
 }
 
 fn parsed(captured: &[Captured]) -> Cost {
-    let (settings, mut said) = (Settings::default(), Vec::new());
+    let (settings, mut events) = (Settings::default(), Vec::new());
     measure(captured, |round| {
         for _ in 0..round.times / BATCH {
             round.run(|| {
                 for one in (0..BATCH).flat_map(|_| captured) {
                     let mut conversation = ConnectionParser::new(false);
-                    one.play(&mut conversation, &settings, &mut said);
+                    one.play(&mut conversation, &settings, &mut events);
                 }
             });
         }

@@ -284,7 +284,7 @@ mod tests {
             state(&[("traceparent", W3C), ("tracestate", "a=1"), ("tracestate", " b=2 ")]).as_deref(),
             Some("a=1,b=2")
         );
-        assert_eq!(state(&[("tracestate", "a=1")]), None, "nobody's");
+        assert_eq!(state(&[("tracestate", "a=1")]), None, "no traceparent");
         let long = "x".repeat(513);
         assert_eq!(state(&[("traceparent", W3C), ("tracestate", &long)]), None);
         let members = "name=Ada, tenant = t%2F1 ;p=1,plan=gold,tenant=other";
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(carried.baggage, [("tenant".into(), "t%2F1".into()), ("plan".into(), "gold".into())]);
         let most = format!("tenant={}", "y".repeat(9000));
         assert_eq!(read(&[("baggage", &most)]).1.expect("cut").baggage[0].1.len(), MEMBER_LIMIT);
-        assert_eq!(Which::of(b"baggage", &Settings::default()), None, "nobody asked");
+        assert_eq!(Which::of(b"baggage", &Settings::default()), None, "not configured");
         for other in ["x-b3-parentspanid", "trace", "", "x", "b", "HTTP_X_B3_PARENTSPANID"] {
             assert_eq!(Which::of(other.as_bytes(), &Settings::default()), None, "{other}");
             assert_eq!(Which::of_variable(other.as_bytes(), &Settings::default()), None, "{other}");

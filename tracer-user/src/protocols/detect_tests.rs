@@ -60,7 +60,7 @@ const FIRST: &[(&str, &str, &[u8])] = &[
 ];
 
 #[test]
-fn nobody_takes_anothers_connection() {
+fn no_protocol_takes_anothers_connection() {
     let mut wrong = Vec::new();
     let takes = |protocol: &dyn super::Protocol, bytes: &[u8]| {
         matches!(protocol.detect(bytes), Detected::Request | Detected::Reply | Detected::Either)

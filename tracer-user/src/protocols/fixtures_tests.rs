@@ -28,14 +28,14 @@ fn read(path: &Path) -> Vec<Vec<Op>> {
 fn lines(ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(false);
     conversation.opened(Some(Side::Server), false);
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 1 << 40, ..Stamp::default() };
     // The server closes.
-    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
+    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut events);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
     let mut lines: Vec<String> = Vec::new();
-    for word in said {
-        match word {
+    for event in events {
+        match event {
             ExchangeEvent::Begun { request, protocol, .. } => {
                 lines.push(format!("{protocol} {} {}", request.method, request.path));
             }
@@ -111,7 +111,7 @@ fn every_cut_of_captured_connections_says_the_same() {
 
 /// Every fixture's first bytes are detected as its own protocol and no other.
 #[test]
-fn nobody_takes_anothers_connection() {
+fn no_protocol_takes_anothers_connection() {
     use super::Detected;
     for file in files() {
         let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();

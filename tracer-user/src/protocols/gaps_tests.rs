@@ -31,7 +31,7 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
     let settings = Settings::default();
     let mut conversation = ConnectionParser::new(false);
     conversation.opened(Some(Side::Server), false);
-    let (mut said, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
+    let (mut events, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
     for (n, op) in ops.iter().enumerate() {
         let which = usize::from(op.dir == Direction::Tx);
         reads += u32::from(op.dir == Direction::Rx);
@@ -41,17 +41,17 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
             Chunk { dir: op.dir, pos: pos[which], len, head: &op.bytes, tail: &[], fragments: &[], at, arrived: 0 };
         pos[which] += len;
         if lost != Some(n) {
-            conversation.bytes(&chunk, &settings, &mut said);
+            conversation.bytes(&chunk, &settings, &mut events);
         }
     }
     let at = Stamp { nanos: 1 << 40, pid: 1, tid: 1, reads };
-    conversation.closed(Closed::Local, at, None, &settings, &mut said);
+    conversation.closed(Closed::Local, at, None, &settings, &mut events);
     let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 1 << 39, last_tx: 1 << 39 };
-    conversation.closed(Closed::Both, at, Some(totals), &settings, &mut said);
+    conversation.closed(Closed::Both, at, Some(totals), &settings, &mut events);
     let mut heard = Heard::default();
     let mut lines: BTreeMap<u64, (String, Option<&'static str>, u64)> = BTreeMap::new();
-    for word in said {
-        match word {
+    for event in events {
+        match event {
             ExchangeEvent::Begun { exchange, request, protocol, first, .. } => {
                 // The prefix of NATS inboxes is learned from the client; messages to them answer a request.
                 let path = if protocol == "nats" { "" } else { &request.path };
@@ -87,7 +87,7 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
 }
 
 #[test]
-fn a_gap_is_told_makes_nothing_up_and_ends() {
+fn a_gap_is_reported_invents_nothing_and_ends() {
     let counted = |all: &BTreeMap<String, u64>, line: &str| all.get(line).copied().unwrap_or(0);
     let mut tried = 0;
     for (file, ops) in connections() {
@@ -114,7 +114,7 @@ fn a_gap_is_told_makes_nothing_up_and_ends() {
             let same = heard.whole == all.whole && heard.failed == all.failed;
             assert!(
                 same || heard.missing || heard.partial > all.partial,
-                "{place}: nothing is told: {heard:?} {all:?}"
+                "{place}: the gap is not reported: {heard:?} {all:?}"
             );
             let behind = |heard: &Heard| heard.begun.iter().filter(|at| **at > (lost as u64 + 1) * STEP).count();
             let few = behind(&all) < 3 || ops.len() - lost < 8;

@@ -77,10 +77,10 @@ fn opening() -> Vec<Op> {
 
 fn lines(midstream: bool, ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(midstream);
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 /// A broker's view: `ops`, after the connection was opened. Bytes are left out.
@@ -209,8 +209,8 @@ fn a_message_says_who_produced_it() {
     let fields = [&text("c")[..], &1u64.to_be_bytes(), &[0], &text("e"), &text("k")].concat();
     let frames = [method(1, 60, 60, &fields), message(1, 3, 1000, &headers)].concat();
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[&opening()[..], &[tx(&[frames])]].concat());
-    let found = said.iter().find_map(|word| match word {
+    let events = play(&mut conversation, &[&opening()[..], &[tx(&[frames])]].concat());
+    let found = events.iter().find_map(|word| match word {
         ExchangeEvent::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
         _ => None,
     });
@@ -284,7 +284,7 @@ fn fields_of_tables_are_passed_over() {
 
 proptest! {
     #[test]
-    fn every_split_says_the_same(cuts in proptest::collection::vec(1usize..60, 1..40)) {
+    fn every_split_gives_the_same_events(cuts in proptest::collection::vec(1usize..60, 1..40)) {
         let mut ops = opening();
         ops.extend([
             rx(&[method(1, 85, 10, &[0]), consume(1, "q", "c", 0), publish(1, "e", "k.1", 2500)]),

@@ -199,13 +199,13 @@ fn segments_that_stand_elsewhere() {
     // The rest begins in the middle of a segment, and contains the beginning of the next.
     let tail = uneven[60_000..].chunks(5000).map(|piece| tx(&[piece.to_vec()]));
     ops.splice(6..6, tail);
-    let said = words(&ops);
-    assert!(said.iter().any(|line| line == SEGMENTED[4]), "{said:?}");
+    let events = words(&ops);
+    assert!(events.iter().any(|line| line == SEGMENTED[4]), "{events:?}");
     assert!(
-        said.iter().all(|line| line.starts_with("lost ")
+        events.iter().all(|line| line.starts_with("lost ")
             || SEGMENTED.contains(&line.as_str())
             || line.starts_with("INSERT INSERT blobs -> ok")),
-        "{said:?}"
+        "{events:?}"
     );
 }
 
@@ -265,11 +265,11 @@ fn no_reply_goes_to_another_after_a_loss() {
             let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
             let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
             conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-            assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
-            let said = summary(&out);
+            assert!(out.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })), "{out:?}");
+            let events = summary(&out);
             for (nth, table) in tables.iter().enumerate() {
-                let line = said.iter().find(|line| line.starts_with(&format!("SELECT SELECT {table} ")));
-                assert_eq!(line.is_some(), hidden != nth * 2 + 2, "{hidden}: {table} in {said:?}");
+                let line = events.iter().find(|line| line.starts_with(&format!("SELECT SELECT {table} ")));
+                assert_eq!(line.is_some(), hidden != nth * 2 + 2, "{hidden}: {table} in {events:?}");
                 let failed = format!("-> 0x{:04X} @", 0x1000 + nth % 4);
                 let answered = hidden != nth * 2 + 3;
                 assert!(line.is_none_or(|line| line.contains(&failed) == answered), "{hidden}: {line:?}");
@@ -304,8 +304,11 @@ fn connections_are_joined_in_their_middle() {
         vec![tx(&[fine(4)]), rx(&[query(5, "SELECT * FROM a")]), tx(&[fine(5)])],
         vec![rx(&[segment(&newer(query(5, "SELECT * FROM a")), true)]), tx(&[segment(&newer(fine(5)), true)])],
     ] {
-        let said = summary(&play(&mut ConnectionParser::new(true), &ops));
-        assert!(said.iter().any(|line| line.starts_with("SELECT SELECT a @") && line.contains("-> ok")), "{said:?}");
+        let events = summary(&play(&mut ConnectionParser::new(true), &ops));
+        assert!(
+            events.iter().any(|line| line.starts_with("SELECT SELECT a @") && line.contains("-> ok")),
+            "{events:?}"
+        );
     }
 }
 

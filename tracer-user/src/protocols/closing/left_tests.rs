@@ -15,10 +15,10 @@ fn tx(bytes: &[u8]) -> Op {
 /// Events before the connection ends; its end must add none.
 fn before_its_end(ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, ops);
-    let lines = summary(&said);
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), lines);
+    let mut events = play(&mut conversation, ops);
+    let lines = summary(&events);
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), lines);
     lines
 }
 
@@ -45,10 +45,10 @@ fn an_upgrade_to_messages_with_keys() {
                  GET /b HTTP/1.1\r\n\r\n";
     let taken = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(offer.as_bytes()), tx(taken.as_bytes())]);
-    assert_eq!(summary(&said)[1], "GET /b @1 unfinished 19/0/0 @2");
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    assert!(summary(&said)[0].starts_with("GET /a @1 aborted"), "{:?}", summary(&said));
+    let mut events = play(&mut conversation, &[rx(offer.as_bytes()), tx(taken.as_bytes())]);
+    assert_eq!(summary(&events)[1], "GET /b @1 unfinished 19/0/0 @2");
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    assert!(summary(&events)[0].starts_with("GET /a @1 aborted"), "{:?}", summary(&events));
 }
 
 #[test]
@@ -57,6 +57,6 @@ fn an_upgrade_to_a_session() {
                  Sec-WebSocket-Key: cGxhbnRlZHBsYW50ZWQwMA==\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
     let taken = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[rx(offer.as_bytes()), tx(taken.as_bytes())]);
-    assert_eq!(summary(&said)[1], "GET /b @1 unfinished 19/0/0 @2");
+    let events = play(&mut conversation, &[rx(offer.as_bytes()), tx(taken.as_bytes())]);
+    assert_eq!(summary(&events)[1], "GET /b @1 unfinished 19/0/0 @2");
 }

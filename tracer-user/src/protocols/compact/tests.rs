@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 /// Plays operations; between any two of them the connection may go compact. Returns the events, and how often it did.
 fn play_resting(ops: &[Op], midstream: bool) -> (Vec<ExchangeEvent>, usize) {
-    let (mut talk, settings, mut said, mut rested) = (ActiveState::new(midstream), Settings::default(), Vec::new(), 0);
+    let (mut talk, settings, mut events, mut rested) =
+        (ActiveState::new(midstream), Settings::default(), Vec::new(), 0);
     let mut pos = [0u64; 2];
     for (i, op) in ops.iter().enumerate() {
         talk.rest();
@@ -30,21 +31,21 @@ fn play_resting(ops: &[Op], midstream: bool) -> (Vec<ExchangeEvent>, usize) {
             arrived: 0,
         };
         pos[which] += len;
-        talk.awake().bytes(&chunk, &settings, &mut said);
+        talk.awake().bytes(&chunk, &settings, &mut events);
         let (side, several) = (talk.side(), talk.is_multiplexed());
         talk.rest();
         assert_eq!((talk.side(), talk.is_multiplexed()), (side, several));
     }
     rested += usize::from(talk.resting.is_some());
-    talk.awake().closed(Closed::Both, Stamp::default(), None, &settings, &mut said);
-    (said, rested)
+    talk.awake().closed(Closed::Both, Stamp::default(), None, &settings, &mut events);
+    (events, rested)
 }
 
 fn played(ops: &[Op], midstream: bool) -> Vec<ExchangeEvent> {
     let mut conversation = ConnectionParser::new(midstream);
-    let mut said = play(&mut conversation, ops);
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    said
+    let mut events = play(&mut conversation, ops);
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    events
 }
 
 /// There are a hundred thousand of them: anything added here multiplies.
@@ -62,8 +63,8 @@ fn it_is_small() {
 fn captured_connections_say_the_same_when_they_rest() {
     let mut rests = std::collections::BTreeMap::new();
     for (name, ops) in connections() {
-        let (said, rested) = play_resting(&ops, false);
-        assert_eq!(said, played(&ops, false), "{name}");
+        let (events, rested) = play_resting(&ops, false);
+        assert_eq!(events, played(&ops, false), "{name}");
         // Counted per protocol: a single connection may wait for something all the time.
         *rests.entry(std::path::Path::new(&name).parent().map(std::path::Path::to_path_buf)).or_insert(0) += rested;
         let late = &ops[ops.len() / 2..];

@@ -23,7 +23,7 @@ struct Played {
 fn play(side: Side, threads: Threads, lost: &[bool]) -> Played {
     let settings = Settings::default();
     let mut conversation = ConnectionParser::new(false);
-    let mut said = Vec::new();
+    let mut events = Vec::new();
     let mut pos = [0u64; 2];
     let mut reads = 0;
     for (i, lost) in lost.iter().enumerate() {
@@ -56,15 +56,15 @@ fn play(side: Side, threads: Threads, lost: &[bool]) -> Played {
         };
         pos[which] += bytes.len() as u64;
         if !lost {
-            conversation.bytes(&chunk, &settings, &mut said);
+            conversation.bytes(&chunk, &settings, &mut events);
         }
     }
     let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 1000, last_tx: 1000 };
-    conversation.closed(Closed::Both, Stamp { nanos: 1000, ..Stamp::default() }, Some(totals), &settings, &mut said);
+    conversation.closed(Closed::Both, Stamp { nanos: 1000, ..Stamp::default() }, Some(totals), &settings, &mut events);
     let mut asked = std::collections::HashMap::new();
     let (mut pairs, mut complete) = (Vec::new(), 0);
-    for word in &said {
-        match word {
+    for event in &events {
+        match event {
             ExchangeEvent::Begun { exchange, request, .. } => {
                 asked.insert(*exchange, request.path.trim_start_matches('/').parse().unwrap());
             }
@@ -126,7 +126,7 @@ fn what_came_unasked_and_was_not_captured_ends_with_the_next_request() {
             ops.extend([(false, query.clone(), usize::MAX), (true, reply.clone(), usize::MAX)]);
         }
         let mut conversation = ConnectionParser::new(false);
-        let (mut said, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
+        let (mut events, mut pos, mut reads) = (Vec::new(), [0_u64; 2], 0);
         for (n, (receive, bytes, captured)) in ops.iter().enumerate() {
             let dir = if *receive { Direction::Rx } else { Direction::Tx };
             let which = usize::from(*receive);
@@ -137,11 +137,14 @@ fn what_came_unasked_and_was_not_captured_ends_with_the_next_request() {
             let chunk =
                 Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail, fragments: &[], at, arrived: 0 };
             pos[which] += bytes.len() as u64;
-            conversation.bytes(&chunk, &Settings::default(), &mut said);
+            conversation.bytes(&chunk, &Settings::default(), &mut events);
         }
-        let complete =
-            said.iter().filter(|word| matches!(word, ExchangeEvent::Done { outcome: Outcome::Complete, .. })).count();
-        let failed = said.iter().filter(|word| matches!(word, ExchangeEvent::Replied { failure: Some(_), .. })).count();
-        assert_eq!((complete, failed), (4, 0), "{count} by threads {tids:?}: {said:?}");
+        let complete = events
+            .iter()
+            .filter(|event| matches!(event, ExchangeEvent::Done { outcome: Outcome::Complete, .. }))
+            .count();
+        let failed =
+            events.iter().filter(|event| matches!(event, ExchangeEvent::Replied { failure: Some(_), .. })).count();
+        assert_eq!((complete, failed), (4, 0), "{count} by threads {tids:?}: {events:?}");
     }
 }

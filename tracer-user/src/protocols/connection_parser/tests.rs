@@ -34,10 +34,10 @@ pub(crate) fn survive(fragments: Vec<(bool, Vec<u8>, usize)>, midstream: bool) -
         .map(|(receive, bytes, captured)| Op { dir: dir(receive), bytes, captured })
         .collect();
     let mut conversation = ConnectionParser::new(midstream);
-    let mut said = play(&mut conversation, &ops);
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    let begun = said.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
-    let done = said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
+    let mut events = play(&mut conversation, &ops);
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    let begun = events.iter().filter(|event| matches!(event, ExchangeEvent::Begun { .. })).count();
+    let done = events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count();
     (conversation, begun, done)
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn play_with(conversation: &mut ConnectionParser, ops: &[Op], last: u
 }
 
 /// One line per exchange: `METHOD path -> status outcome req/reply/body bytes @first..last`.
-pub(crate) fn summary(said: &[ExchangeEvent]) -> Vec<String> {
+pub(crate) fn summary(events: &[ExchangeEvent]) -> Vec<String> {
     let mut lines: Vec<(u64, String)> = Vec::new();
-    for word in said {
-        match word {
+    for event in events {
+        match event {
             ExchangeEvent::Begun { exchange, request, first, .. } => {
                 lines.push((*exchange, format!("{} {} @{}", request.method, request.path, first.nanos)));
             }
@@ -117,8 +117,8 @@ pub(crate) fn summary(said: &[ExchangeEvent]) -> Vec<String> {
 
 pub(crate) fn check(ops: &[Op], expected: &[&str]) {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, ops);
-    assert_eq!(summary(&said), expected, "{ops:?}");
+    let events = play(&mut conversation, ops);
+    assert_eq!(summary(&events), expected, "{ops:?}");
 }
 
 const GET: &str = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -204,8 +204,9 @@ fn upgrades_and_tunnels_are_reported_and_left() {
         ("CONNECT h:443 HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"),
     ] {
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &[rx(request), tx(reply), rx("\x16\x03\x01"), tx("GET / HTTP/1.1\r\n\r\n")]);
-        let lines = summary(&said);
+        let events =
+            play(&mut conversation, &[rx(request), tx(reply), rx("\x16\x03\x01"), tx("GET / HTTP/1.1\r\n\r\n")]);
+        let lines = summary(&events);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("upgraded"), "{lines:?}");
         assert_eq!(conversation.want().verdict, Verdict::Ignore);
@@ -215,48 +216,48 @@ fn upgrades_and_tunnels_are_reported_and_left() {
 #[test]
 fn replies_that_end_by_close() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\nabc"), tx("def")]);
+    let mut events = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\nabc"), tx("def")]);
     conversation.closed(
         Closed::Local,
         Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 },
         None,
         &Settings::default(),
-        &mut said,
+        &mut events,
     );
     // The duration ends with the last byte, not with the close.
-    assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/25/6 @3"]);
+    assert_eq!(summary(&events), ["GET /a @1 -> 200 @2 complete 28/25/6 @3"]);
 }
 
 #[test]
 fn clients_that_go_away() {
     let mut conversation = ConnectionParser::new(false);
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n";
-    let mut said = play(&mut conversation, &[rx(GET), tx(head), tx("1234567890")]);
+    let mut events = play(&mut conversation, &[rx(GET), tx(head), tx("1234567890")]);
     conversation.closed(
         Closed::Both,
         Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 },
         None,
         &Settings::default(),
-        &mut said,
+        &mut events,
     );
-    assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 aborted 28/49/10 @3"]);
+    assert_eq!(summary(&events), ["GET /a @1 -> 200 @2 aborted 28/49/10 @3"]);
 
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(GET)]);
+    let mut events = play(&mut conversation, &[rx(GET)]);
     conversation.closed(
         Closed::Both,
         Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 },
         None,
         &Settings::default(),
-        &mut said,
+        &mut events,
     );
-    assert_eq!(summary(&said), ["GET /a @1 aborted 28/0/0 @9"]);
+    assert_eq!(summary(&events), ["GET /a @1 aborted 28/0/0 @9"]);
 }
 
 #[test]
 fn a_reply_that_was_not_seen_does_not_shift_the_others() {
     let mut conversation = ConnectionParser::new(false);
-    let (settings, mut said) = (Settings::default(), Vec::new());
+    let (settings, mut events) = (Settings::default(), Vec::new());
     let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let mut pos = (0, 0);
     for (nanos, dir, text, seen) in [
@@ -271,11 +272,11 @@ fn a_reply_that_was_not_seen_does_not_shift_the_others() {
         if seen {
             let chunk =
                 Chunk { dir, pos: *position, len, head: text.as_bytes(), tail: b"", fragments: &[], at, arrived: 0 };
-            conversation.bytes(&chunk, &settings, &mut said);
+            conversation.bytes(&chunk, &settings, &mut events);
         }
         *position += len;
     }
-    let lines = summary(&said);
+    let lines = summary(&events);
     assert!(lines[0].starts_with("GET /a @1 unfinished"), "{lines:?}");
     assert!(lines[1].starts_with("GET /a @3 -> 404 @4 complete"), "{lines:?}");
 }
@@ -283,29 +284,29 @@ fn a_reply_that_was_not_seen_does_not_shift_the_others() {
 #[test]
 fn the_end_of_a_reply_that_was_not_followed() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[tx(GET), rx("HTTP/1.0 200 OK\r\n\r\n")]);
+    let mut events = play(&mut conversation, &[tx(GET), rx("HTTP/1.0 200 OK\r\n\r\n")]);
     let totals = Totals { rx: 1019, tx: 0, last_rx: 7, last_tx: 0 };
     let at = Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 };
-    conversation.closed(Closed::Remote, at, Some(totals), &Settings::default(), &mut said);
-    assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
+    conversation.closed(Closed::Remote, at, Some(totals), &Settings::default(), &mut events);
+    assert_eq!(summary(&events), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
 }
 
 #[test]
 fn requests_that_stay_pieces() {
     let end = |piece: &str, how| {
         let mut conversation = ConnectionParser::new(false);
-        let mut said = play(&mut conversation, &[rx(piece)]);
+        let mut events = play(&mut conversation, &[rx(piece)]);
         let at = Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 };
-        conversation.closed(how, at, None, &Settings::default(), &mut said);
-        (conversation, said)
+        conversation.closed(how, at, None, &Settings::default(), &mut events);
+        (conversation, events)
     };
-    let (_, said) = end("GET /a HTTP/1.1\r\nHost", Closed::Both);
-    assert_eq!(summary(&said), ["GET /a @1 aborted 21/0/0 @9"]);
+    let (_, events) = end("GET /a HTTP/1.1\r\nHost", Closed::Both);
+    assert_eq!(summary(&events), ["GET /a @1 aborted 21/0/0 @9"]);
     // Its target may continue in the missing part.
     assert!(summary(&end("GET /a", Closed::Both).1).is_empty());
     // The client announced that it sends no more; the server may still refuse.
-    let (mut conversation, mut said) = end("GET /a HTTP/1.1\r\nHost", Closed::Remote);
-    assert_eq!(summary(&said), ["GET /a @1"]);
+    let (mut conversation, mut events) = end("GET /a HTTP/1.1\r\nHost", Closed::Remote);
+    assert_eq!(summary(&events), ["GET /a @1"]);
     let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     let at = Stamp { nanos: 10, pid: 1, tid: 1, reads: 0 };
     let chunk = Chunk {
@@ -318,14 +319,14 @@ fn requests_that_stay_pieces() {
         at,
         arrived: 0,
     };
-    conversation.bytes(&chunk, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), ["GET /a @1 -> 400 @10 complete 21/47/0 @10"]);
+    conversation.bytes(&chunk, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), ["GET /a @1 -> 400 @10 complete 21/47/0 @10"]);
 }
 
 #[test]
 fn suppressed_operations_are_caught_up_with() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\n")]);
+    let mut events = play(&mut conversation, &[rx(GET), tx("HTTP/1.0 200 OK\r\n\r\n")]);
     assert_eq!(conversation.want().tx_skip, u64::MAX);
     let totals = Totals { rx: 28, tx: 1019, last_rx: 1, last_tx: 7 };
     conversation.closed(
@@ -333,18 +334,18 @@ fn suppressed_operations_are_caught_up_with() {
         Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 },
         Some(totals),
         &Settings::default(),
-        &mut said,
+        &mut events,
     );
-    assert_eq!(summary(&said), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
+    assert_eq!(summary(&events), ["GET /a @1 -> 200 @2 complete 28/1019/1000 @7"]);
 }
 
 #[test]
 fn heads_longer_than_the_capture() {
     let long = format!("GET /long HTTP/1.1\r\nCookie: {}\r\n\r\n", "c".repeat(5000));
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[cap(rx(&long), 1024), tx(OK5), rx(GET), tx(OK5)]);
+    let events = play(&mut conversation, &[cap(rx(&long), 1024), tx(OK5), rx(GET), tx(OK5)]);
     assert_eq!(
-        summary(&said),
+        summary(&events),
         ["GET /long @1 -> 200 @2 complete 5032/43/5 @2", "GET /a @3 -> 200 @4 complete 28/43/5 @4"]
     );
     assert!(conversation.want().head_rx >= 2048, "asks for more");
@@ -375,8 +376,8 @@ fn early_replies() {
 fn other_protocols_are_left_alone() {
     for bytes in ["\x16\x03\x01\x02\x00\x01", "SSH-2.0-x\r\n"] {
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &[rx(bytes), tx("+PONG\r\n"), rx(bytes), tx("+PONG\r\n")]);
-        assert!(summary(&said).is_empty());
+        let events = play(&mut conversation, &[rx(bytes), tx("+PONG\r\n"), rx(bytes), tx("+PONG\r\n")]);
+        assert!(summary(&events).is_empty());
         assert_eq!(conversation.want().verdict, Verdict::Ignore, "{bytes}");
     }
 }
@@ -384,15 +385,15 @@ fn other_protocols_are_left_alone() {
 #[test]
 fn joining_in_the_middle_waits_for_a_head() {
     let mut conversation = ConnectionParser::new(true);
-    let said = play(&mut conversation, &[tx("...the rest of a body"), tx("and more"), rx(GET), tx(OK5)]);
-    assert_eq!(summary(&said), ["GET /a @3 -> 200 @4 complete 28/43/5 @4"]);
+    let events = play(&mut conversation, &[tx("...the rest of a body"), tx("and more"), rx(GET), tx(OK5)]);
+    assert_eq!(summary(&events), ["GET /a @3 -> 200 @4 complete 28/43/5 @4"]);
 }
 
 #[test]
 fn a_reply_whose_request_passed_before_is_unpaired() {
     let mut conversation = ConnectionParser::new(true);
-    let said = play(&mut conversation, &[tx(OK5), rx(GET), tx(OK5)]);
-    assert_eq!(summary(&said), ["unpaired 200", "GET /a @2 -> 200 @3 complete 28/43/5 @3"]);
+    let events = play(&mut conversation, &[tx(OK5), rx(GET), tx(OK5)]);
+    assert_eq!(summary(&events), ["unpaired 200", "GET /a @2 -> 200 @3 complete 28/43/5 @3"]);
 }
 
 #[test]
@@ -408,10 +409,10 @@ fn a_clients_reply_can_be_reported_before_its_request() {
 }
 
 #[test]
-fn lost_operations_are_said_and_survived() {
+fn lost_operations_are_reported_and_survived() {
     let settings = Settings::default();
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(GET), tx(OK5)]);
+    let mut events = play(&mut conversation, &[rx(GET), tx(OK5)]);
     let at = |nanos| Stamp { nanos, pid: 1, tid: 1, reads: 0 };
     let mut feed = |dir, pos, bytes: &str, nanos| {
         let chunk = Chunk {
@@ -424,12 +425,12 @@ fn lost_operations_are_said_and_survived() {
             at: at(nanos),
             arrived: 0,
         };
-        conversation.bytes(&chunk, &settings, &mut said);
+        conversation.bytes(&chunk, &settings, &mut events);
     };
     // A complete exchange was lost in between.
     feed(Direction::Rx, 56, GET, 3);
     feed(Direction::Tx, 86, OK5, 4);
-    let lines = summary(&said);
+    let lines = summary(&events);
     assert_eq!(
         lines,
         [
@@ -469,16 +470,16 @@ fn cut(bytes: &[u8], cuts: &[usize], dir: Direction) -> Vec<Op> {
 proptest! {
     /// Pipelined requests, then replies: same result however the bytes are split into operations.
     #[test]
-    fn every_split_says_the_same(cuts in proptest::collection::vec(0usize..1000, 0..60)) {
+    fn every_split_gives_the_same_events(cuts in proptest::collection::vec(0usize..1000, 0..60)) {
         let (requests, replies, expected) = script();
         let mut ops = cut(&requests, &cuts, Direction::Rx);
         ops.extend(cut(&replies, &cuts, Direction::Tx));
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &ops);
+        let events = play(&mut conversation, &ops);
         let mut got = Vec::new();
         let mut totals = (0, 0);
-        for word in &said {
-            match word {
+        for event in &events {
+            match event {
                 ExchangeEvent::Begun { request, .. } => got.push(format!("{} {}", request.method, request.path)),
                 ExchangeEvent::Replied { exchange, status, .. } => {
                     let line: &mut String = &mut got[*exchange as usize];
@@ -519,7 +520,7 @@ proptest! {
     ) {
         let mut conversation = ConnectionParser::new(midstream);
         let settings = Settings::default();
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         let mut pos = [0u64; 2];
         for (i, (tx, bytes, captured, gap)) in ops.iter().enumerate() {
             let dir = if *tx { Direction::Tx } else { Direction::Rx };
@@ -529,13 +530,13 @@ proptest! {
             let head = &bytes[..(*captured).min(bytes.len())];
             let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: 0 };
             let chunk = Chunk { dir, pos: pos[which], len: bytes.len() as u64, head, tail: &[], fragments: &[], at, arrived: 0 };
-            conversation.bytes(&chunk, &settings, &mut said);
+            conversation.bytes(&chunk, &settings, &mut events);
             pos[which] += bytes.len() as u64;
             let _ = conversation.want();
         }
-        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-        let begun = said.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
-        let done = said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
+        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+        let begun = events.iter().filter(|event| matches!(event, ExchangeEvent::Begun { .. })).count();
+        let done = events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count();
         if conversation.want().verdict != Verdict::Ignore || begun > 0 {
             prop_assert!(done <= begun);
         }
@@ -576,14 +577,14 @@ fn a_reply_whose_head_is_longer_than_what_was_captured_ends_where_it_does() {
         let mut ops = vec![rx(GET)];
         ops.extend(replies.iter().map(|reply| cap(tx(reply), 1024)));
         let mut conversation = ConnectionParser::new(false);
-        let said = play_with(&mut conversation, &ops, 64);
+        let events = play_with(&mut conversation, &ops, 64);
         // No part of it waits for the next request.
-        assert_eq!(summary(&said), [format!("GET /a @1 -> {expected}")]);
+        assert_eq!(summary(&events), [format!("GET /a @1 -> {expected}")]);
         // The next exchange is reported correctly.
         ops.extend([rx(GET), tx(OK5)]);
         let (next, at) = (ops.len() - 1, ops.len());
-        let said = play_with(&mut ConnectionParser::new(false), &ops, 64);
+        let events = play_with(&mut ConnectionParser::new(false), &ops, 64);
         let after = format!("GET /a @{next} -> 200 @{at} complete 28/43/5 @{at}");
-        assert!(summary(&said).contains(&after), "{:?} after {expected}", summary(&said));
+        assert!(summary(&events).contains(&after), "{:?} after {expected}", summary(&events));
     }
 }

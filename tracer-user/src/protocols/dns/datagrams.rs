@@ -38,7 +38,7 @@ impl Open {
     }
 
     /// Reports that one of its datagrams moved.
-    fn told(&self, dir: Direction, at: Stamp, out: &mut Vec<ExchangeEvent>) {
+    fn report_datagram(&self, dir: Direction, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         if let Some(question) = self.key() {
             out.push(ExchangeEvent::Datagram { exchange: self.exchange, question, dir, at, sure: self.alone });
         }
@@ -76,7 +76,7 @@ impl Datagrams {
             // Repeated for lack of an answer: the same lookup continues.
             open.last = at;
             open.bytes = open.bytes.saturating_add(len);
-            open.told(dir, at, out);
+            open.report_datagram(dir, at, out);
             return open.exchange;
         }
         let mut alone = true;
@@ -95,7 +95,7 @@ impl Datagrams {
         let Message { id, question, .. } = *message;
         let open = Open { exchange, id, question, dir, bytes: len, last: at, alone };
         if dir == Direction::Tx {
-            open.told(dir, at, out);
+            open.report_datagram(dir, at, out);
         }
         self.open.push_back(open);
         exchange
@@ -109,7 +109,7 @@ impl Datagrams {
         };
         // An answer that omits the question matches by its id alone.
         open.alone &= message.question.is_some() || !self.open.iter().any(fits);
-        open.told(chunk.dir, chunk.at, out);
+        open.report_datagram(chunk.dir, chunk.at, out);
         let Open { exchange, bytes, .. } = open;
         let failure = message.failure;
         out.push(ExchangeEvent::Replied { exchange, status: 0, failure, first: chunk.at, sure: true });

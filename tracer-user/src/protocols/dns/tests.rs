@@ -29,19 +29,19 @@ const ANSWER: u16 = 0x8180;
 
 struct Socket {
     conversation: ConnectionParser,
-    said: Vec<ExchangeEvent>,
+    events: Vec<ExchangeEvent>,
 }
 
 impl Socket {
     fn new() -> Self {
-        Self { conversation: ConnectionParser::new(false), said: Vec::new() }
+        Self { conversation: ConnectionParser::new(false), events: Vec::new() }
     }
 
     fn datagram(&mut self, dir: Direction, nanos: Nanos, bytes: &[u8]) {
         let at = Stamp { nanos, ..Stamp::default() };
         let chunk =
             Chunk { dir, pos: 0, len: bytes.len() as u64, head: bytes, tail: &[], fragments: &[], at, arrived: 0 };
-        self.conversation.datagram(&chunk, &mut self.said);
+        self.conversation.datagram(&chunk, &mut self.events);
     }
 
     fn stream(&mut self, dir: Direction, bytes: &[u8]) {
@@ -55,13 +55,13 @@ impl Socket {
             at: Stamp::default(),
             arrived: 0,
         };
-        self.conversation.on_io(false, &chunk, &Settings::default(), &mut self.said);
+        self.conversation.on_io(false, &chunk, &Settings::default(), &mut self.events);
     }
 
     /// One line per exchange.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        for word in &self.said {
+        for word in &self.events {
             match word {
                 ExchangeEvent::Begun { request, first, .. } => {
                     lines.push(format!("{} {} @{}", request.method, request.path, first.nanos));
@@ -123,18 +123,18 @@ fn what_is_not_answered_times_out() {
     let mut socket = Socket::new();
     socket.datagram(Direction::Tx, 1, &message(7, ASK, "example.org", 1));
     socket.datagram(Direction::Tx, 6_000_000_000, &message(8, ASK, "example.org", 28));
-    socket.conversation.overdue(9_000_000_000, 0, &Settings::default(), &mut socket.said);
+    socket.conversation.overdue(9_000_000_000, 0, &Settings::default(), &mut socket.events);
     assert_eq!(socket.lines().len(), 2);
-    socket.conversation.overdue(12_000_000_000, 0, &Settings::default(), &mut socket.said);
+    socket.conversation.overdue(12_000_000_000, 0, &Settings::default(), &mut socket.events);
     assert_eq!(socket.lines()[0], "A A example.org @1 -> timeout unfinished @1");
     assert!(!socket.conversation.is_spent());
-    socket.conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut socket.said);
+    socket.conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut socket.events);
     assert_eq!(socket.lines()[1], "AAAA AAAA example.org @6000000000 -> timeout unfinished @6000000000");
     // As many as possible, and one more.
     for id in 0..1025 {
         socket.datagram(Direction::Tx, 20_000_000_000, &message(id, ASK, "example.org", 1));
     }
-    assert!(socket.said.contains(&ExchangeEvent::Crowded));
+    assert!(socket.events.contains(&ExchangeEvent::Crowded));
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn over_tcp_any_number_waits_and_every_cut_says_the_same() {
             op(Direction::Tx, &answered[cuts.1..]),
         ];
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &ops);
+        let events = play(&mut conversation, &ops);
         assert_eq!(conversation.protocol(), Some("dns"));
-        let lines = said.iter().map(|word| match word {
+        let lines = events.iter().map(|word| match word {
             ExchangeEvent::Begun { request, .. } => format!("{} {}", request.method, request.path),
             ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
             ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
@@ -253,21 +253,23 @@ fn captured_datagrams_say_what_is_expected() {
                     let bytes = if nanos == which { &bytes[..end] } else { bytes };
                     socket.datagram(dir, nanos as Nanos + 1, bytes);
                 }
-                socket.said.retain(|word| !matches!(word, ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. }));
-                let mut told = socket.lines().into_iter().filter(|line| line.contains("->"));
-                assert!(told.all(|line| found.contains(&line)), "{which} cut at {end}");
+                socket
+                    .events
+                    .retain(|word| !matches!(word, ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. }));
+                let mut answered = socket.lines().into_iter().filter(|line| line.contains("->"));
+                assert!(answered.all(|line| found.contains(&line)), "{which} cut at {end}");
             }
         }
     }
 }
 
 /// The datagram events that join the two ends of a question.
-fn told(socket: &Socket) -> Vec<(u64, Direction, bool)> {
+fn datagrams(socket: &Socket) -> Vec<(u64, Direction, bool)> {
     let of = |word: &ExchangeEvent| match word {
         ExchangeEvent::Datagram { exchange, dir, sure, .. } => Some((*exchange, *dir, *sure)),
         _ => None,
     };
-    socket.said.iter().filter_map(of).collect()
+    socket.events.iter().filter_map(of).collect()
 }
 
 #[test]
@@ -288,7 +290,7 @@ fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
     ] {
         server.datagram(dir, 1, &bytes);
     }
-    assert_eq!(told(&server), [(0, tx, true), (1, tx, true), (2, tx, false), (3, tx, false)]);
+    assert_eq!(datagrams(&server), [(0, tx, true), (1, tx, true), (2, tx, false), (3, tx, false)]);
     // An answer without a question matches by its id alone.
     let mut server = Socket::new();
     for bytes in [ask("a.org"), ask("b.org")] {
@@ -298,13 +300,13 @@ fn whose_answer_it_is_is_not_sure_where_two_asked_the_same() {
     bare[4..8].fill(0);
     server.datagram(tx, 2, &bare);
     server.datagram(tx, 3, &bare);
-    assert_eq!(told(&server), [(0, tx, false), (1, tx, true)]);
+    assert_eq!(datagrams(&server), [(0, tx, false), (1, tx, true)]);
     // A client reports each question it sends, and the answer it reads.
     let mut client = Socket::new();
     for (dir, bytes) in [(tx, ask("a.org")), (tx, ask("a.org")), (rx, answer("a.org")), (rx, answer("a.org"))] {
         client.datagram(dir, 1, &bytes);
     }
-    assert_eq!(told(&client), [(0, tx, true), (0, tx, true), (0, rx, true)]);
+    assert_eq!(datagrams(&client), [(0, tx, true), (0, tx, true), (0, rx, true)]);
 }
 
 #[test]
@@ -312,13 +314,13 @@ fn a_socket_is_of_datagrams_or_a_stream() {
     let ask = message(7, ASK, "example.org", 1);
     let mut socket = Socket::new();
     socket.datagram(Direction::Tx, 1, &ask);
-    let said = socket.said.len();
+    let events = socket.events.len();
     socket.stream(Direction::Rx, b"GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(socket.said.len(), said);
+    assert_eq!(socket.events.len(), events);
 
     let mut socket = Socket::new();
     socket.stream(Direction::Rx, b"GET / HTTP/1.1\r\n\r\n");
-    let said = socket.said.len();
+    let events = socket.events.len();
     let chunk = Chunk {
         dir: Direction::Tx,
         pos: 0,
@@ -329,8 +331,8 @@ fn a_socket_is_of_datagrams_or_a_stream() {
         at: Stamp::default(),
         arrived: 0,
     };
-    socket.conversation.on_io(true, &chunk, &Settings::default(), &mut socket.said);
-    assert!(said > 0 && socket.said.len() == said);
+    socket.conversation.on_io(true, &chunk, &Settings::default(), &mut socket.events);
+    assert!(events > 0 && socket.events.len() == events);
 }
 
 #[test]

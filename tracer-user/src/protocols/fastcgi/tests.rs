@@ -119,12 +119,12 @@ fn requests_and_their_answers() {
 #[test]
 fn answers_without_output() {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(
+    let events = play(
         &mut conversation,
         &[rx(&[ask(1, GET)]), tx(&[end(1, 2)]), rx(&[ask(1, GET)]), tx(&[record(STDERR, 1, b"died"), end(1, 0)])],
     );
     assert_eq!(
-        summary(&said),
+        summary(&events),
         ["GET /a.php @1 -> overloaded @2 complete 120/16/0 @2", "GET /a.php @3 -> no_output @4 complete 120/32/0 @4"]
     );
 }
@@ -132,10 +132,10 @@ fn answers_without_output() {
 #[test]
 fn connections_that_close() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[record(STDOUT, 1, PAGE.as_bytes())])]);
+    let mut events = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[record(STDOUT, 1, PAGE.as_bytes())])]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), ["GET /a.php @1 -> 200 @2 aborted 120/40/5 @2"]);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), ["GET /a.php @1 -> 200 @2 aborted 120/40/5 @2"]);
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn questions_about_the_server_and_requests_given_up() {
 #[test]
 fn records_of_other_requests_are_not_taken() {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(2, PAGE)]), rx(&[ask(2, GET)])]);
-    assert!(!said.iter().any(|word| matches!(word, ExchangeEvent::Replied { .. })), "{said:?}");
-    assert!(said.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{said:?}");
+    let events = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(2, PAGE)]), rx(&[ask(2, GET)])]);
+    assert!(!events.iter().any(|event| matches!(event, ExchangeEvent::Replied { .. })), "{events:?}");
+    assert!(events.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })), "{events:?}");
 }
 
 #[test]
@@ -192,8 +192,8 @@ fn variables_longer_than_what_is_captured() {
     let long = "c".repeat(9000);
     let pairs = [GET, &[("HTTP_COOKIE", long.as_str()), ("HTTP_HOST", "h")]].concat();
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[cap(rx(&[ask(1, &pairs)]), 4096), tx(&[answer(1, PAGE)])]);
-    let lines = summary(&said);
+    let events = play(&mut conversation, &[cap(rx(&[ask(1, &pairs)]), 4096), tx(&[answer(1, PAGE)])]);
+    let lines = summary(&events);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("GET /a.php @1 -> 200 @2 complete 9"), "{lines:?}");
     assert_eq!(conversation.want().head_rx, 8192);
@@ -205,9 +205,9 @@ fn variables_longer_than_what_is_captured() {
 }
 
 #[test]
-fn lost_operations_are_said_and_survived() {
+fn lost_operations_are_reported_and_survived() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(1, PAGE)])]);
+    let mut events = play(&mut conversation, &[rx(&[ask(1, GET)]), tx(&[answer(1, PAGE)])]);
     let settings = Settings::default();
     let (request, reply) = (ask(1, GET), answer(1, PAGE));
     let chunk = |dir, pos, head: &'static [u8], nanos| crate::protocols::Chunk {
@@ -221,10 +221,10 @@ fn lost_operations_are_said_and_survived() {
         arrived: 0,
     };
     // One exchange is missing.
-    conversation.bytes(&chunk(Direction::Rx, 240, request.leak(), 3), &settings, &mut said);
-    conversation.bytes(&chunk(Direction::Tx, 112, reply.leak(), 4), &settings, &mut said);
+    conversation.bytes(&chunk(Direction::Rx, 240, request.leak(), 3), &settings, &mut events);
+    conversation.bytes(&chunk(Direction::Tx, 112, reply.leak(), 4), &settings, &mut events);
     assert_eq!(
-        summary(&said),
+        summary(&events),
         [
             "GET /a.php @1 -> 200 @2 complete 120/56/21 @2",
             "lost Rx 120",
@@ -235,8 +235,9 @@ fn lost_operations_are_said_and_survived() {
 }
 
 /// Events without times, and without the ends of heads, which depend on the operations.
-fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
-    said.iter()
+fn outcomes(events: &[ExchangeEvent]) -> Vec<String> {
+    events
+        .iter()
         .map(|word| match word {
             ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {} {}", request.method, request.path),
             ExchangeEvent::Replied { exchange, status, failure, .. } => format!("{exchange} {status} {failure:?}"),
@@ -318,7 +319,7 @@ proptest! {
             cap(rx(&[ask(1, &pairs.concat())]), captured),
             tx(&[record(STDERR, 1, secret.as_bytes()), answer(1, &format!("Set-Cookie: {secret}\r\n\r\n{secret}"))]),
         ];
-        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
-        prop_assert!(!said.contains(&secret), "{}", said);
+        let events = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
+        prop_assert!(!events.contains(&secret), "{}", events);
     }
 }

@@ -67,8 +67,8 @@ fn check(ops: &[Op], expected: &[&str]) {
 
 fn check_from(midstream: bool, ops: &[Op], expected: &[&str]) {
     let mut conversation = ConnectionParser::new(midstream);
-    let said = play(&mut conversation, ops);
-    assert_eq!(summary(&said), expected);
+    let events = play(&mut conversation, ops);
+    assert_eq!(summary(&events), expected);
 }
 
 #[test]
@@ -185,14 +185,14 @@ fn calls_and_what_came_of_them() {
         (vec![frame(RST_STREAM, 0, 1, &[0, 0, 0, 7])], "= 14 UNAVAILABLE aborted 89/0/0 @2"),
     ] {
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &[begin(), tx(&reply)]);
+        let events = play(&mut conversation, &[begin(), tx(&reply)]);
         // Call statuses have names; a script shows the number if it is no failure.
-        let lines: Vec<String> = summary(&said)
+        let lines: Vec<String> = summary(&events)
             .iter()
             .map(|line| line.replace("-> 12 @", "-> UNIMPLEMENTED @").replace("-> 14 @", "-> UNAVAILABLE @"))
             .collect();
         assert_eq!(lines, [format!("POST {path} @1 {expected}")]);
-        assert!(said.iter().any(|word| matches!(word, ExchangeEvent::Begun { protocol: grpc::NAME, .. })));
+        assert!(events.iter().any(|event| matches!(event, ExchangeEvent::Begun { protocol: grpc::NAME, .. })));
     }
 }
 
@@ -284,10 +284,10 @@ fn a_body_of_known_length_is_followed_through_frames_that_were_not_captured() {
             let ops: Vec<Op> = [begin()].into_iter().chain(fragments).chain(next()).collect();
             let end = ops.len() - 2;
             let mut conversation = ConnectionParser::new(false);
-            let said = play(&mut conversation, &ops);
+            let events = play(&mut conversation, &ops);
             // The table is unchanged: only bytes of the body were missed.
             let second = format!("GET /b @{} -> 201 @{} complete 15/10/0 @{}", end + 1, end + 2, end + 2);
-            let lines = summary(&said);
+            let lines = summary(&events);
             assert_eq!(lines[0], line.replace('#', &end.to_string()), "{size}");
             assert_eq!(lines[1], second, "{size} {lines:?}");
             assert_eq!(lines.len(), 2, "{size} {lines:?}");
@@ -418,8 +418,8 @@ fn an_upgrade_goes_on_as_stream_1() {
     for (first, reply) in [(&at_once[..], 2), (&after[..], 3)] {
         let ops = [first, &later[..]].concat();
         let mut conversation = ConnectionParser::new(false);
-        let said = play(&mut conversation, &ops);
-        assert_eq!(summary(&said), expected(reply, reply + 1));
+        let events = play(&mut conversation, &ops);
+        assert_eq!(summary(&events), expected(reply, reply + 1));
     }
     // An offer that is declined.
     check(
@@ -443,8 +443,8 @@ fn a_proxy_may_introduce_its_client() {
             let fragments =
                 [rx(&[whole[..cut].to_vec()]), rx(&[whole[cut..].to_vec()]), tx(std::slice::from_ref(&reply))];
             let mut conversation = ConnectionParser::new(false);
-            let said = play(&mut conversation, &fragments);
-            let lines = summary(&said);
+            let events = play(&mut conversation, &fragments);
+            let lines = summary(&events);
             assert_eq!(lines.len(), 1, "{cut} {lines:?}");
             assert!(lines[0].starts_with("GET /a @"), "{cut} {lines:?}");
             assert!(lines[0].ends_with(&expected.replace('R', "3")), "{cut} {lines:?}");
@@ -462,7 +462,7 @@ fn what_ends_with_the_connection_and_what_is_open_too_long() {
     conversation.closed(Closed::Both, Stamp { nanos: 9, ..Stamp::default() }, None, &Settings::default(), &mut out);
     assert_eq!(summary(&out), ["GET /a @1 -> 200 @2 complete 15/10/0 @2", "GET /b @1 -> 200 @2 aborted 15/10/0 @9"]);
     again.overdue(100, 1000, &Settings::default(), &mut stale);
-    assert!(!stale.iter().any(|word| matches!(word, ExchangeEvent::Done { .. })));
+    assert!(!stale.iter().any(|event| matches!(event, ExchangeEvent::Done { .. })));
     again.overdue(2000, 1000, &Settings::default(), &mut stale);
     let done = ["GET /a @1 -> 200 @2 unfinished 15/10/0 @2", "GET /b @1 -> 200 @2 unfinished 15/10/0 @2"];
     assert_eq!(summary(&stale), done);
@@ -488,9 +488,9 @@ fn too_many_at_once_are_given_up_visibly() {
     let most = crate::protocols::multiplex::LIMIT as u32;
     ops.extend((0..most + 5).map(|n| rx(&[headers(END_STREAM, 1 + 2 * n, &get("/a"))])));
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &ops);
-    assert_eq!(said.iter().filter(|word| matches!(word, ExchangeEvent::Crowded)).count(), 5);
-    assert_eq!(said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), 5);
+    let events = play(&mut conversation, &ops);
+    assert_eq!(events.iter().filter(|event| matches!(event, ExchangeEvent::Crowded)).count(), 5);
+    assert_eq!(events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count(), 5);
 }
 
 #[test]
@@ -547,7 +547,7 @@ fn sample() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Events without times.
-fn timeless(said: &[ExchangeEvent]) -> Vec<String> {
+fn timeless(events: &[ExchangeEvent]) -> Vec<String> {
     let at = |text: &str| {
         let mut out = String::new();
         let mut skip = false;
@@ -559,7 +559,7 @@ fn timeless(said: &[ExchangeEvent]) -> Vec<String> {
         }
         out
     };
-    summary(said).iter().map(|line| at(line)).collect()
+    summary(events).iter().map(|line| at(line)).collect()
 }
 
 fn fragments(bytes: &[u8], cuts: &[usize], dir: Direction) -> Vec<Op> {
@@ -599,11 +599,11 @@ proptest! {
             op.captured = *captured;
         }
         let mut conversation = ConnectionParser::new(false);
-        let mut said = play(&mut conversation, &ops);
-        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
+        let mut events = play(&mut conversation, &ops);
+        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
         let mut open = std::collections::HashSet::new();
-        for word in &said {
-            match word {
+        for event in &events {
+            match event {
                 ExchangeEvent::Begun { exchange, request, .. } => {
                     prop_assert!(truth.contains(&(&*request.method, &*request.path)), "{:?}", request);
                     prop_assert!(open.insert(*exchange));
@@ -641,8 +641,8 @@ fn recorded(text: &str) -> Vec<Op> {
 fn what_real_programs_say() {
     for (name, text, expected) in FIXTURES {
         let ops = recorded(text);
-        let said = summary(&play(&mut ConnectionParser::new(false), &ops)).join("\n") + "\n";
-        assert_eq!(said, expected, "{name}:\n{said}");
+        let events = summary(&play(&mut ConnectionParser::new(false), &ops)).join("\n") + "\n";
+        assert_eq!(events, expected, "{name}:\n{events}");
         // The same in small parts.
         let whole = timeless(&play(&mut ConnectionParser::new(false), &ops));
         for size in [1, 5, 9, 100] {

@@ -74,9 +74,9 @@ fn words(ops: &[Op]) -> Vec<String> {
 /// The summary of a connection's only request and its reply.
 fn one(api: i16, version: i16, request: &[u8], reply: &[u8]) -> String {
     let tags: &[u8] = if names::is_flexible(api, version) && api != API_VERSIONS { &[0] } else { &[] };
-    let said = words(&[rx(&[asks(api, version, 9, request)]), tx(&[answers(9, &[tags, reply].concat())])]);
-    assert_eq!(said.len(), 1, "{said:?}");
-    said[0].strip_suffix(" complete").unwrap_or_else(|| panic!("{said:?}")).to_owned()
+    let events = words(&[rx(&[asks(api, version, 9, request)]), tx(&[answers(9, &[tags, reply].concat())])]);
+    assert_eq!(events.len(), 1, "{events:?}");
+    events[0].strip_suffix(" complete").unwrap_or_else(|| panic!("{events:?}")).to_owned()
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn names_that_are_none_are_left_out() {
         rx(&[asks(500, 0, 3, b"planted")]),
         rx(&[produce(4, "logs-20240105", 1, 4)]),
     ];
-    let said = words(&ops);
-    assert_eq!(said, ["Heartbeat ", "Produce ", "_OTHER ", "Produce logs-?"]);
+    let events = words(&ops);
+    assert_eq!(events, ["Heartbeat ", "Produce ", "_OTHER ", "Produce logs-?"]);
 }
 
 fn session() -> Vec<Op> {
@@ -209,7 +209,7 @@ fn session() -> Vec<Op> {
     ]
 }
 
-const SESSION_SAID: [&str; 3] = [
+const SESSION_EVENTS: [&str; 3] = [
     "ApiVersions  -> ok complete",
     "Produce orders -> UNKNOWN_TOPIC_OR_PARTITION complete",
     "Heartbeat  -> UNKNOWN_MEMBER_ID complete",
@@ -218,18 +218,18 @@ const SESSION_SAID: [&str; 3] = [
 #[test]
 fn every_cut_says_the_same() {
     let ops = session();
-    assert_eq!(words(&ops), SESSION_SAID);
+    assert_eq!(words(&ops), SESSION_EVENTS);
     for (which, op) in ops.iter().enumerate() {
         for cut in 1..op.bytes.len() {
             let mut cuts = ops.clone();
             let (front, back) = op.bytes.split_at(cut);
             cuts[which].bytes = front.to_vec();
             cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(words(&cuts), SESSION_SAID, "operation {which} at {cut}");
+            assert_eq!(words(&cuts), SESSION_EVENTS, "operation {which} at {cut}");
         }
     }
     let single = ops.iter().flat_map(|op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }));
-    assert_eq!(words(&single.collect::<Vec<_>>()), SESSION_SAID);
+    assert_eq!(words(&single.collect::<Vec<_>>()), SESSION_EVENTS);
 }
 
 #[test]
@@ -281,12 +281,12 @@ fn no_reply_goes_to_another_after_a_loss() {
         let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
         let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
         conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-        assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
-        let said = summary(&out);
+        assert!(out.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })), "{out:?}");
+        let events = summary(&out);
         for (nth, topic) in topics.iter().enumerate() {
             let (asked, answered) = (nth * 2 + 2, nth * 2 + 3);
-            let line = said.iter().find(|line| line.starts_with(&format!("Produce {topic} ")));
-            assert_eq!(line.is_some(), hidden != asked, "{hidden}: {topic} in {said:?}");
+            let line = events.iter().find(|line| line.starts_with(&format!("Produce {topic} ")));
+            assert_eq!(line.is_some(), hidden != asked, "{hidden}: {topic} in {events:?}");
             let failed = format!("-> {} @", names::error(nth as i16 + 1).unwrap());
             assert!(line.is_none_or(|line| line.contains(&failed) == (hidden != answered)), "{hidden}: {line:?}");
         }
@@ -298,8 +298,8 @@ fn a_connection_that_is_joined_in_its_middle() {
     let mut conversation = ConnectionParser::new(true);
     let rest = Op { bytes: vec![b'x'; 300], ..rx(&[]) };
     let ops = [rest, tx(&[beaten(4, 0)]), rx(&[produce(5, "orders", 1, 9)]), tx(&[produced(5, "orders", 0)])];
-    let said = summary(&play(&mut conversation, &ops));
-    assert!(said.iter().any(|line| line.starts_with("Produce orders @3 -> ok @4 complete")), "{said:?}");
+    let events = summary(&play(&mut conversation, &ops));
+    assert!(events.iter().any(|line| line.starts_with("Produce orders @3 -> ok @4 complete")), "{events:?}");
 }
 
 #[test]

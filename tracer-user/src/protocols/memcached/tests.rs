@@ -165,7 +165,7 @@ fn meta_commands() {
 #[test]
 fn the_binary_protocol() {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(
+    let events = play(
         &mut conversation,
         &[
             op(Direction::Rx, &[ask(0x21, 0, 0, "PLAIN", "\0user\0secret")]),
@@ -200,7 +200,7 @@ fn the_binary_protocol() {
         ],
     );
     assert_eq!(
-        summary(&said),
+        summary(&events),
         [
             "sasl_auth  @1 -> auth_error @2 complete 41/36/12 @2",
             "set  @3 -> ok @4 complete 38/24/0 @4",
@@ -218,12 +218,13 @@ fn the_binary_protocol() {
 #[test]
 fn quiet_requests_that_nothing_follows_are_complete() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[op(Direction::Rx, &vec![ask(0x11, 1, 8, "k", "v"); 3000])]);
-    let reported = said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
+    let mut events = play(&mut conversation, &[op(Direction::Rx, &vec![ask(0x11, 1, 8, "k", "v"); 3000])]);
+    let reported = events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count();
     assert!((1900..3000).contains(&reported), "not all are waited for: {reported}");
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    let done =
-        said.iter().filter(|word| matches!(word, ExchangeEvent::Done { outcome, .. } if outcome.name() == "complete"));
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    let done = events
+        .iter()
+        .filter(|event| matches!(event, ExchangeEvent::Done { outcome, .. } if outcome.name() == "complete"));
     assert_eq!(done.count(), 3000);
 }
 
@@ -255,17 +256,17 @@ fn values_that_were_not_captured() {
 #[test]
 fn joining_in_the_middle() {
     let mut conversation = ConnectionParser::new(true);
-    let said = play(
+    let events = play(
         &mut conversation,
         &[tx("the rest of a value\r\nEND\r\n"), rx("get k\r\n"), tx("END\r\n"), rx("touch k 1\r\n"), tx("TOUCHED\r\n")],
     );
-    assert_eq!(summary(&said), ["get  @2 -> ok @3 complete 7/5/0 @3", "touch  @4 -> ok @5 complete 11/9/0 @5"]);
+    assert_eq!(summary(&events), ["get  @2 -> ok @3 complete 7/5/0 @3", "touch  @4 -> ok @5 complete 11/9/0 @5"]);
 }
 
 #[test]
-fn lost_operations_are_said_and_survived() {
+fn lost_operations_are_reported_and_survived() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx("set k 0 0 1\r\nx\r\n"), tx("STORED\r\n")]);
+    let mut events = play(&mut conversation, &[rx("set k 0 0 1\r\nx\r\n"), tx("STORED\r\n")]);
     let chunk = |dir, pos, head: &'static [u8], nanos| crate::protocols::Chunk {
         dir,
         pos,
@@ -277,9 +278,9 @@ fn lost_operations_are_said_and_survived() {
         arrived: 0,
     };
     let settings = Settings::default();
-    conversation.bytes(&chunk(Direction::Rx, 32, b"set k 0 0 1\r\ny\r\n", 3), &settings, &mut said);
-    conversation.bytes(&chunk(Direction::Tx, 16, b"STORED\r\n", 4), &settings, &mut said);
-    let lines = summary(&said);
+    conversation.bytes(&chunk(Direction::Rx, 32, b"set k 0 0 1\r\ny\r\n", 3), &settings, &mut events);
+    conversation.bytes(&chunk(Direction::Tx, 16, b"STORED\r\n", 4), &settings, &mut events);
+    let lines = summary(&events);
     assert_eq!(lines[0], "set  @1 -> ok @2 complete 16/8/0 @2");
     assert!(lines.iter().any(|line| line == "lost Rx 16") && lines.iter().any(|line| line == "lost Tx 8"), "{lines:?}");
 }
@@ -297,8 +298,9 @@ fn errors_are_of_the_oldest_and_logs_are_left_alone() {
 }
 
 /// Events without times, and without the ends of heads, which depend on the operations.
-fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
-    said.iter()
+fn outcomes(events: &[ExchangeEvent]) -> Vec<String> {
+    events
+        .iter()
         .map(|word| match word {
             ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.method),
             ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
@@ -376,7 +378,7 @@ proptest! {
             tx(&format!("CLIENT_ERROR {secret}\r\n")),
             op(Direction::Rx, &[ask(0x21, 0, 0, "PLAIN", &secret)]),
         ];
-        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
-        prop_assert!(!said.contains(&secret), "{}", said);
+        let events = format!("{:?}", play(&mut ConnectionParser::new(true), &ops));
+        prop_assert!(!events.contains(&secret), "{}", events);
     }
 }

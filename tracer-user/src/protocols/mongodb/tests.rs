@@ -60,7 +60,7 @@ fn tx(bytes: &[Vec<u8>]) -> Op {
     Op { dir: Direction::Tx, ..rx(bytes) }
 }
 
-fn said_of(midstream: bool, ops: &[Op]) -> Vec<String> {
+fn events_of(midstream: bool, ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(midstream);
     summary(&play(&mut conversation, ops))
 }
@@ -70,15 +70,15 @@ fn words(ops: &[Op]) -> Vec<String> {
     let word = |line: String| {
         line.split(' ').filter(|word| !word.starts_with('@') && !word.contains('/')).collect::<Vec<_>>().join(" ")
     };
-    said_of(false, ops).into_iter().map(word).collect()
+    events_of(false, ops).into_iter().map(word).collect()
 }
 
 #[test]
 fn commands_and_their_collections() {
     let one = |request: Vec<u8>| {
-        let said = words(&[rx(&[request]), tx(&[fine(7)])]);
-        assert_eq!(said.len(), 1, "{said:?}");
-        said[0].strip_suffix(" -> ok complete").unwrap_or_else(|| panic!("{said:?}")).to_owned()
+        let events = words(&[rx(&[request]), tx(&[fine(7)])]);
+        assert_eq!(events.len(), 1, "{events:?}");
+        events[0].strip_suffix(" -> ok complete").unwrap_or_else(|| panic!("{events:?}")).to_owned()
     };
     assert_eq!(one(asks(7, "find", "orders")), "find find orders");
     assert_eq!(one(asks(7, "insert", "fs.chunks")), "insert insert fs.chunks");
@@ -109,8 +109,8 @@ fn documents_before_their_command() {
 #[test]
 fn errors_are_numbers_that_are_known() {
     let one = |elements: &[Vec<u8>]| {
-        let said = words(&[rx(&[asks(7, "update", "a")]), tx(&[op_msg(8, 7, 0, elements)])]);
-        said[0].strip_prefix("update update a -> ").unwrap().strip_suffix(" complete").unwrap().to_owned()
+        let events = words(&[rx(&[asks(7, "update", "a")]), tx(&[op_msg(8, 7, 0, elements)])]);
+        events[0].strip_prefix("update update a -> ").unwrap().strip_suffix(" complete").unwrap().to_owned()
     };
     let failed = |code| [double("ok", 0.0), string("errmsg", "planted"), number("code", code), string("codeName", "X")];
     assert_eq!(one(&failed(59)), "59");
@@ -161,7 +161,7 @@ fn an_old_handshake_and_what_came_before_messages() {
 
 #[test]
 fn replies_go_to_what_they_say_they_answer() {
-    let said = said_of(
+    let events = events_of(
         false,
         &[
             rx(&[asks(5, "find", "a"), asks(900, "find", "b"), asks(2, "find", "c")]),
@@ -171,7 +171,7 @@ fn replies_go_to_what_they_say_they_answer() {
     );
     let bytes = format!("{}/{}/{}", asks(5, "find", "a").len(), fine(5).len(), fine(5).len() - HEADER);
     assert_eq!(
-        said,
+        events,
         [
             format!("find find a @1 -> ok @3 complete {bytes} @3"),
             format!("find find b @1 -> ok @3 complete {bytes} @3"),
@@ -202,10 +202,10 @@ fn replies_that_follow_unasked() {
         rx(&[asks(8, "find", "a")]),
         tx(&[fine(8)]),
     ];
-    let said = said_of(false, &ops);
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said[0].starts_with("getMore getMore a @1 -> ok @2 = 0 43 complete"), "{said:?}");
-    assert!(said[0].ends_with("@4"), "{said:?}");
+    let events = events_of(false, &ops);
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[0].starts_with("getMore getMore a @1 -> ok @2 = 0 43 complete"), "{events:?}");
+    assert!(events[0].ends_with("@4"), "{events:?}");
     // hello: asked once, the server answers again and again.
     let ops = [
         rx(&[op_msg(7, 0, 1 << 16, &[number("hello", 1)])]),
@@ -238,23 +238,23 @@ fn long_ones() -> Vec<Op> {
     ]
 }
 
-const LONG_SAID: [&str; 3] =
+const LONG_EVENTS: [&str; 3] =
     ["insert insert orders -> ok complete", "find find a -> ok complete", "count count a -> 26 complete"];
 
 #[test]
 fn lengths_lead_over_what_is_not_captured() {
     for captured in [64, 1024, 4096, usize::MAX] {
         let ops: Vec<Op> = long_ones().into_iter().map(|op| cap(op, captured)).collect();
-        assert_eq!(words(&ops), LONG_SAID, "{captured}");
+        assert_eq!(words(&ops), LONG_EVENTS, "{captured}");
         // In operations of 8000 bytes, with the same capture limit for each.
         let fragments =
             ops.iter().flat_map(|op| op.bytes.chunks(8000).map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }));
-        assert_eq!(words(&fragments.collect::<Vec<_>>()), LONG_SAID, "{captured} in fragments");
+        assert_eq!(words(&fragments.collect::<Vec<_>>()), LONG_EVENTS, "{captured} in fragments");
         // As drivers read: headers separately.
         let apart = ops
             .iter()
             .flat_map(|op| [op.bytes[..16].to_vec(), op.bytes[16..].to_vec()].map(|bytes| Op { bytes, ..op.clone() }));
-        assert_eq!(words(&apart.collect::<Vec<_>>()), LONG_SAID, "{captured}, headers apart");
+        assert_eq!(words(&apart.collect::<Vec<_>>()), LONG_EVENTS, "{captured}, headers apart");
     }
 }
 
@@ -317,7 +317,7 @@ fn with_gaps(ops: &[Op], hidden: impl Fn(usize) -> bool) -> Vec<String> {
     let totals = crate::protocols::Totals { rx: pos[0], tx: pos[1], last_rx: 0, last_tx: 0 };
     let at = Stamp { nanos: 1 << 50, ..Stamp::default() };
     conversation.closed(Closed::Both, at, Some(totals), &Settings::default(), &mut out);
-    assert!(out.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })), "{out:?}");
+    assert!(out.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })), "{out:?}");
     summary(&out)
 }
 
@@ -331,15 +331,15 @@ fn no_reply_goes_to_another_after_a_loss() {
         ops.push(tx(&[op_msg(7, id, 0, &[double("ok", 0.0), number("code", nth as i32 + 1)])]));
     }
     for hidden in 2..ops.len() - 1 {
-        let said = with_gaps(&ops, |nth| nth == hidden);
+        let events = with_gaps(&ops, |nth| nth == hidden);
         for (nth, name) in names.iter().enumerate() {
             let begin = format!("find find {name} ");
-            let line = said.iter().find(|line| line.starts_with(&begin));
+            let line = events.iter().find(|line| line.starts_with(&begin));
             if hidden == nth * 2 {
-                assert_eq!(line, None, "{said:?}");
+                assert_eq!(line, None, "{events:?}");
                 continue;
             }
-            let line = line.unwrap_or_else(|| panic!("{hidden}: {name} is not in {said:?}"));
+            let line = line.unwrap_or_else(|| panic!("{hidden}: {name} is not in {events:?}"));
             let failed = format!(" -> {} @", nth + 1);
             assert!(line.contains(&failed) == (hidden != nth * 2 + 1), "{hidden}: {line}");
         }
@@ -350,8 +350,8 @@ fn no_reply_goes_to_another_after_a_loss() {
 fn a_connection_that_is_joined_in_its_middle() {
     let rest = Op { bytes: vec![b'x'; 300], ..rx(&[]) };
     let ops = [rest, tx(&[fine(4)]), rx(&[asks(5, "find", "a")]), tx(&[fine(5)])];
-    let said = said_of(true, &ops);
-    assert!(said.iter().any(|line| line.starts_with("find find a @3 -> ok @4 complete")), "{said:?}");
+    let events = events_of(true, &ops);
+    assert!(events.iter().any(|line| line.starts_with("find find a @3 -> ok @4 complete")), "{events:?}");
 }
 
 #[test]

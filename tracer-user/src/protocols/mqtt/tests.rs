@@ -59,10 +59,10 @@ fn tx(packets: &[Vec<u8>]) -> Op {
 
 fn lines(midstream: bool, ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(midstream);
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 /// A broker's view of a client of `version`, after the login.
@@ -93,7 +93,7 @@ fn publications_end_as_their_quality_asks() {
 }
 
 #[test]
-fn deliveries_are_told_from_publications_of_the_same_number() {
+fn deliveries_and_publications_of_one_number_are_distinguished() {
     check(
         4,
         &[
@@ -172,8 +172,8 @@ fn a_message_says_who_produced_it() {
     let context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let properties = [&[0x01, 1, 0x26][..], &text("traceparent"), &text(context)].concat();
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[rx(&[connect(5)]), tx(&[publish("a", 0, 0, Some(&properties), 3)])]);
-    let found = said.iter().find_map(|word| match word {
+    let events = play(&mut conversation, &[rx(&[connect(5)]), tx(&[publish("a", 0, 0, Some(&properties), 3)])]);
+    let found = events.iter().find_map(|word| match word {
         ExchangeEvent::Begun { request, .. } if *request.method == *DELIVER => request.traceparent,
         _ => None,
     });
@@ -181,7 +181,7 @@ fn a_message_says_who_produced_it() {
 }
 
 #[test]
-fn gaps_are_said_and_the_next_message_is_found() {
+fn gaps_are_reported_and_the_next_message_is_found() {
     check(
         4,
         &[
@@ -204,7 +204,7 @@ fn which_end_is_the_client_shows_later() {
 
 proptest! {
     #[test]
-    fn every_split_says_the_same(cuts in proptest::collection::vec(1usize..40, 1..40)) {
+    fn every_split_gives_the_same_events(cuts in proptest::collection::vec(1usize..40, 1..40)) {
         let ops = [
             rx(&[connect(5)]),
             tx(&[packet(0x20, &[0, 0, 0])]),

@@ -87,13 +87,13 @@ fn tx(parts: &[Vec<u8>]) -> Op {
 }
 
 /// Events without bytes: names, replies, ends.
-fn said_lines(said: &[ExchangeEvent]) -> Vec<String> {
+fn event_lines(events: &[ExchangeEvent]) -> Vec<String> {
     let short = |line: String| line.split(' ').filter(|word| !word.contains('/')).collect::<Vec<_>>().join(" ");
-    summary(said).into_iter().map(short).collect()
+    summary(events).into_iter().map(short).collect()
 }
 
 fn lines(ops: &[Op]) -> Vec<String> {
-    said_lines(&play(&mut ConnectionParser::new(false), ops))
+    event_lines(&play(&mut ConnectionParser::new(false), ops))
 }
 
 /// The beginning of a session with these capabilities.
@@ -207,7 +207,7 @@ fn both_ends_and_both_names() {
                 Op { dir: to, ..rx(&[query("SELECT 1")]) },
                 Op { dir: from, ..rx(&[result(1, false, 0)]) },
             ];
-            let found = said_lines(&play(&mut conversation, &ops));
+            let found = event_lines(&play(&mut conversation, &ops));
             assert_eq!(
                 found,
                 ["CONNECT CONNECT @2 -> ok @3 complete @3", "SELECT SELECT @4 -> ok @5 complete @5"],
@@ -264,7 +264,7 @@ fn what_cannot_be_read_is_named_and_left_alone() {
         (&replicated, &["CONNECT CONNECT @2 -> ok @3 complete @3"]),
     ] {
         let mut conversation = ConnectionParser::new(false);
-        assert_eq!(said_lines(&play(&mut conversation, ops)), expected);
+        assert_eq!(event_lines(&play(&mut conversation, ops)), expected);
         let encrypted = expected.is_empty();
         let left = if encrypted { (Verdict::Trace, Some("tls")) } else { (Verdict::Ignore, Some("mysql")) };
         assert_eq!((conversation.want().verdict, conversation.protocol()), left);
@@ -324,14 +324,15 @@ fn connections_are_joined_in_their_middle() {
         tx(&[result(2, true, 0)]),
     ];
     assert_eq!(
-        said_lines(&play(&mut conversation, &ops)),
+        event_lines(&play(&mut conversation, &ops)),
         ["_UNNAMED  @3 -> ok @4 complete @4", "SELECT SELECT a @5 -> ok @6 complete @6"]
     );
 }
 
 /// Events without times, and without the ends of heads, which depend on the operations.
-fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
-    said.iter()
+fn outcomes(events: &[ExchangeEvent]) -> Vec<String> {
+    events
+        .iter()
         .map(|word| match word {
             ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.path),
             ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
@@ -382,7 +383,7 @@ fn every_cut_gives_the_same() {
 }
 
 #[test]
-fn statements_beyond_what_is_remembered_are_told() {
+fn evicted_statements_are_reported() {
     let mut session = Session { server: Some(0), agreed: 1, ..Session::default() };
     let settings = Settings::default();
     for number in 0..1026 {
@@ -433,8 +434,8 @@ proptest! {
             rx(&[query(&secret)]),
             tx(&[packet_of(1, format!("\u{1}{secret}").as_bytes())]),
         ]);
-        let said = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
-        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+        let events = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
+        prop_assert!(!events.contains(&secret.to_lowercase()), "{}", events);
     }
 }
 

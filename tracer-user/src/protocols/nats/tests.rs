@@ -20,10 +20,10 @@ fn tx(bytes: &[u8]) -> Op {
 }
 
 fn lines_of(mut conversation: ConnectionParser, ops: &[Op]) -> Vec<String> {
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 /// A server's view: `ops`, after INFO and CONNECT.
@@ -142,8 +142,8 @@ fn a_connection_is_refused() {
 #[test]
 fn what_follows_a_secure_greeting_is_left_alone() {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[tx(INFO), rx(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"), tx(&[7; 300])]);
-    assert_eq!(summary(&said), Vec::<String>::new());
+    let events = play(&mut conversation, &[tx(INFO), rx(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"), tx(&[7; 300])]);
+    assert_eq!(summary(&events), Vec::<String>::new());
     assert_eq!(conversation.want().verdict, Verdict::Ignore);
 }
 
@@ -152,8 +152,8 @@ fn a_message_says_who_produced_it() {
     let head = "NATS/1.0\r\nTraceParent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n";
     let line = format!("HMSG a.b 7 {} {}\r\n{head}hello\r\n", head.len(), head.len() + 5);
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[tx(INFO), rx(QUIET), tx(line.as_bytes())]);
-    let found = said.iter().find_map(|word| match word {
+    let events = play(&mut conversation, &[tx(INFO), rx(QUIET), tx(line.as_bytes())]);
+    let found = events.iter().find_map(|word| match word {
         ExchangeEvent::Begun { request, side, .. } if *request.method == *DELIVER => Some((request.traceparent, *side)),
         _ => None,
     });
@@ -163,7 +163,7 @@ fn a_message_says_who_produced_it() {
 }
 
 #[test]
-fn gaps_are_said_and_the_next_message_is_found() {
+fn gaps_are_reported_and_the_next_message_is_found() {
     // A message whose rest was not captured, and one that began in uncaptured bytes.
     let long = [b"PUB long 3000\r\n".as_slice(), &[b'x'; 3000], b"\r\nPUB next 1\r\nx\r\n"].concat();
     check(
@@ -203,7 +203,7 @@ fn too_many_requests_are_given_up_visibly() {
 }
 
 #[test]
-fn verbose_is_found_where_it_is_said() {
+fn verbose_is_recognised_where_the_client_asks_for_it() {
     for (options, verbose) in [
         (&b" {\"verbose\":false}"[..], false),
         (b" {\"verbose\" : false ,\"a\":1}", false),
@@ -217,7 +217,7 @@ fn verbose_is_found_where_it_is_said() {
 
 proptest! {
     #[test]
-    fn every_split_says_the_same(cuts in proptest::collection::vec(1usize..40, 0..40)) {
+    fn every_split_gives_the_same_events(cuts in proptest::collection::vec(1usize..40, 0..40)) {
         let ops = [
             tx(INFO),
             rx(QUIET),

@@ -105,16 +105,16 @@ fn welcome() -> Vec<u8> {
 
 /// Events without bytes: names, replies, ends.
 fn lines(ops: &[Op]) -> Vec<String> {
-    said_lines(&play(&mut ConnectionParser::new(false), ops))
+    event_lines(&play(&mut ConnectionParser::new(false), ops))
 }
 
-fn said_lines(said: &[ExchangeEvent]) -> Vec<String> {
+fn event_lines(events: &[ExchangeEvent]) -> Vec<String> {
     let short = |line: String| {
         let words: Vec<&str> = line.split(' ').collect();
         let kept: Vec<&str> = words.iter().copied().filter(|word| !word.contains('/')).collect();
         kept.join(" ")
     };
-    summary(said).into_iter().map(short).collect()
+    summary(events).into_iter().map(short).collect()
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn executions_that_were_not_captured_are_counted_by_their_answers() {
 #[test]
 fn connections_are_joined_in_their_middle() {
     let mut conversation = ConnectionParser::new(true);
-    let said = play(
+    let events = play(
         &mut conversation,
         &[
             tx(&[row(b"x"), row(b"y")]),
@@ -459,7 +459,7 @@ fn connections_are_joined_in_their_middle() {
             tx(&[ran(1), ready(b'I')]),
         ],
     );
-    let found = said_lines(&said);
+    let found = event_lines(&events);
     assert_eq!(
         found[found.len() - 2..],
         ["_UNNAMED  @3 -> ok @4 complete @4", "SELECT SELECT a @5 -> ok @6 complete @6"],
@@ -483,8 +483,9 @@ fn names_are_bounded() {
 }
 
 /// Events without times, and without the ends of heads, which depend on the operations.
-fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
-    said.iter()
+fn outcomes(events: &[ExchangeEvent]) -> Vec<String> {
+    events
+        .iter()
         .map(|word| match word {
             ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.path),
             ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
@@ -501,9 +502,9 @@ fn every_cut_gives_the_same() {
     let ops = session();
     let whole = play(&mut ConnectionParser::new(false), &ops);
     let expected = outcomes(&whole);
-    assert_eq!(whole.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), 11, "{expected:#?}");
+    assert_eq!(whole.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count(), 11, "{expected:#?}");
     assert!(
-        !whole.iter().any(|word| matches!(word, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
+        !whole.iter().any(|event| matches!(event, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
         "{expected:#?}"
     );
     assert!(expected.iter().any(|line| line.contains("pipeline_aborted")), "{expected:#?}");
@@ -543,7 +544,7 @@ fn a_gap_shifts_no_reply() {
         }
         let mut conversation = ConnectionParser::new(false);
         let settings = Settings::default();
-        let (mut said, mut pos) = (Vec::new(), [0u64; 2]);
+        let (mut events, mut pos) = (Vec::new(), [0u64; 2]);
         for (i, op) in ops.iter().enumerate() {
             let which = usize::from(op.dir == Direction::Tx);
             let at = Stamp { nanos: i as u64 + 1, pid: 1, tid: 1, reads: i as u32 / 2 + 1 };
@@ -552,10 +553,10 @@ fn a_gap_shifts_no_reply() {
             let chunk = Chunk { dir, pos: pos_of, len, head, tail: &[], fragments: &[], at, arrived: 0 };
             pos[which] += len;
             if i != lost {
-                conversation.bytes(&chunk, &settings, &mut said);
+                conversation.bytes(&chunk, &settings, &mut events);
             }
         }
-        let found = said_lines(&said);
+        let found = event_lines(&events);
         let last = found.iter().find(|line| line.starts_with("SELECT SELECT d")).unwrap();
         // The reply after a lost one could answer either of two waiting requests.
         let expected = if lost == 5 { "unfinished @4" } else { "-> 22012 @8 complete @8" };
@@ -618,8 +619,8 @@ proptest! {
             rx(&[query(&secret)]),
             tx(&[message(b'A', &fields(&[&secret, &secret], &[0; 4])), ready(b'I')]),
         ];
-        let said = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
-        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+        let events = format!("{:?}", play(&mut ConnectionParser::new(false), &ops)).to_lowercase();
+        prop_assert!(!events.contains(&secret.to_lowercase()), "{}", events);
     }
 }
 

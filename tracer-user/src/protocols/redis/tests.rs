@@ -128,7 +128,7 @@ fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
         };
         let message = format!("{kind}3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n");
         let mut conversation = ConnectionParser::new(false);
-        let said = play(
+        let events = play(
             &mut conversation,
             &[
                 ask(&["SUBSCRIBE", "a", "b"]),
@@ -143,7 +143,7 @@ fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
                 tx("$-1\r\n"),
             ],
         );
-        let lines = summary(&said);
+        let lines = summary(&events);
         let starts = [
             "SUBSCRIBE  @1 -> ok @3 complete",
             "PING  @5 -> ok @6 complete",
@@ -161,8 +161,8 @@ fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
 fn a_subscriber_joined_in_its_middle_waits_for_nothing() {
     let mut conversation = ConnectionParser::new(true);
     let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
-    let said = play(&mut conversation, &[rx(message), rx(message), rx(message)]);
-    assert_eq!(said, []);
+    let events = play(&mut conversation, &[rx(message), rx(message), rx(message)]);
+    assert_eq!(events, []);
     assert_eq!(conversation.side(), Some(crate::model::Side::Client));
 }
 
@@ -237,11 +237,11 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
     let replies = "$1\r\nv\r\n".repeat(100);
     for captured in [0, 1, get.len(), get.len() * 10, get.len() * 10 + 7, get.len() * 10 + 18] {
         let mut conversation = ConnectionParser::new(false);
-        let said = play(
+        let events = play(
             &mut conversation,
             &[ask(&["PING"]), tx("+PONG\r\n"), cap(rx(&asked), captured), tx(&replies), rx(&get), tx("$-1\r\n")],
         );
-        let lines = summary(&said);
+        let lines = summary(&events);
         let count = |start: &str| lines.iter().filter(|line| line.starts_with(start) && line.contains("-> ok")).count();
         assert_eq!((count("PING"), count("GET") + count("_UNNAMED")), (1, 101), "{captured}: {lines:?}");
         assert_eq!(count("GET"), 1 + (captured + 5) / get.len(), "{captured}: {lines:?}");
@@ -258,7 +258,7 @@ fn the_rest_of_a_command_is_no_command() {
     for cut in 1..incr.len() {
         let (front, back) = incr.split_at(cut);
         let mut conversation = ConnectionParser::new(false);
-        let said = play(
+        let events = play(
             &mut conversation,
             &[
                 rx(&incr),
@@ -269,7 +269,7 @@ fn the_rest_of_a_command_is_no_command() {
                 tx(":4\r\n:5\r\n"),
             ],
         );
-        let lines = summary(&said);
+        let lines = summary(&events);
         let count = |name: &str| lines.iter().filter(|line| line.starts_with(name) && line.contains("-> ok")).count();
         assert_eq!((count("INCR"), count("_UNNAMED")), (3, 2), "{cut}: {lines:?}");
     }
@@ -279,9 +279,9 @@ fn the_rest_of_a_command_is_no_command() {
 fn a_pipeline_of_more_than_can_wait_is_counted() {
     let asked = command(&["GET", "k"]).repeat(20_000);
     let mut conversation = ConnectionParser::new(false);
-    let said =
+    let events =
         play(&mut conversation, &[tx(&asked), rx(&"$-1\r\n".repeat(20_000)), tx(&command(&["PING"])), rx("+PONG\r\n")]);
-    let lines = summary(&said);
+    let lines = summary(&events);
     assert_eq!(lines.iter().filter(|line| line.contains("-> ok")).count(), 20_001);
     assert!(lines.iter().filter(|line| line.starts_with("GET")).count() >= 4096);
     assert_eq!(lines.last().map(String::as_str), Some("PING  @3 -> ok @4 complete 14/7/0 @4"));
@@ -291,12 +291,12 @@ fn a_pipeline_of_more_than_can_wait_is_counted() {
 fn replies_that_were_not_captured_shift_no_others() {
     let mut conversation = ConnectionParser::new(false);
     let asked = [command(&["SET", "k", "v"]), command(&["GET", "k"]), command(&["INCR", "n"])].concat();
-    let said = play(
+    let events = play(
         &mut conversation,
         &[rx(&asked), cap(tx("+OK\r\n$1\r\nv\r\n:1\r\n"), 5), ask(&["LLEN", "l"]), tx("-WRONGTYPE no\r\n")],
     );
     assert_eq!(
-        summary(&said),
+        summary(&events),
         [
             "SET  @1 -> ok @2 complete 27/5/0 @2",
             "GET  @1 unfinished 20/0/0 @2",
@@ -310,8 +310,8 @@ fn replies_that_were_not_captured_shift_no_others() {
 #[test]
 fn replication_is_left_alone() {
     let mut conversation = ConnectionParser::new(false);
-    let said = play(&mut conversation, &[ask(&["PSYNC", "?", "-1"]), tx("+FULLRESYNC abc 0\r\n"), tx("$5\r\nREDIS")]);
-    assert!(summary(&said)[0].contains("upgraded"), "{said:?}");
+    let events = play(&mut conversation, &[ask(&["PSYNC", "?", "-1"]), tx("+FULLRESYNC abc 0\r\n"), tx("$5\r\nREDIS")]);
+    assert!(summary(&events)[0].contains("upgraded"), "{events:?}");
     assert_eq!(conversation.want().verdict, Verdict::Ignore);
 }
 
@@ -358,8 +358,9 @@ fn session() -> (Vec<Op>, usize) {
 }
 
 /// Events without times, and without the ends of heads, which depend on the operations.
-fn outcomes(said: &[ExchangeEvent]) -> Vec<String> {
-    said.iter()
+fn outcomes(events: &[ExchangeEvent]) -> Vec<String> {
+    events
+        .iter()
         .map(|word| match word {
             ExchangeEvent::Begun { exchange, request, .. } => format!("{exchange} {}", request.method),
             ExchangeEvent::Replied { exchange, failure, .. } => format!("{exchange} {failure:?}"),
@@ -376,9 +377,9 @@ fn every_cut_gives_the_same() {
     let (ops, count) = session();
     let whole = play(&mut ConnectionParser::new(false), &ops);
     let expected = outcomes(&whole);
-    assert_eq!(whole.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count(), count, "{expected:?}");
+    assert_eq!(whole.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count(), count, "{expected:?}");
     assert!(
-        !whole.iter().any(|word| matches!(word, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
+        !whole.iter().any(|event| matches!(event, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
         "{whole:?}"
     );
     for (which, op) in ops.iter().enumerate() {
@@ -426,7 +427,7 @@ proptest! {
             rx(&format!("PING {secret}\r\n")),
             tx(&format!("${}\r\n{secret}\r\n", secret.len())),
         ];
-        let said = format!("{:?}", play(&mut ConnectionParser::new(true), &ops)).to_lowercase();
-        prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+        let events = format!("{:?}", play(&mut ConnectionParser::new(true), &ops)).to_lowercase();
+        prop_assert!(!events.contains(&secret.to_lowercase()), "{}", events);
     }
 }

@@ -30,11 +30,11 @@ fn get(path: &str) -> Vec<u8> {
 /// Summary of one connection that the server closes.
 fn lines(ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut events);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 const OK: &str = "Status: 200 OK\r\nContent-Type: text/plain\r\n\r\n";
@@ -90,10 +90,10 @@ fn requests_that_are_long_or_cut() {
 fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
     let mut conversation = ConnectionParser::new(false);
     let sized = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-    let mut said = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
+    let mut events = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), [format!("GET /a @1 -> 200 @2 complete {}/43/5 @2", get("/a").len())]);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), [format!("GET /a @1 -> 200 @2 complete {}/43/5 @2", get("/a").len())]);
 }
 
 proptest! {

@@ -171,8 +171,8 @@ proptest! {
         ][place].clone();
         let front = &sql.as_bytes()[..cut.min(sql.len())];
         for dialect in [Dialect::PostgreSql, Dialect::MySql] {
-            let said = format!("{:?}", summarize(front, front.len() < sql.len(), dialect)).to_lowercase();
-            prop_assert!(!said.contains(&secret.to_lowercase()), "{}", said);
+            let events = format!("{:?}", summarize(front, front.len() < sql.len(), dialect)).to_lowercase();
+            prop_assert!(!events.contains(&secret.to_lowercase()), "{}", events);
         }
     }
 }

@@ -19,10 +19,10 @@ fn tx(text: &str) -> Op {
 }
 
 fn lines_of(mut conversation: ConnectionParser, ops: &[Op]) -> Vec<String> {
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 99, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 /// A server's view: `ops`, after the login.
@@ -134,8 +134,8 @@ fn errors_answer_what_they_name_or_everything() {
 #[test]
 fn messages_name_what_they_belong_to() {
     let text = "SEND\ndestination:/a\ntraceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n\n\0";
-    let said = play(&mut ConnectionParser::new(false), &[rx(CONNECT_FRAME), tx(CONNECTED), rx(text)]);
-    let parents: Vec<bool> = said
+    let events = play(&mut ConnectionParser::new(false), &[rx(CONNECT_FRAME), tx(CONNECTED), rx(text)]);
+    let parents: Vec<bool> = events
         .iter()
         .filter_map(|word| match word {
             ExchangeEvent::Begun { request, .. } => Some(request.traceparent.is_some()),
@@ -146,7 +146,7 @@ fn messages_name_what_they_belong_to() {
 }
 
 #[test]
-fn what_was_not_captured_is_said_and_the_next_frame_found() {
+fn uncaptured_bytes_are_reported_and_the_next_frame_is_found() {
     let long = "x".repeat(400);
     let sized = format!("SEND\ndestination:/a\ncontent-length:400\nreceipt:1\n\n{long}\0");
     let plain = format!("SEND\ndestination:/b\n\n{long}\0");

@@ -46,11 +46,11 @@ fn post(length: usize, rest: &str) -> Vec<u8> {
 /// Summary of one connection that the server closes.
 fn lines(ops: &[Op]) -> Vec<String> {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, ops);
+    let mut events = play(&mut conversation, ops);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut said);
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    summary(&said)
+    conversation.closed(Closed::Local, at, None, &Settings::default(), &mut events);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    summary(&events)
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n";
@@ -109,20 +109,20 @@ fn requests_that_are_long_or_cut() {
 #[test]
 fn connections_that_end_early() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(&get("/a"))]);
+    let mut events = play(&mut conversation, &[rx(&get("/a"))]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), [format!("GET /a @1 aborted {}/0/0 @9", get("/a").len())]);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), [format!("GET /a @1 aborted {}/0/0 @9", get("/a").len())]);
 }
 
 #[test]
 fn answers_end_where_they_say_and_what_is_more_is_passed_over() {
     let mut conversation = ConnectionParser::new(false);
     let sized = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-    let mut said = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
+    let mut events = play(&mut conversation, &[rx(&get("/a")), tx(sized), tx("and more"), tx("x")]);
     let at = Stamp { nanos: 9, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), [format!("GET /a @1 -> 200 @2 complete {}/43/5 @2", get("/a").len())]);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), [format!("GET /a @1 -> 200 @2 complete {}/43/5 @2", get("/a").len())]);
 }
 
 proptest! {

@@ -50,11 +50,11 @@ fn closing(code: u16) -> Vec<u8> {
 fn session(ops: &[Op]) -> Vec<ExchangeEvent> {
     let mut conversation = ConnectionParser::new(false);
     let all = [&[rx(ASKED), tx(GIVEN)], ops].concat();
-    let mut said = play(&mut conversation, &all);
+    let mut events = play(&mut conversation, &all);
     let at = Stamp { nanos: 99, ..Stamp::default() };
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert!(!format!("{said:?}").contains("secret"), "{said:?}");
-    said
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert!(!format!("{events:?}").contains("secret"), "{events:?}");
+    events
 }
 
 const UPGRADE: &str = "GET /chat/5 @1 -> 101 @2 upgraded 78/56/0 @2";
@@ -62,7 +62,7 @@ const UPGRADE: &str = "GET /chat/5 @1 -> 101 @2 upgraded 78/56/0 @2";
 #[test]
 fn sessions_end_with_their_code() {
     for (code, word) in [(1000, "ok"), (1001, "ok"), (1011, "1011"), (4123, "4xxx"), (999, "_OTHER")] {
-        let said = session(&[
+        let events = session(&[
             asks(1, b"hello"),
             says(2, &vec![7; 300]),
             says(9, b"ping"),
@@ -70,7 +70,7 @@ fn sessions_end_with_their_code() {
             says(8, &closing(code)),
             asks(8, &closing(1000)),
         ]);
-        let lines = summary(&said);
+        let lines = summary(&events);
         assert_eq!(lines, [UPGRADE, &format!("GET /chat/5 @2 -> {word} @8 complete 35/320/320 @8")], "{code}");
     }
     assert!(summary(&session(&[asks(8, b"")]))[1].contains("-> ok @3 complete 6/0/0"));
@@ -83,25 +83,25 @@ fn sessions_end_with_their_code() {
 fn refused_upgrades_are_no_sessions() {
     let mut conversation = ConnectionParser::new(false);
     let refused = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
-    let said = play(&mut conversation, &[rx(ASKED), tx(refused), rx("GET /a HTTP/1.1\r\n\r\n"), tx(refused)]);
+    let events = play(&mut conversation, &[rx(ASKED), tx(refused), rx("GET /a HTTP/1.1\r\n\r\n"), tx(refused)]);
     assert_eq!(conversation.protocol(), Some("http"));
-    assert_eq!(summary(&said).len(), 2, "{said:?}");
+    assert_eq!(summary(&events).len(), 2, "{events:?}");
 }
 
 #[test]
 fn frames_longer_than_what_is_captured() {
     let long = asks(2, &vec![5; 70_000]);
-    let said = session(&[cap(long.clone(), 1024), cap(long, 3), asks(8, &closing(1008))]);
+    let events = session(&[cap(long.clone(), 1024), cap(long, 3), asks(8, &closing(1008))]);
     // The second one's length was not captured: frames are found again where an operation consists of whole ones.
-    let lines = summary(&said);
+    let lines = summary(&events);
     assert_eq!(lines.last().unwrap(), "GET /chat/5 @2 -> 1008 @5 complete 140042/0/0 @5", "{lines:?}");
-    assert!(said.iter().any(|word| matches!(word, ExchangeEvent::Lost { .. })));
+    assert!(events.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })));
 }
 
 #[test]
-fn lost_operations_are_said_and_survived() {
+fn lost_operations_are_reported_and_survived() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(ASKED), tx(GIVEN), asks(1, b"hello")]);
+    let mut events = play(&mut conversation, &[rx(ASKED), tx(GIVEN), asks(1, b"hello")]);
     let bytes = frame(8, true, &closing(1000));
     let at = Stamp { nanos: 9, pid: 1, tid: 1, reads: 0 };
     let pos = 78 + 11 + 500;
@@ -115,19 +115,19 @@ fn lost_operations_are_said_and_survived() {
         at,
         arrived: 0,
     };
-    conversation.bytes(&chunk, &Settings::default(), &mut said);
-    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said), [UPGRADE, "lost Rx 500", "GET /chat/5 @2 -> ok @9 complete 525/0/0 @9"]);
+    conversation.bytes(&chunk, &Settings::default(), &mut events);
+    conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events), [UPGRADE, "lost Rx 500", "GET /chat/5 @2 -> ok @9 complete 525/0/0 @9"]);
 }
 
 #[test]
 fn idle_sessions_are_reported_as_they_stand() {
     let mut conversation = ConnectionParser::new(false);
-    let mut said = play(&mut conversation, &[rx(ASKED), tx(GIVEN), asks(1, b"hello")]);
-    conversation.expire(1 << 40, 1, &mut said);
-    assert_eq!(summary(&said)[1], "GET /chat/5 @2 unfinished 11/0/0 @3");
-    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut said);
-    assert_eq!(summary(&said).len(), 2);
+    let mut events = play(&mut conversation, &[rx(ASKED), tx(GIVEN), asks(1, b"hello")]);
+    conversation.expire(1 << 40, 1, &mut events);
+    assert_eq!(summary(&events)[1], "GET /chat/5 @2 unfinished 11/0/0 @3");
+    conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+    assert_eq!(summary(&events).len(), 2);
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn streams_are_reported_while_they_last() {
     let mut conversation = ConnectionParser::new(false);
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     let get = "GET /events HTTP/1.1\r\n\r\n";
-    let mut said = play(&mut conversation, &[rx(get), tx(head), tx("8\r\ndata: a\n\r\n")]);
+    let mut events = play(&mut conversation, &[rx(get), tx(head), tx("8\r\ndata: a\n\r\n")]);
     assert_eq!(conversation.replying_since(), Some(2));
-    conversation.report_so_far(1000, &mut said);
-    assert_eq!(summary(&said), ["GET /events @1 -> 200 @2 unfinished 24/93/13 @1000"]);
+    conversation.report_so_far(1000, &mut events);
+    assert_eq!(summary(&events), ["GET /events @1 -> 200 @2 unfinished 24/93/13 @1000"]);
     // The rest of the reply belongs to no request, and the next request is recognised.
     assert_eq!(conversation.replying_since(), None);
-    conversation.report_so_far(2000, &mut said);
+    conversation.report_so_far(2000, &mut events);
     let mut pos = [24, 93];
     for (dir, bytes) in [
         (Direction::Tx, "8\r\ndata: b\n\r\n0\r\n\r\n"),
@@ -153,10 +153,10 @@ fn streams_are_reported_while_they_last() {
         let head = bytes.as_bytes();
         let chunk =
             Chunk { dir, pos: pos[which], len: head.len() as u64, head, tail: &[], fragments: &[], at, arrived: 0 };
-        conversation.bytes(&chunk, &Settings::default(), &mut said);
+        conversation.bytes(&chunk, &Settings::default(), &mut events);
         pos[which] += head.len() as u64;
     }
-    assert_eq!(summary(&said)[1..], ["GET /events @3000 -> 204 @3000 complete 24/27/0 @3000"]);
+    assert_eq!(summary(&events)[1..], ["GET /events @3000 -> 204 @3000 complete 24/27/0 @3000"]);
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn every_cut_gives_the_same() {
         ),
     ];
     // Times depend on the operations.
-    let lines = |said: &[ExchangeEvent]| -> Vec<String> {
-        summary(said)
+    let lines = |events: &[ExchangeEvent]| -> Vec<String> {
+        summary(events)
             .iter()
             .map(|line| line.split('@').map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit())).collect())
             .collect()
@@ -206,8 +206,8 @@ proptest! {
                 Op { dir: if receive { Direction::Rx } else { Direction::Tx }, bytes, captured }
             })
             .collect();
-        let said = session(&ops);
-        let done = said.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
+        let events = session(&ops);
+        let done = events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count();
         prop_assert_eq!(done, 2);
     }
 }

@@ -101,7 +101,7 @@ fn a_broken_block_makes_everything_unknown() {
 }
 
 #[test]
-fn a_table_is_bounded_and_keeps_no_values_nobody_asks_for() {
+fn a_table_is_bounded_and_keeps_only_requested_values() {
     let mut table = Table::new(false);
     // The peer uses a table of a megabyte.
     expect(&mut table, "3f e1ff3f", &[]);

@@ -35,7 +35,7 @@ proptest! {
         let stream = frames.concat();
         let begins: Vec<usize> = frames.iter().scan(0, |at, frame| { *at += frame.len(); Some(*at - frame.len()) }).collect();
         let mut conversation = ConnectionParser::new(false);
-        let (mut said, mut from) = (Vec::new(), 0usize);
+        let (mut events, mut from) = (Vec::new(), 0usize);
         let first = begins[6];
         for (nth, cut) in [first].into_iter().chain(cuts).chain([usize::MAX]).enumerate() {
             let to = from.saturating_add(cut).min(stream.len());
@@ -45,7 +45,7 @@ proptest! {
             let len = (to - from) as u64;
             let chunk = Chunk { dir: Direction::Rx, pos: from as u64, len, head, tail: &[], fragments: &fragments, at, arrived: 0 };
             if len > 0 {
-                conversation.bytes(&chunk, &Settings::default(), &mut said);
+                conversation.bytes(&chunk, &Settings::default(), &mut events);
             }
             from = to;
         }
@@ -53,8 +53,8 @@ proptest! {
         let at = Stamp { nanos: 99, pid: 1, tid: 1, reads: 0 };
         let len = reply.len() as u64;
         let chunk = Chunk { dir: Direction::Tx, pos: 0, len, head: &reply, tail: &[], fragments: &[], at, arrived: 0 };
-        conversation.bytes(&chunk, &Settings::default(), &mut said);
-        let lines = summary(&said);
+        conversation.bytes(&chunk, &Settings::default(), &mut events);
+        let lines = summary(&events);
         prop_assert_eq!(lines.len(), 4, "{:?}", lines);
         for (which, line) in lines.iter().enumerate() {
             let of = |(_, size): (&usize, &usize)| HEADER + *size;

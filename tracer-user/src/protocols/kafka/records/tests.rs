@@ -137,8 +137,8 @@ fn fetched(correlation: i32) -> Vec<u8> {
 }
 
 fn links(ops: &[Op]) -> Vec<(u64, Linked)> {
-    let said = play(&mut ConnectionParser::new(false), ops);
-    let linked = said.into_iter().filter_map(|word| match word {
+    let events = play(&mut ConnectionParser::new(false), ops);
+    let linked = events.into_iter().filter_map(|word| match word {
         ExchangeEvent::Linked { exchange, linked } => Some((exchange, *linked)),
         _ => None,
     });

@@ -23,33 +23,33 @@ fn a_long_statement_that_is_executed_at_once_is_no_preparation() {
             let ending = if portal.is_empty() { ending.clone() } else { [execute(portal), sync()].concat() };
             let request = [parse("", &sql), bind(portal, "", value), ending].concat();
             let len = request.len();
-            let said = of_long(&[request.clone(), request]);
-            assert_eq!(said.len(), 2, "{said:?}");
-            for (line, at) in said.iter().zip([1, 3]) {
+            let events = of_long(&[request.clone(), request]);
+            assert_eq!(events.len(), 2, "{events:?}");
+            for (line, at) in events.iter().zip([1, 3]) {
                 let expected = format!("SELECT SELECT t @{at} -> ok @{} complete {len}/", at + 1);
-                assert!(line.starts_with(&expected), "{said:?}, not {expected}");
+                assert!(line.starts_with(&expected), "{events:?}, not {expected}");
             }
         }
     }
     // A long value for a statement prepared before; and a request that only prepares one.
     let request = [bind("", "known", &[b'v'; 9000]), ending].concat();
     let first = [parse("known", "SELECT a FROM t"), describe(b'S', "known"), sync()].concat();
-    let said = of_long(&[first, request.clone()]);
-    assert!(said[1].starts_with(&format!("SELECT SELECT t @3 -> ok @4 complete {}/", request.len())), "{said:?}");
+    let events = of_long(&[first, request.clone()]);
+    assert!(events[1].starts_with(&format!("SELECT SELECT t @3 -> ok @4 complete {}/", request.len())), "{events:?}");
     let prepares = [parse("known", &sql), describe(b'S', "known"), sync()].concat();
-    let said = of_long(&[prepares]);
-    assert!(said[0].starts_with("PREPARE PREPARE SELECT t @1"), "{said:?}");
+    let events = of_long(&[prepares]);
+    assert!(events[0].starts_with("PREPARE PREPARE SELECT t @1"), "{events:?}");
 }
 
 #[test]
-fn statements_beyond_what_is_remembered_are_told() {
+fn evicted_statements_are_reported() {
     let mut ops = vec![];
     for i in 0..1027 {
         ops.push(rx(&[parse(&format!("s{i}"), "SELECT 1"), message(b'S', b"")]));
         ops.push(tx(&[message(b'1', b""), ready(b'I')]));
     }
-    let said = play(&mut ConnectionParser::new(true), &ops);
+    let events = play(&mut ConnectionParser::new(true), &ops);
     let names: u64 =
-        said.iter().map(|word| if let ExchangeEvent::Forgotten { names } = word { *names } else { 0 }).sum();
+        events.iter().map(|word| if let ExchangeEvent::Forgotten { names } = word { *names } else { 0 }).sum();
     assert_eq!(names, 3);
 }
