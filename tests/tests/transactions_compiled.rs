@@ -117,7 +117,7 @@ fn tokio_stripped() {
     judge("transactions_tokio_stripped", &application, &modes[modes.len() - some..]);
 }
 
-/// The service's page states whether requests can be told apart in it.
+/// The service's page states whether requests can be distinguished in it.
 #[test]
 fn a_stripped_program_is_said_to_be() {
     let Some(_turn) = begin("transactions_said", &["cc"]) else { return };
@@ -137,7 +137,7 @@ fn a_stripped_program_is_said_to_be() {
             service["runtimes"].as_array()?.iter().find(|runtime| runtime["name"] == "tokio").cloned()
         });
         assert_eq!(said["state"], state, "{said}");
-        let apart = said["meaning"].as_str().is_some_and(|meaning| meaning.contains("are told apart"));
+        let apart = said["meaning"].as_str().is_some_and(|meaning| meaning.contains("are distinguished"));
         assert_eq!(apart, state == "known", "{said}");
     }
     agent.stop();

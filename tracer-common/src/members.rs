@@ -76,7 +76,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_FILE_FLAGS", "file", "f_flags"),
     // Without CONFIG_SCHED_INFO, runnable time counts as blocked.
     Member { global: "OFF_TASK_RUN_DELAY", of: "task_struct", path: "sched_info.run_delay", required: false },
-    // Where thread-local data lies; on processors that keep it elsewhere, Python's tasks cannot be told apart.
+    // Where thread-local data lies; on processors that keep it elsewhere, Python's tasks cannot be distinguished.
     Member { global: "OFF_TASK_FSBASE", of: "task_struct", path: "thread.fsbase", required: false },
     // The way from a task to the file that is mapped at an address. Where one is missing, stacks are followed by frame
     // pointers only.

@@ -20,7 +20,7 @@ pub const NODE_ID_BITS: u32 = 27;
 /// counter for a receive or a turn of the loop.
 pub const NODE_SURE: u64 = 1 << 55;
 
-/// First of [`Runtime::at`]: tasks cannot be told apart (an unknown version); only that the process's threads may share
+/// First of [`Runtime::at`]: tasks cannot be distinguished (an unknown version); only that the process's threads may share
 /// requests is known.
 pub const AT_UNKNOWN: u64 = 0;
 
@@ -36,7 +36,7 @@ wire! {
         pub reserved: u32,
         /// Records of kind `event::TaskEdge` of the process so far; the kernel side counts them.
         pub edge_seq: u64,
-        /// Offsets and addresses, by `kind`. The first is [`AT_UNKNOWN`] if tasks cannot be told apart.
+        /// Offsets and addresses, by `kind`. The first is [`AT_UNKNOWN`] if tasks cannot be distinguished.
         pub at: [u64; NUMBERS],
     }
 }

@@ -509,7 +509,7 @@ impl Agent {
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
             let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
-            self.health.runtimes = status_view::told(finder.known().filter_map(service));
+            self.health.runtimes = status_view::statuses(finder.known().filter_map(service));
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);

@@ -1,5 +1,5 @@
-//! Between the pipeline and the agents of other hosts: what they said goes in before the next records, what they are to
-//! be told comes out after.
+//! Between the pipeline and the agents of other hosts: their messages go in before the next records, and
+//! messages for them come out after.
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ const DEAF_WAIT: i32 = 2;
 pub(super) struct Relaying {
     hub: Hub,
     mode: Mode,
-    told: Nanos,
+    received_at: Nanos,
     outbox: Outbox,
     /// When a call to another host was last seen.
     called: Nanos,
@@ -82,7 +82,7 @@ impl Relaying {
         Ok(Some(Self {
             hub,
             mode: Mode::Off,
-            told: 0,
+            received_at: 0,
             outbox: Outbox::default(),
             called: 0,
             rung: 0,
@@ -118,7 +118,7 @@ impl Background {
 }
 
 impl Agent {
-    /// Takes what other agents said.
+    /// Takes the messages of other agents.
     pub(super) fn hear(&mut self, pipeline: &mut Pipeline) {
         let Some(relaying) = &mut self.relaying else { return };
         let recorder = &mut self.recorder;
@@ -144,14 +144,14 @@ impl Agent {
             let Some(received) = relaying.hub.receive() else { break };
             heard += received.messages.len().max(1);
             if let Some(stand) = received.stand {
-                relaying.told = hear(Event::Stand(stand));
+                relaying.received_at = hear(Event::Stand(stand));
             }
             for message in received.messages {
-                relaying.told = hear(Event::ExchangeEvent(received.from.clone(), message));
+                relaying.received_at = hear(Event::Message(received.from.clone(), message));
             }
         }
-        if mode == Mode::Waits && monotonic().saturating_sub(relaying.told) >= TIME {
-            relaying.told = hear(Event::Time);
+        if mode == Mode::Waits && monotonic().saturating_sub(relaying.received_at) >= TIME {
+            relaying.received_at = hear(Event::Time);
         }
     }
 
@@ -174,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// Rests as long as `pace` says after what was `found`; less where other agents should be told of something, and where it
+    /// Rests as long as `pace` says after what was `found`; less where messages for other agents wait, and where it
     /// is long until one of them says something. `rested`: whether the last rest was as long as it should be; gives the same
     /// of this one.
     pub(super) fn rest(&mut self, pipeline: &mut Pipeline, pace: &mut Pace, found: &Found, rested: bool) -> bool {

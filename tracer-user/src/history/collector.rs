@@ -15,7 +15,7 @@ use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;
-/// Payload sizes a class shows before they are told apart, and the quantiles at which.
+/// Payload sizes a class shows before they are distinguished, and the quantiles at which.
 const SIZES: usize = 64;
 const QUANTILES: [f64; STRATA - 1] = [0.35, 0.9];
 /// Services that count as serving; beyond it a service's CPU counts as foreign.

@@ -206,7 +206,7 @@ row! {
         side: Arc<str>,
         /// Name of the protocol, lower case.
         protocol: Arc<str>,
-        /// Which of several instances of the service on this host; empty where they are not told apart.
+        /// Which of several instances of the service on this host; empty where they are not distinguished.
         instance: Arc<str>,
         /// Identity of the service's program.
         identity: Identity,
@@ -232,7 +232,7 @@ row! {
         downstream_s: f64,
         /// Calls made.
         calls: u64,
-        /// Requests by payload size: small, medium, large. Zeros where sizes are not told apart.
+        /// Requests by payload size: small, medium, large. Zeros where sizes are not distinguished.
         count_by_size: [u64; 3],
     }
 }

@@ -18,7 +18,7 @@ use super::{App, Command, Problem, Shared, View};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
 use crate::profiles::{self, Snapshot};
-use crate::runtimes::status_view::Told;
+use crate::runtimes::status_view::RuntimeStatus;
 use crate::store;
 
 type AppState = State<Arc<App>>;
@@ -176,12 +176,12 @@ pub(super) struct ServiceView {
     pub(super) cpu_requests_cores: f64,
     pub(super) cpu_overhead_cores: f64,
     /// Runtimes of its processes whose requests share threads.
-    pub(super) runtimes: Vec<Told>,
+    pub(super) runtimes: Vec<RuntimeStatus>,
 }
 
 /// Runtimes of the processes of a service.
-pub(super) fn runtimes(view: &View<'_>, service: ServiceId) -> Vec<Told> {
-    view.health.runtimes.iter().filter(|told| told.service == service).cloned().collect()
+pub(super) fn runtimes(view: &View<'_>, service: ServiceId) -> Vec<RuntimeStatus> {
+    view.health.runtimes.iter().filter(|runtime| runtime.service == service).cloned().collect()
 }
 
 /// Every service, those with requests first; `classes` are all of them.

@@ -13,7 +13,7 @@ use super::known::find;
 use super::markup::{Encoded, LEGEND, Lane, Page, Safe, Time, bar, error_page};
 use super::{App, Peers, Problem};
 use crate::model::Outcome;
-use crate::runtimes::status_view::Told;
+use crate::runtimes::status_view::RuntimeStatus;
 use crate::store::{Filter, SpanView, Summary};
 
 type AppState = State<Arc<App>>;
@@ -277,17 +277,17 @@ pub(super) async fn health(State(app): AppState, Query(query): Query<PageQuery>)
 }
 
 /// Runtimes of a service's processes, and the state of their task detection.
-fn runtime_lines(runtimes: &[Told]) -> String {
+fn runtime_lines(runtimes: &[RuntimeStatus]) -> String {
     let mut out = String::new();
-    for told in runtimes {
-        let woken = if told.wakes { "; which wakes which is seen, too" } else { "" };
+    for runtime in runtimes {
+        let woken = if runtime.wakes { "; which wakes which is seen, too" } else { "" };
         let _ = write!(
             out,
             "<p class=sub>{} {} in {} processes: {}{woken}.</p>",
-            Safe(told.name),
-            Safe(&told.version),
-            told.processes,
-            Safe(told.meaning),
+            Safe(runtime.name),
+            Safe(&runtime.version),
+            runtime.processes,
+            Safe(runtime.meaning),
         );
     }
     out

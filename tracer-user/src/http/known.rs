@@ -6,7 +6,7 @@ use super::{Problem, View};
 use crate::model::Names;
 
 /// Maximum number of suggestions in an error.
-const TOLD: usize = 3;
+const SUGGESTIONS: usize = 3;
 /// Characters of a name that are compared.
 const COMPARED: usize = 80;
 
@@ -69,7 +69,7 @@ fn nearest(name: &str, others: &[Arc<str>]) -> Vec<String> {
         .collect();
     near.sort_unstable();
     near.dedup();
-    near.into_iter().take(TOLD).map(|(_, name)| format!("'{name}'")).collect()
+    near.into_iter().take(SUGGESTIONS).map(|(_, name)| format!("'{name}'")).collect()
 }
 
 /// Levenshtein distance: characters to add, remove or change to turn `b` into `a`.

@@ -41,7 +41,7 @@ use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
-use crate::runtimes::status_view::Told;
+use crate::runtimes::status_view::RuntimeStatus;
 use crate::store::Store;
 
 /// How long a handler waits for the pipeline.
@@ -83,7 +83,7 @@ pub struct Health {
     /// Agents of other hosts, if the relay is on.
     pub peers: Option<Peers>,
     /// Runtimes of processes that serve requests, by service.
-    pub runtimes: Vec<Told>,
+    pub runtimes: Vec<RuntimeStatus>,
 }
 
 impl Health {

@@ -4,7 +4,7 @@ use super::*;
 use crate::metrics::Metrics;
 use crate::model::{ClassInfo, ServiceId, Side, Sink};
 use crate::runtimes::State;
-use crate::runtimes::status_view::{Known, told};
+use crate::runtimes::status_view::{Known, statuses};
 use crate::store::tests::span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -43,7 +43,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         stats.span(&names, &one);
         store.take(one);
         let known = Known { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
-        let runtimes = told([(ServiceId(0), &known)].into_iter());
+        let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {
             job(&View {
@@ -91,7 +91,7 @@ async fn every_page_answers() {
     for (path, status, needle) in [
         ("/", 200, "shop"),
         ("/service?name=shop", 200, "shop"),
-        ("/service?name=shop", 200, "tokio 1.54 in 1 processes: its tasks are not told apart"),
+        ("/service?name=shop", 200, "tokio 1.54 in 1 processes: its tasks are not distinguished"),
         ("/service?name=x", 404, "no such service"),
         ("/transaction?id=00000000000000000000000000000abc", 200, "certain"),
         ("/class?name=shop&class=GET%20/%3Cscript%3E", 200, "GET /&lt;script&gt;"),

@@ -11,7 +11,7 @@ use crate::relay::message::{Context, Summary};
 use crate::relay::{Outcomes, Outgoing};
 use crate::transactions::engine::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
-use crate::transactions::relayed::{Relayed, Told};
+use crate::transactions::relayed::{CallContext, Relayed};
 
 /// Limit of messages that wait to be sent.
 const OUTGOING: usize = 65_536;
@@ -68,13 +68,13 @@ impl Pipeline {
     /// Sends a call's context to its other end, unless sent already.
     pub(super) fn tell(&mut self, slot: Slot) {
         self.engine.inherit(slot);
-        let Some(told) = self.engine.context(slot) else { return };
+        let Some(sent) = self.engine.context(slot) else { return };
         let Some(live) = self.engine.span(slot) else { return };
         let class = match live.class {
             Some(class) => class_name(&self.names, class),
             None => provisional(&mut self.classifier, &mut self.names, live),
         };
-        let outgoing = context(&self.names, told, live, class);
+        let outgoing = context(&self.names, sent, live, class);
         self.send(outgoing);
     }
 
@@ -99,8 +99,8 @@ impl Pipeline {
                 self.send(outgoing);
             }
         } else if relay.sent.is_some_and(|sent| sent != (verdicts.trace, true)) {
-            let told = Told { key: relay.key, far: relay.far, trace: verdicts.trace, settled: true };
-            let outgoing = context(&self.names, told, live, class_name(&self.names, class));
+            let sent = CallContext { key: relay.key, far: relay.far, trace: verdicts.trace, settled: true };
+            let outgoing = context(&self.names, sent, live, class_name(&self.names, class));
             self.send(outgoing);
         }
     }
@@ -110,8 +110,8 @@ fn class_name(names: &Names, class: ClassId) -> Arc<str> {
     names.class(class).map_or_else(|| "".into(), |info| info.name.clone())
 }
 
-fn context(names: &Names, told: Told, live: &OpenSpan, class: Arc<str>) -> Outgoing {
-    let Told { key, far, trace, settled } = told;
+fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -> Outgoing {
+    let CallContext { key, far, trace, settled } = sent;
     let context = Context {
         key,
         trace,

@@ -30,7 +30,7 @@ const PERIOD: Nanos = 30_000_000_000;
 const PERIODS: usize = 120;
 /// Most pairs of owner and stack in one period.
 const PAIRS: usize = 100_000;
-/// Most process ids whose programs are told apart.
+/// Most process ids whose programs are distinguished.
 const PROCESSES: usize = 65_536;
 
 /// Bounds.

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_all_the_room() {
+    fn no_address_gets_all_the_room() {
         let (now, mut bans) = (Instant::now(), Bans::default());
         let place = |host: u8, n: u8| IpAddr::from([0x2001, 0xdb8, 0, host.into(), 0, 0, 0, n.into()]);
         let address = |host: u8, n: u8| Some(place(host, n));

@@ -244,7 +244,7 @@ mod tests {
         bounds.hear(3, &stand(2, "::ffff:10.0.0.2"));
         assert!(bounds.may(4, 1, one) && bounds.may(4, 2, two));
         assert!(!bounds.may(4, 1, two) && !bounds.may(4, 2, one), "another's");
-        assert!(bounds.may(4, 1, nat) && bounds.may(4, 2, nat), "nobody's");
+        assert!(bounds.may(4, 1, nat) && bounds.may(4, 2, nat), "an address without an agent");
         // Behind the same NAT.
         bounds.hear(5, &stand(3, "10.0.0.1"));
         assert!(bounds.may(6, 1, one) && bounds.may(6, 3, one) && !bounds.may(6, 3, two));
@@ -255,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn a_break_is_nobodys_chance() {
+    fn a_broken_session_lets_no_other_agent_claim_its_address() {
         let mut bounds = Bounds::default();
         bounds.hear(1, &stand(1, "10.0.0.1"));
         bounds.hear(1, &stand(2, "10.0.0.2"));
         bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
         assert!(!bounds.may(4 + LINGER, 2, ip("10.0.0.1")) && bounds.may(5 + LINGER, 2, ip("10.0.0.1")));
-        assert!(bounds.may(4 + LINGER, 1, ip("10.0.0.1")), "what it said before it went");
+        assert!(bounds.may(4 + LINGER, 1, ip("10.0.0.1")), "its messages from before it went");
         bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
         // It reconnects with another number.
         bounds.hear(6, &stand(3, "10.0.0.1"));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forwards_stands_for_others() {
+    fn a_forwarding_agent_may_report_for_others() {
         let mut bounds = Bounds::default();
         bounds.hear(1, &Stand { forwards: true, ..stand(1, "10.0.0.1") });
         bounds.hear(1, &stand(2, "10.0.0.2"));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_goes_before() {
+    fn declared_networks_take_precedence() {
         let (translated, networks) = (vec![prefix("10.9.0.0/16")], vec![prefix("10.1.0.0/16")]);
         let declared = vec![(prefix("10.0.0.1"), networks)];
         for strict in [false, true] {
@@ -288,8 +288,8 @@ mod tests {
             assert!(bounds.may(2, 1, ip("10.1.3.4")) && !bounds.may(2, 2, ip("10.1.3.4")));
             assert!(bounds.may(2, 1, ip("10.9.3.4")) && bounds.may(2, 2, ip("10.9.3.4")));
             assert!(bounds.may(2, 2, ip("10.0.0.2")) && !bounds.may(2, 2, ip("10.0.0.1")));
-            assert_eq!(bounds.may(2, 1, ip("10.0.0.7")), !strict, "nobody's");
-            assert_eq!(bounds.may(2, 77, ip("10.0.0.7")), !strict, "by nobody known");
+            assert_eq!(bounds.may(2, 1, ip("10.0.0.7")), !strict, "an address without an agent");
+            assert_eq!(bounds.may(2, 77, ip("10.0.0.7")), !strict, "an unknown agent");
         }
     }
 

@@ -80,8 +80,8 @@ pub(super) fn is_mute(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Tells who dialled that its key is not this agent's: an empty frame, which is no message of a handshake, so agents of any
-/// version take it for a wrong key. Without it all they see is the end of the connection.
+/// Reports a wrong key to the agent that dialled: sends an empty frame, which is no handshake message, so agents of any
+/// version take it for a wrong key. Without it they see only the end of the connection.
 async fn refuse(stream: &mut impl Link) -> io::Result<()> {
     stream.write_u16(0).await?;
     stream.shutdown().await
@@ -89,7 +89,7 @@ async fn refuse(stream: &mut impl Link) -> io::Result<()> {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        tls::said(&error).map_or(Self::Io(error), Self::Tls)
+        tls::advice(&error).map_or(Self::Io(error), Self::Tls)
     }
 }
 

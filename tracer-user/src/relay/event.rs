@@ -15,7 +15,7 @@ pub enum Event {
     /// The mode from here on.
     Mode(Mode),
     /// An agent sent a message.
-    ExchangeEvent(Agent, Message),
+    Message(Agent, Message),
     /// The configured policy. Recorded once, before any message.
     Policy(Policy),
     /// An agent's location.
@@ -39,7 +39,7 @@ impl Mode {
 
 const TIME: u8 = 0;
 const MODE: u8 = 1;
-const SAID: u8 = 2;
+const MESSAGE: u8 = 2;
 const POLICY: u8 = 3;
 const STAND: u8 = 4;
 
@@ -56,8 +56,8 @@ impl Event {
         match self {
             Self::Time => out.push(TIME),
             Self::Mode(mode) => out.extend([MODE, *mode as u8]),
-            Self::ExchangeEvent(agent, message) => {
-                out.push(SAID);
+            Self::Message(agent, message) => {
+                out.push(MESSAGE);
                 out.extend(agent.number.to_ne_bytes());
                 let host = cut(&agent.host);
                 out.push(host.len() as u8);
@@ -91,13 +91,13 @@ impl Event {
         let event = match (*kind, rest) {
             (TIME, _) => Self::Time,
             (MODE, [mode, ..]) => Self::Mode(*Mode::ALL.get(usize::from(*mode))?),
-            (SAID, rest) => {
+            (MESSAGE, rest) => {
                 let (number, rest) = rest.split_first_chunk()?;
                 let (len, rest) = rest.split_first()?;
                 let (host, rest) = rest.split_at_checked(usize::from(*len))?;
                 let mut found = Vec::new();
                 Decoder::default().read(rest, &mut found).ok()?;
-                Self::ExchangeEvent(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
+                Self::Message(Agent { number: u64::from_ne_bytes(*number), host: text(host) }, found.pop()?)
             }
             (POLICY, [strict, rest @ ..]) => {
                 let (translated, mut rest) = networks(rest)?;
@@ -201,7 +201,7 @@ mod tests {
             Event::Time,
             Event::Mode(Mode::Waits),
             Event::Mode(Mode::Off),
-            Event::ExchangeEvent(agent, context()),
+            Event::Message(agent, context()),
             Event::Policy(policy),
             Event::Policy(Policy::default()),
             Event::Stand(Stand { dialled: false, up: true, ..stand.clone() }),
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn contexts_of_udp_questions_in_old_recordings_are_skipped() {
         let agent = Agent { number: 7, host: Arc::from("far") };
-        let mut bytes = Event::ExchangeEvent(agent, Message::Alive).encode(99);
+        let mut bytes = Event::Message(agent, Message::Alive).encode(99);
         // Replaces the last message by the mark of a question and its context.
         bytes.truncate(bytes.len() - 2);
         bytes.extend([7, 10, 4, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -224,22 +224,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn never_panics_on_arbitrary_input(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Event::decode(&bytes);
         }
 
         #[test]
         fn a_host_of_any_bytes_comes_back(host in proptest::collection::vec(0x70u8..0xd0, 0..=255)) {
-            let said = |host: &[u8]| {
+            let encoded = |host: &[u8]| {
                 let mut bytes = 99u64.to_ne_bytes().to_vec();
-                bytes.push(SAID);
+                bytes.push(MESSAGE);
                 bytes.extend(7u64.to_ne_bytes());
                 bytes.push(host.len() as u8);
                 bytes.extend(host);
                 Encoder::default().put(&Message::Alive, &mut bytes);
                 bytes
             };
-            let (now, event) = Event::decode(&said(&host)).unwrap();
+            let (now, event) = Event::decode(&encoded(&host)).unwrap();
             prop_assert_eq!(Event::decode(&event.encode(now)), Some((now, event)));
         }
     }

@@ -53,7 +53,7 @@ pub struct PeerView {
     pub direction: &'static str,
     /// `up`, or `down`: not reached, being retried.
     pub state: &'static str,
-    /// Its host; empty until it said so.
+    /// Its host; empty until its first message.
     pub host: String,
     /// Seconds since the state last changed.
     pub for_s: f64,
@@ -84,7 +84,7 @@ struct Peer {
     since: Instant,
     traffic: Arc<Traffic>,
     error: String,
-    /// `error` is what the other end said.
+    /// `error` is the other end's own answer.
     answered: bool,
 }
 
@@ -302,8 +302,8 @@ impl Common {
                 peer.since = Instant::now();
             }
             peer.up = false;
-            // Who is kept out for what it did is hung up on without a word: what it was told first says more. That nobody was
-            // there before says less.
+            // A banned agent is hung up on without an answer: its first answer says more, and an earlier "connection
+            // refused" says less.
             if was_up || !peer.answered || !why.is_mute() {
                 peer.error = why.to_string();
                 peer.answered = why.is_answer();
@@ -392,7 +392,7 @@ impl Common {
                     let traffic = self.up(id, &agent);
                     reached.store(number, Ordering::Relaxed);
                     (wait, known) = (FIRST_WAIT, true);
-                    let heard = |said: &[Message]| self.learn(said, way);
+                    let heard = |messages: &[Message]| self.learn(messages, way);
                     let ended = session.run(Takes::Summaries, &mut outbox, self.inbox(), &traffic, heard).await;
                     reached.store(0, Ordering::Relaxed);
                     self.down(id, true, &ended);
@@ -448,9 +448,9 @@ impl Common {
     }
 
     /// Learns routes: the agent that sends a request's summary sees the other end of its connection.
-    fn learn(&self, said: &[Message], way: u64) {
+    fn learn(&self, messages: &[Message], way: u64) {
         let mut routes = lock(&self.state.routes);
-        for message in said {
+        for message in messages {
             if let Message::Summary(summary) = message {
                 routes.learn(summary.key.connection(), way);
             }

@@ -203,9 +203,9 @@ impl Encoder {
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
                 // The back reference must hold what the other end received.
-                let told = |name: &Arc<str>, number| if number == 0 { Arc::from("") } else { Arc::clone(name) };
+                let received = |name: &Arc<str>, number| if number == 0 { Arc::from("") } else { Arc::clone(name) };
                 if !context.settled {
-                    let (service, class) = (told(&context.service, service), told(&context.class, class));
+                    let (service, class) = (received(&context.service, service), received(&context.class, class));
                     self.sent.put(&Context { service, class, ..context.clone() });
                 }
                 framed(CONTEXT, out, |out| {

@@ -53,7 +53,7 @@ impl Nats {
     /// Starts to connect and retries for ever; fails only on a malformed address.
     pub async fn connect(url: &str) -> io::Result<Self> {
         let server = shown(url);
-        let (named, said) = (server.clone(), Arc::new(Mutex::new(String::new())));
+        let (named, logged) = (server.clone(), Arc::new(Mutex::new(String::new())));
         let place: ServerAddr = url.parse().map_err(|error| {
             io::Error::other(format!("NATS server {server}: {error}; expected nats://HOST:4222 or tls://HOST:4222"))
         })?;
@@ -72,7 +72,7 @@ impl Nats {
             .event_callback(move |event| {
                 // Log a repeated error once. A slow consumer ends its session anyway.
                 let text = event.to_string();
-                let mut last = said.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = logged.lock().unwrap_or_else(PoisonError::into_inner);
                 if *last != text && !matches!(event, Event::SlowConsumer(_)) {
                     let level = if event == Event::Connected { log::Level::Info } else { log::Level::Warn };
                     log::log!(level, "relay: NATS server {named}: {text}");
@@ -118,7 +118,7 @@ impl Nats {
         loop {
             tokio::select! {
                 _ = look.tick() => {
-                    let addresses = addresses::own().into_iter().filter(is_told).map(|address| address.to_string());
+                    let addresses = addresses::own().into_iter().filter(is_announced).map(|address| address.to_string());
                     for name in addresses.chain([host.to_owned()]) {
                         let subject = subject(&name);
                         if subjects.len() < SUBJECTS_MOST && !subjects.contains(&subject) {
@@ -192,7 +192,7 @@ async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: Duplex
 }
 
 /// Whether other agents may ask for this address: it must be unique to this host.
-fn is_told(address: &IpAddr) -> bool {
+fn is_announced(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_unspecified() && !v4.is_link_local(),
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unspecified() && !v6.is_unicast_link_local(),

@@ -80,7 +80,7 @@ impl Ended {
         }
     }
 
-    /// Whether the other end is there and said, or showed, why there is no session.
+    /// Whether the other end is there and reported, or showed, why there is no session.
     pub fn is_answer(&self) -> bool {
         !matches!(self, Self::Broken(Broken::Io(_) | Broken::Slow | Broken::HungUp) | Self::Over | Self::Itself)
     }
@@ -260,7 +260,7 @@ async fn speak(
             () = tokio::time::sleep_until(due(takes, beat, spoke).into()) => messages.push(Message::Alive),
         }
         spoke = Instant::now();
-        let (mut said, mut contexts) = (0, 0);
+        let (mut sent, mut contexts) = (0, 0);
         for message in &mut messages {
             if let Message::Summary(summary) = message {
                 if !summaries.is_multiple_of(TIMED) {
@@ -269,7 +269,7 @@ async fn speak(
                 summaries += 1;
             }
             encoder.put(message, &mut bytes);
-            said += u64::from(*message != Message::Alive);
+            sent += u64::from(*message != Message::Alive);
             contexts += u64::from(matches!(message, Message::Context(_)));
             if bytes.len() > CONTENT - CONTEXT_MOST {
                 if let Err(why) = writer.send(&bytes).await {
@@ -284,7 +284,7 @@ async fn speak(
             }
             bytes.clear();
         }
-        traffic.sent.fetch_add(said, Ordering::Relaxed);
+        traffic.sent.fetch_add(sent, Ordering::Relaxed);
         traffic.contexts.fetch_add(contexts, Ordering::Relaxed);
         traffic.bytes.store(writer.bytes, Ordering::Relaxed);
     }
@@ -345,11 +345,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_floods_is_told_from_who_is_busy() {
+    fn floods_are_distinguished_from_busy_agents() {
         let start = Instant::now();
         // This many frames of this many messages each, a millisecond apart; returns how many were taken, and the total
         // wait.
-        let said = |frames: u32, bytes: usize, messages: usize| {
+        let taken = |frames: u32, bytes: usize, messages: usize| {
             let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
             for frame in 0..frames {
                 now += Duration::from_millis(1);
@@ -359,10 +359,10 @@ mod tests {
             }
             (frames, waited)
         };
-        assert_eq!(said(5000, 9000, 150), (5000, Duration::ZERO), "150 000 messages a second");
-        let (frames, waited) = said(5000, 32_000, 1000);
+        assert_eq!(taken(5000, 9000, 150), (5000, Duration::ZERO), "150 000 messages a second");
+        let (frames, waited) = taken(5000, 32_000, 1000);
         assert!(frames < 20 * FLOOD && waited > PERIOD * (FLOOD - 2) / 2, "a million a second: {frames} {waited:?}");
-        assert!(said(5000, 32_768, 0).0 < 500, "bytes that say nothing");
+        assert!(taken(5000, 32_768, 0).0 < 500, "bytes that say nothing");
         // A reader that is busy for half a second now and then: throttled, but no flood.
         let (mut pace, mut now, mut waited) = (Pace::new(start), start, Duration::ZERO);
         for second in 0..20u64 {

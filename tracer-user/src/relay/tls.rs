@@ -183,7 +183,7 @@ fn own(
 }
 
 /// What went wrong if TLS failed, and what to do about it.
-pub(super) fn said(error: &io::Error) -> Option<String> {
+pub(super) fn advice(error: &io::Error) -> Option<String> {
     let why = error.get_ref()?.downcast_ref::<Error>()?;
     let advice = match why {
         Error::InvalidCertificate(

@@ -69,7 +69,7 @@ mod tests {
     fn it_rings_once_and_only_where_it_is_wanted() {
         let bell = Bell::new().unwrap();
         bell.ring();
-        assert!(!rang(&bell), "nobody sleeps");
+        assert!(!rang(&bell), "no thread sleeps");
         for _ in 0..3 {
             bell.want();
             assert!(!rang(&bell));

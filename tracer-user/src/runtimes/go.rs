@@ -126,9 +126,9 @@ impl Program {
 pub enum Seen {
     /// Not recognised as a Go program.
     Other,
-    /// A Go program whose goroutines cannot be told apart: its version, and why.
+    /// A Go program whose goroutines cannot be distinguished: its version, and why.
     Unknown(Box<str>, State),
-    /// A Go program whose goroutines can be told apart.
+    /// A Go program whose goroutines can be distinguished.
     Known(Box<Program>),
 }
 
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_not_known_is_said() {
+    fn an_unknown_version_is_reported() {
         assert_eq!(found("go1.99.1", 0, 0), Seen::Unknown("go1.99.1".into(), State::UnknownVersion));
         let far = found("go1.25.5", 0, 0x2_0000);
         assert_eq!(far, Seen::Unknown("go1.25.5".into(), State::Unreadable));
     }
 
     #[test]
-    fn bytes_that_were_changed_or_cut_harm_nobody() {
+    fn never_panics_on_damaged_files() {
         let whole = fixture::program("go1.25.5", 0, 0);
         fixture::survives(&whole, |bytes| drop(inspect(bytes)));
     }

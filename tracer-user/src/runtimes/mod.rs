@@ -2,8 +2,8 @@
 //! apart.
 //!
 //! Reads the process's files and memory once, when it first serves a request, using version tables and plausibility
-//! checks. For an unknown runtime version it reports a [`State`] and counts it; tasks of that process are not told
-//! apart.
+//! checks. For an unknown runtime version it reports a [`State`] and counts it; tasks of that process are not
+//! distinguished.
 
 pub mod declared;
 pub mod elf;
@@ -29,7 +29,7 @@ use crate::guard::tables::TableUse;
 /// Most processes queued for detection.
 const QUEUE: usize = 256;
 
-/// Whether the tasks of a process can be told apart, and if not, why.
+/// Whether the tasks of a process can be distinguished, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// They can.
@@ -66,26 +66,26 @@ impl State {
     /// What the state means, for people.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Known => "its tasks are told apart",
+            Self::Known => "its tasks are distinguished",
             Self::UnknownVersion => {
-                "its tasks are not told apart: where this version keeps them is not known; calls of requests that share \
-                 threads are ambiguous or nobody's"
+                "its tasks are not distinguished: where this version keeps them is not known; calls of requests that share \
+                 threads are ambiguous or orphans"
             }
             Self::NoSymbols => {
-                "its tasks are not told apart: names that are needed are not in its files (stripped, or another build); \
-                 calls of requests that share threads are ambiguous or nobody's"
+                "its tasks are not distinguished: names that are needed are not in its files (stripped, or another build); \
+                 calls of requests that share threads are ambiguous or orphans"
             }
             Self::Unreadable => {
-                "its tasks are not told apart: its files or memory could not be read, or are not as its version says; \
-                 calls of requests that share threads are ambiguous or nobody's"
+                "its tasks are not distinguished: its files or memory could not be read, or are not as its version says; \
+                 calls of requests that share threads are ambiguous or orphans"
             }
             Self::NoProbe => {
-                "its tasks are not told apart: a probe that is needed could not be attached (the agent's log says why); \
-                 calls of requests that share threads are ambiguous or nobody's"
+                "its tasks are not distinguished: a probe that is needed could not be attached (the agent's log says why); \
+                 calls of requests that share threads are ambiguous or orphans"
             }
             Self::Unsupported => {
-                "its tasks are not told apart on this processor or C library; calls of requests that share threads are \
-                 ambiguous or nobody's"
+                "its tasks are not distinguished on this processor or C library; calls of requests that share threads are \
+                 ambiguous or orphans"
             }
         }
     }
@@ -118,23 +118,23 @@ pub struct Found {
     pub name: &'static str,
     /// Its version if known, for people.
     pub version: String,
-    /// Whether its tasks can be told apart.
+    /// Whether its tasks can be distinguished.
     pub state: State,
     /// The description for the kernel side.
     pub runtime: Runtime,
-    /// Required probes: without one of them its tasks are not told apart.
+    /// Required probes: without one of them its tasks are not distinguished.
     pub places: Vec<Place>,
     /// Optional probes, attached only if configured ([`Extras`]).
     pub extra: Vec<Place>,
 }
 
 impl Found {
-    /// A runtime whose tasks are told apart without probes.
+    /// A runtime whose tasks are distinguished without probes.
     pub fn known(name: &'static str, version: String, runtime: Runtime) -> Self {
         Self { name, version, state: State::Known, runtime, places: Vec::new(), extra: Vec::new() }
     }
 
-    /// The same runtime, but its tasks cannot be told apart.
+    /// The same runtime, but its tasks cannot be distinguished.
     #[must_use]
     pub fn without(self, state: State) -> Self {
         let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
@@ -153,7 +153,7 @@ pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
         .or_else(|| tokio::recognise(pid, &maps, extras.tokio_wakers))
 }
 
-/// Attaches the probes of `found`; if a required one fails, its tasks are not told apart.
+/// Attaches the probes of `found`; if a required one fails, its tasks are not distinguished.
 fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) -> Result<(), String>) -> Found {
     for place in std::mem::take(&mut found.places) {
         if let Err(why) = attach(look, &place) {
@@ -186,7 +186,7 @@ pub type Look = (u32, u64);
 #[derive(Debug)]
 pub struct Finder {
     ask: SyncSender<Look>,
-    told: Receiver<(Look, Option<Found>)>,
+    results: Receiver<(Look, Option<Found>)>,
     /// Detection runs started so far.
     looks: u64,
     /// Runs that have not returned yet, and runs that have.
@@ -206,18 +206,18 @@ impl Finder {
         mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static,
     ) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel::<Look>(QUEUE);
-        let (tell, told) = sync_channel(QUEUE);
+        let (report, results) = sync_channel(QUEUE);
         std::thread::Builder::new().name("tracer-runtimes".into()).spawn(move || {
             for look in asked {
                 let found = recognise(look.0, extras).map(|found| probed(look, found, &mut attach));
-                if tell.send((look, found)).is_err() {
+                if report.send((look, found)).is_err() {
                     break;
                 }
             }
         })?;
         Ok(Self {
             ask,
-            told,
+            results,
             looks: 0,
             waiting: 0,
             looked: 0,
@@ -249,7 +249,7 @@ impl Finder {
     /// The next result, and whether the process still exists unchanged: one that is gone or runs another program may
     /// have got stale probes.
     pub fn found(&mut self) -> Option<(Look, Option<Found>, bool)> {
-        let (look, found) = self.told.try_recv().ok()?;
+        let (look, found) = self.results.try_recv().ok()?;
         self.waiting = self.waiting.saturating_sub(1);
         self.looked += 1;
         let there = self.asked.get(&look.0) == Some(&look.1);
@@ -292,7 +292,7 @@ impl Finder {
         self.known.iter().map(|(pid, known)| (*pid, known))
     }
 
-    /// Processes with pending detection: until it ends, their tasks are not told apart.
+    /// Processes with pending detection: until it ends, their tasks are not distinguished.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }

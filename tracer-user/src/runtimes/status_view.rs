@@ -18,7 +18,7 @@ pub struct Known {
     pub name: &'static str,
     /// Its version, if known.
     pub version: Box<str>,
-    /// Whether its tasks can be told apart.
+    /// Whether its tasks can be distinguished.
     pub state: State,
     /// Whether the agent sees which task wakes which.
     pub wakes: bool,
@@ -36,7 +36,7 @@ impl Known {
 
 /// A runtime of a service's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Told {
+pub struct RuntimeStatus {
     /// The service; not part of the API.
     #[serde(skip)]
     pub service: ServiceId,
@@ -55,14 +55,14 @@ pub struct Told {
 }
 
 /// The runtimes of processes, counted by service.
-pub fn told<'a>(known: impl Iterator<Item = (ServiceId, &'a Known)>) -> Vec<Told> {
+pub fn statuses<'a>(known: impl Iterator<Item = (ServiceId, &'a Known)>) -> Vec<RuntimeStatus> {
     let mut counts: BTreeMap<(u32, &Known), u64> = BTreeMap::new();
     for (service, known) in known {
         if counts.len() < MOST || counts.contains_key(&(service.0, known)) {
             *counts.entry((service.0, known)).or_default() += 1;
         }
     }
-    let one = |((service, known), processes): ((u32, &Known), u64)| Told {
+    let one = |((service, known), processes): ((u32, &Known), u64)| RuntimeStatus {
         service: ServiceId(service),
         name: known.name,
         version: known.version.clone(),
@@ -83,8 +83,8 @@ mod tests {
         let known = |name, state| Known { name, version: "1".into(), state, wakes: false };
         let (go, old) = (known("go", State::Known), known("go", State::UnknownVersion));
         let of = [(1, &go), (0, &go), (1, &old), (1, &go)];
-        let told = told(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
-        let short: Vec<_> = told.iter().map(|told| (told.service.0, told.state, told.processes)).collect();
+        let statuses = statuses(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
+        let short: Vec<_> = statuses.iter().map(|one| (one.service.0, one.state, one.processes)).collect();
         assert_eq!(short, [(0, "known", 1), (1, "known", 2), (1, "unknown_version", 1)]);
     }
 
@@ -93,6 +93,6 @@ mod tests {
         let many: Vec<Known> = (0..2 * MOST)
             .map(|n| Known { name: "go", version: n.to_string().into(), state: State::Known, wakes: false })
             .collect();
-        assert_eq!(told(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);
+        assert_eq!(statuses(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);
     }
 }

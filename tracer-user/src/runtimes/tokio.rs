@@ -56,7 +56,7 @@ const COPIES: usize = 8;
 pub struct Program {
     /// tokio's version; empty if not found.
     pub version: Box<str>,
-    /// Whether its tasks can be told apart.
+    /// Whether its tasks can be distinguished.
     pub state: State,
     /// Offset of the current task id from the thread pointer.
     pub current: i64,
@@ -225,7 +225,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
     Some(found)
 }
 
-/// Detects how the program's tasks can be told apart.
+/// Detects how the program's tasks can be distinguished.
 fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
     let mut program =
         Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() };
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_changed_or_cut_harm_nobody() {
+    fn never_panics_on_damaged_files() {
         let whole = program(SOURCE, &[(SET, SETTER), (BIND, &[0x55])]);
         fixture::survives(&whole, |bytes| drop(inspect(bytes)));
     }

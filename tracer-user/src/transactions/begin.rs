@@ -440,7 +440,7 @@ impl Engine {
             && let Some(call) = self.spans.get_mut(call)
             && !call.cause.alone
             && call.cause.forwarded.is_none()
-            && (!call.cause.tasked || (call.cause.grouped && !call.cause.told))
+            && (!call.cause.tasked || (call.cause.grouped && !call.cause.decided_by_task))
         {
             call.cause.vote = match call.cause.vote {
                 Vote::None => Vote::For(slot),

@@ -26,7 +26,7 @@ pub struct Asker {
 #[derive(Clone, Copy, Debug)]
 pub enum GroupOwner {
     /// No request seen.
-    Nobody,
+    Untied,
     /// One request's.
     One(Asker),
     /// Several requests.
@@ -103,7 +103,7 @@ impl CallbackGroups {
         entry.rank += u8::from(deeper);
         entry.open += open;
         entry.whose = match (entry.whose, whose) {
-            (GroupOwner::Nobody, whose) | (whose, GroupOwner::Nobody) => whose,
+            (GroupOwner::Untied, whose) | (whose, GroupOwner::Untied) => whose,
             (GroupOwner::One(one), GroupOwner::One(other)) if one.slot == other.slot => GroupOwner::One(one),
             _ => GroupOwner::Several,
         };
@@ -116,7 +116,7 @@ impl CallbackGroups {
 
     /// The owner of the group.
     pub fn whose(&self, callback_group: CallbackGroup) -> GroupOwner {
-        self.entries.get(self.root(callback_group) as usize).map_or(GroupOwner::Nobody, |entry| entry.whose)
+        self.entries.get(self.root(callback_group) as usize).map_or(GroupOwner::Untied, |entry| entry.whose)
     }
 
     /// Whether this span or any span tied to it has not ended.
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tied_to_one_request_is_its_and_to_two_nobody_s() {
+    fn a_group_tied_to_one_request_is_owned_and_one_tied_to_two_is_not() {
         let (first, second) = (asker(1), asker(2));
         let mut callback_groups = CallbackGroups::default();
         let request = callback_groups.group_membership(GroupOwner::One(first));
-        let calls: Vec<CallbackGroup> = (0..4).map(|_| callback_groups.group_membership(GroupOwner::Nobody)).collect();
+        let calls: Vec<CallbackGroup> = (0..4).map(|_| callback_groups.group_membership(GroupOwner::Untied)).collect();
         callback_groups.join(calls[0], calls[1]);
-        assert!(matches!(callback_groups.whose(calls[0]), GroupOwner::Nobody));
+        assert!(matches!(callback_groups.whose(calls[0]), GroupOwner::Untied));
         callback_groups.join(calls[1], request);
         assert!(matches!(callback_groups.whose(calls[0]), GroupOwner::One(asker) if asker.slot == first.slot));
         let other = callback_groups.group_membership(GroupOwner::One(second));
@@ -193,7 +193,7 @@ mod tests {
         for callback_group in [request, other, calls[0], calls[1], calls[2]] {
             assert!(matches!(callback_groups.whose(callback_group), GroupOwner::Several));
         }
-        assert!(matches!(callback_groups.whose(calls[3]), GroupOwner::Nobody), "it is tied to none of them");
+        assert!(matches!(callback_groups.whose(calls[3]), GroupOwner::Untied), "it is tied to none of them");
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
                     callback_groups.group_membership(if index == 2 {
                         GroupOwner::One(first)
                     } else {
-                        GroupOwner::Nobody
+                        GroupOwner::Untied
                     })
                 })
                 .collect();

@@ -35,14 +35,14 @@ impl Engine {
         // Where either end may send requests, the exchange decides which side this is.
         let side = span.and_then(|slot| self.spans.get(slot)).map(|live| live.side).or(of_connection);
         // A call counts for the request that caused it.
-        let owner = span.map_or(Target::Nobody, |slot| match self.spans.get(slot) {
+        let owner = span.map_or(Target::Overhead, |slot| match self.spans.get(slot) {
             Some(live) if live.side == Side::Client => match self.charged_at_once(live) {
                 Some(parent) => Target::of(&self.spans, parent),
                 // Follows the call once its parent is known.
                 None if live.cause.candidate.is_some() || live.cause.open || live.group_membership.is_some() => {
                     Target::Span { slot, class: None, service: live.service }
                 }
-                None => Target::Nobody,
+                None => Target::Overhead,
             },
             _ => Target::of(&self.spans, slot),
         });
@@ -78,13 +78,13 @@ impl Engine {
         let owner = after.filter(|_| held.is_none()).unwrap_or(owner);
         let held = held.or(after);
         let (before, after) = match held {
-            Some(holder) => (holder, if owner == Target::Nobody { holder } else { owner }),
+            Some(holder) => (holder, if owner == Target::Overhead { holder } else { owner }),
             // On a thread that works for one request after the other, an uncertain parent of this call does not change
             // the target of earlier work.
             None if dir == Direction::Tx
                 && !delta.waited
-                && owner != Target::Nobody
-                && (multiplexer || !is_guess || last == Target::Nobody) =>
+                && owner != Target::Overhead
+                && (multiplexer || !is_guess || last == Target::Overhead) =>
             {
                 (owner, owner)
             }
@@ -103,11 +103,11 @@ impl Engine {
         {
             second.runq = second.runq.min(header.nanos.saturating_sub(live.arrived));
         }
-        let (before, after) = if known { (before, after) } else { (Target::Nobody, owner) };
+        let (before, after) = if known { (before, after) } else { (Target::Overhead, owner) };
         let split = if delta.waited { delta.wait_end } else { header.nanos };
         // All blocked time of the interval is in its last part.
         let sleeper = match (multiplexer || !asleep_for_it, delta.waited) {
-            (true, _) => Target::Nobody,
+            (true, _) => Target::Overhead,
             (false, true) => after,
             (false, false) => before,
         };
@@ -116,7 +116,7 @@ impl Engine {
             self.charge_with(header.tid, header.tgid, (after, sleeper), second, header.nanos, out);
         }
         if let Some(thread) = self.threads.get_mut(&header.tid) {
-            thread.last = if owner == Target::Nobody { held.unwrap_or(Target::Nobody) } else { owner };
+            thread.last = if owner == Target::Overhead { held.unwrap_or(Target::Overhead) } else { owner };
         }
     }
 
@@ -225,14 +225,14 @@ impl Engine {
             self.charge(header.tid, header.tgid, target, cost, header.nanos, out);
             return;
         }
-        let before = if delta.waited || (dead && fresh) { last } else { Target::Nobody };
+        let before = if delta.waited || (dead && fresh) { last } else { Target::Overhead };
         let cpu = |cost: Cost| Cost { blocked: 0, ..cost };
         let split = if delta.waited { delta.wait_end } else { header.nanos };
         self.charge(header.tid, header.tgid, before, cpu(delta.before), split, out);
         if delta.waited {
-            self.charge(header.tid, header.tgid, Target::Nobody, cpu(delta.after), header.nanos, out);
+            self.charge(header.tid, header.tgid, Target::Overhead, cpu(delta.after), header.nanos, out);
             if let Some(thread) = self.threads.get_mut(&header.tid) {
-                thread.last = Target::Nobody;
+                thread.last = Target::Overhead;
             }
         }
     }
@@ -245,14 +245,14 @@ impl Engine {
         let (known, last) = (thread.known, thread.last);
         let delta = thread.advance(&wake.counters);
         thread.known = true;
-        thread.last = Target::Nobody;
+        thread.last = Target::Overhead;
         (thread.charged_at, thread.last_op) = (header.nanos, header.nanos);
         // Run-queue and blocked time of this thread is not the request's: the request waits for the thread.
         let cpu = |cost: Cost| Cost { cpu: cost.cpu, ..Cost::default() };
         let before = match (known, delta.waited) {
             (true, false) => owner,
             (true, true) => last,
-            (false, _) => Target::Nobody,
+            (false, _) => Target::Overhead,
         };
         let split = if delta.waited { delta.wait_end } else { header.nanos };
         self.charge(header.tid, header.tgid, before, cpu(delta.before), split, out);
@@ -263,7 +263,7 @@ impl Engine {
 
     /// Charges `cost`, the work of thread `tid` up to `until`, and the samples taken in it.
     fn charge(&mut self, tid: u32, tgid: u32, target: Target, cost: Cost, until: Nanos, out: &mut Vec<Output>) {
-        self.charge_with(tid, tgid, (target, Target::Nobody), cost, until, out);
+        self.charge_with(tid, tgid, (target, Target::Overhead), cost, until, out);
     }
 
     /// The same where time off the CPU has a target of its own, the second: the request that the thread slept for, if any.
@@ -315,7 +315,7 @@ impl Engine {
                     add(&mut self.overhead, service.0, cost);
                 }
             }
-            Target::Nobody => {
+            Target::Overhead => {
                 let service = self.service(tgid);
                 add(&mut self.overhead, service.0, cost);
             }
@@ -370,12 +370,12 @@ impl Engine {
             // Later events do not show the owner of an earlier sample.
             let target = thread.at(header.nanos);
             self.counters.samples_late += u64::from(target.is_none());
-            self.place(pending, target.unwrap_or(Target::Nobody), header.tid, header.tgid, out);
+            self.place(pending, target.unwrap_or(Target::Overhead), header.tid, header.tgid, out);
             return;
         }
         if thread.last_op == 0 && thread.pending() >= 4 || thread.pending() >= PENDING_SAMPLES {
             // No further operation is expected, or too many samples wait: charge the held request, else overhead.
-            let target = thread.holder().map_or(Target::Nobody, |slot| Target::of(&self.spans, slot));
+            let target = thread.holder().map_or(Target::Overhead, |slot| Target::of(&self.spans, slot));
             let Some(thread) = self.threads.get_mut(&header.tid) else { return };
             let all = thread.due(Nanos::MAX);
             for sample in all.into_iter().chain([pending]) {
@@ -388,7 +388,7 @@ impl Engine {
 
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {
         let (owner, span) = match target {
-            Target::Nobody => (Owner::Overhead(self.service(tgid)), None),
+            Target::Overhead => (Owner::Overhead(self.service(tgid)), None),
             Target::Span { slot, class, service } => match self.spans.get_mut(self.works_for(slot)) {
                 Some(live) => {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {

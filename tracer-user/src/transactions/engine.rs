@@ -666,7 +666,7 @@ impl Engine {
 impl Target {
     /// The target for `slot`'s span as it is now.
     pub(super) fn of(spans: &Slab, slot: Slot) -> Self {
-        spans.get(slot).map_or(Self::Nobody, |live| Self::Span { slot, class: live.class, service: live.service })
+        spans.get(slot).map_or(Self::Overhead, |live| Self::Span { slot, class: live.class, service: live.service })
     }
 }
 

@@ -195,12 +195,12 @@ impl Engine {
         let known = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
         let mask = (1u64 << NODE_ID_BITS) - 1;
         let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
-        let told = match (opener, group) {
+        let tied = match (opener, group) {
             (Some(opener), _) => opener,
             (None, Some(IntervalOwner::Request(slot))) => return Some(slot).filter(known),
             // An answer belongs to a request; nothing has shown yet whether the call that ended belongs to the same
             // one.
-            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_nobody_s(slot) => {
+            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_untied(slot) => {
                 return Some(slot).filter(known);
             }
             (None, Some(IntervalOwner::Call(slot))) => {
@@ -216,22 +216,22 @@ impl Engine {
             }
             (None, None) => None,
         };
-        told.filter(known).or_else(|| lap.of(execution).filter(known)).or_else(|| lap.of(trigger).filter(known))
+        tied.filter(known).or_else(|| lap.of(execution).filter(known)).or_else(|| lap.of(trigger).filter(known))
     }
 
     /// Cause of a call that an event loop sends, as far as known yet.
     pub(super) fn loop_cause(&self, own: Option<Slot>) -> Cause {
         let Some(live) = own.and_then(|slot| self.spans.get(slot)) else {
-            return Cause::none("sent in no callback that could be told");
+            return Cause::none("the callback that sent it is unknown");
         };
         let whose = live
             .group_membership
-            .map_or(GroupOwner::Nobody, |group_membership| self.callback_groups.whose(group_membership.callback_group));
+            .map_or(GroupOwner::Untied, |group_membership| self.callback_groups.whose(group_membership.callback_group));
         let (candidate, kept) = match (whose, live.side) {
             (GroupOwner::One(asker), _) => (Some(asker.slot), Some(asker.kept)),
             (GroupOwner::Several, Side::Server) => (own, Some(live.kept())),
             (GroupOwner::Several, Side::Client) => (live.cause.candidate, live.cause.kept),
-            (GroupOwner::Nobody, _) => (None, None),
+            (GroupOwner::Untied, _) => (None, None),
         };
         Cause { candidate, kept, ..Cause::none("sent in no callback of a request") }
     }
@@ -252,7 +252,7 @@ impl Engine {
         let callback_group = self.callback_groups.group_membership(if side == Side::Server {
             GroupOwner::One(asker)
         } else {
-            GroupOwner::Nobody
+            GroupOwner::Untied
         });
         if let Some(live) = self.spans.get_mut(slot) {
             live.group_membership = Some(GroupMembership { callback_group, direct, sure });
@@ -270,10 +270,10 @@ impl Engine {
     }
 
     /// Whether the call is not tied to any request yet.
-    fn is_nobody_s(&self, call: Slot) -> bool {
+    fn is_untied(&self, call: Slot) -> bool {
         let group_membership = self.spans.get(call).and_then(|live| live.group_membership);
         group_membership.is_none_or(|group_membership| {
-            matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Nobody)
+            matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Untied)
         })
     }
 
@@ -365,8 +365,8 @@ impl Engine {
     ) -> (Option<Slot>, Grade, &'static str) {
         let since = |slot: Slot, otherwise: Nanos| self.spans.get(slot).map_or(otherwise, |live| live.start);
         match self.callback_groups.whose(group_membership.callback_group) {
-            GroupOwner::Nobody if live.cause.alone => (None, Grade::Certain, live.cause.evidence),
-            GroupOwner::Nobody => (None, Grade::Orphan, "nothing ties it to a request"),
+            GroupOwner::Untied if live.cause.alone => (None, Grade::Certain, live.cause.evidence),
+            GroupOwner::Untied => (None, Grade::Orphan, "nothing ties it to a request"),
             GroupOwner::Several => (live.cause.candidate, Grade::Ambiguous, "several requests meet in its callbacks"),
             GroupOwner::One(Asker { slot, since: read, .. }) => {
                 let doubt = if !group_membership.sure {
@@ -411,7 +411,7 @@ impl Engine {
     pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<Kept> {
         match self.callback_groups.whose(group_membership.callback_group) {
             GroupOwner::One(asker) => Some(asker.kept),
-            GroupOwner::Nobody | GroupOwner::Several => None,
+            GroupOwner::Untied | GroupOwner::Several => None,
         }
     }
 
@@ -421,7 +421,7 @@ impl Engine {
         let goes_on = live.deferred < PATIENCE && self.callback_groups.is_open(group_membership.callback_group);
         match self.callback_groups.whose(group_membership.callback_group) {
             GroupOwner::Several => false,
-            GroupOwner::Nobody => goes_on && !live.cause.alone,
+            GroupOwner::Untied => goes_on && !live.cause.alone,
             GroupOwner::One(asker) => {
                 let request = self.spans.get(asker.slot);
                 goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)

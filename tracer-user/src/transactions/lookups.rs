@@ -52,7 +52,7 @@ struct Call {
 struct Answer {
     slot: Slot,
     read: Nanos,
-    told: Nanos,
+    reported: Nanos,
     own: Place,
     port: u16,
     to: IpAddr,
@@ -71,7 +71,7 @@ enum Fit {
 enum Verdict {
     Of(Slot),
     /// No known call on this host fits.
-    Nobody,
+    NoMatch,
     Unclear,
 }
 
@@ -87,11 +87,11 @@ impl Call {
         if apart || (over && self.sent == 1) {
             return Fit::No;
         }
-        let told = self.own.address.is_some()
+        let addressed = self.own.address.is_some()
             || answer.own.address.is_some()
             || answer.to == to
             || (answer.to.is_loopback() && to.is_loopback());
-        if told && !over && self.served < self.sent { Fit::Yes } else { Fit::Perhaps }
+        if addressed && !over && self.served < self.sent { Fit::Yes } else { Fit::Perhaps }
     }
 
     /// How long the call is remembered.
@@ -104,7 +104,7 @@ impl Call {
 fn judge(calls: &[Call], answer: &Answer) -> Verdict {
     let mut fitting = calls.iter().map(|call| (call, call.fits(answer))).filter(|(_, fit)| *fit != Fit::No);
     match (fitting.next(), fitting.next()) {
-        (None, _) => Verdict::Nobody,
+        (None, _) => Verdict::NoMatch,
         (Some((call, Fit::Yes)), None) => Verdict::Of(call.slot),
         _ => Verdict::Unclear,
     }
@@ -149,7 +149,7 @@ impl Lookups {
         for answer in answers {
             match self.judge(key, &answer) {
                 Verdict::Of(call) => joined.push((call, answer.slot)),
-                Verdict::Nobody => self.keep(key, answer),
+                Verdict::NoMatch => self.keep(key, answer),
                 Verdict::Unclear => {}
             }
         }
@@ -160,14 +160,14 @@ impl Lookups {
     fn answered(&mut self, key: Key, answer: Answer) -> Option<Slot> {
         match self.judge(key, &answer) {
             Verdict::Of(call) => return Some(call),
-            Verdict::Nobody => self.keep(key, answer),
+            Verdict::NoMatch => self.keep(key, answer),
             Verdict::Unclear => {}
         }
         None
     }
 
     fn judge(&mut self, key: Key, answer: &Answer) -> Verdict {
-        let Some(calls) = self.calls.get_mut(&key) else { return Verdict::Nobody };
+        let Some(calls) = self.calls.get_mut(&key) else { return Verdict::NoMatch };
         let verdict = judge(calls, answer);
         match verdict {
             Verdict::Of(slot) => {
@@ -175,7 +175,7 @@ impl Lookups {
                     call.served += 1;
                 }
             }
-            Verdict::Nobody => {}
+            Verdict::NoMatch => {}
             Verdict::Unclear => self.unclear += 1,
         }
         verdict
@@ -205,7 +205,7 @@ impl Lookups {
             !calls.is_empty()
         });
         self.answers.retain(|_, answers| {
-            answers.retain(|answer| answer.told + LATE > now);
+            answers.retain(|answer| answer.reported + LATE > now);
             !answers.is_empty()
         });
         let count = |lens: &mut dyn Iterator<Item = usize>| lens.sum();
@@ -252,7 +252,7 @@ impl Engine {
             }
             Side::Server if sure => {
                 let (read, port, key) = (live.start, connection.local_port, (question, port));
-                let answer = Answer { slot, read, told: at.nanos, own, port, to };
+                let answer = Answer { slot, read, reported: at.nanos, own, port, to };
                 if let Some(call) = self.lookups.answered(key, answer) {
                     self.link(call, slot);
                 }

@@ -69,7 +69,7 @@ pub struct Cause {
     /// Waits for the request its task's interval turns out to serve.
     pub waits: bool,
     /// The task's evidence has decided.
-    pub told: bool,
+    pub decided_by_task: bool,
     /// The task handed the result to another task, which decides.
     pub passed: bool,
     /// The task the call belongs to by now, where wake-ups between tasks are traced; 0: unknown.
@@ -98,7 +98,7 @@ impl Cause {
             by: 0,
             tasked: false,
             waits: false,
-            told: false,
+            decided_by_task: false,
             passed: false,
             task: 0,
             doubt: None,

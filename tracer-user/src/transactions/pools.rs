@@ -236,7 +236,7 @@ mod tests {
         let mut left = jobs(&[2], 600);
         assert!(left.is_usual(BACK, 2));
         (0..60).for_each(|_| left.unreturned(false, 1));
-        assert!(!left.is_usual(BACK, 2), "nobody waits for one in eleven");
+        assert!(!left.is_usual(BACK, 2), "one in eleven has no waiter");
     }
 
     #[test]

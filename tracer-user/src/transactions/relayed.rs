@@ -192,7 +192,7 @@ fn patience(contact: Contact) -> u8 {
 
 /// A call's context, without its class name.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct CallContext {
     /// The request.
     pub key: Key,
     /// The connection's remote address.
@@ -219,7 +219,7 @@ impl Engine {
         self.now = self.now.max(now);
         match event {
             Event::Mode(mode) => self.relays.mode = mode,
-            Event::ExchangeEvent(from, Message::Context(context)) => {
+            Event::Message(from, Message::Context(context)) => {
                 let Relays { bounds, matches, .. } = &mut self.relays;
                 let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
                 match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
@@ -234,10 +234,10 @@ impl Engine {
                     Effect::Waits | Effect::Nothing => {}
                 }
             }
-            Event::ExchangeEvent(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
+            Event::Message(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
             Event::Policy(policy) => self.relays.bounds = Bounds::new(policy),
             Event::Stand(stand) => self.relays.bounds.hear(now, &stand),
-            Event::Time | Event::ExchangeEvent(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
+            Event::Time | Event::Message(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
         }
     }
 
@@ -433,7 +433,7 @@ impl Engine {
     }
 
     /// The context to send to a call's other end, unless it was sent already.
-    pub fn context(&mut self, slot: Slot) -> Option<Told> {
+    pub fn context(&mut self, slot: Slot) -> Option<CallContext> {
         let live = self.spans.get(slot)?;
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
         let (key, far, sent) = (relay.key, relay.far, relay.sent);
@@ -456,7 +456,7 @@ impl Engine {
         if let Some(relay) = self.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
-        Some(Told { key, far, trace, settled })
+        Some(CallContext { key, far, trace, settled })
     }
 
     /// Returns an ended request whose summary is due, once.

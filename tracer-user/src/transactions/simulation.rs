@@ -50,7 +50,7 @@ pub(super) enum Sent {
 }
 
 impl Sent {
-    /// As the engine takes it; `None`: it is not told of.
+    /// As the engine takes it; `None`: the record is lost.
     pub(super) fn record(&self) -> Option<Record<'_>> {
         Some(match self {
             Self::Op(op, head) => Record::Op { op: *op, head, tail: &[], fragments: &[] },
@@ -196,7 +196,7 @@ struct Runs {
     /// When it fell asleep to wait for another; when another gave it work, and who.
     slept: Nanos,
     given: (Nanos, u32),
-    /// Whom it works for.
+    /// The request it works for.
     busy: u32,
 }
 
@@ -208,7 +208,7 @@ pub(super) struct Host<'a> {
     next: u64,
     ends: Vec<End>,
     links: Vec<Link>,
-    /// Links and client connections nobody uses right now.
+    /// Links and idle client connections.
     free_links: Vec<usize>,
     free_ends: Vec<usize>,
     threads: HashMap<u32, Runs>,
@@ -437,7 +437,7 @@ impl<'a> Host<'a> {
         job.step = Step::Serve;
         job.worker = pooled.then_some(worker);
         if pooled && self.choices.once_in(4) {
-            // Nobody waits for it.
+            // Detached: no request waits for it.
             self.steps(tid, false, job);
             if let Some(link) = job.link.take() {
                 self.collects(worker, link);

@@ -12,7 +12,7 @@ use crate::protocols::Settings;
 
 /// What the engine made of a history.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     /// Outcome, parent and grade by name.
     spans: HashMap<Name, (Option<Outcome>, Option<SpanId>, Grade)>,
     ids: HashMap<SpanId, Name>,
@@ -25,27 +25,27 @@ struct Told {
     counted: u64,
 }
 
-fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
+fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
     let bound = limits.clone();
     let mut engine = Engine::new(Settings::default(), limits, 7);
     for tgid in 1..4 {
         engine.process(tgid, ServiceId(tgid));
     }
-    let (mut out, mut told) = (Vec::new(), Told::default());
-    let take = |out: &mut Vec<Output>, told: &mut Told| {
+    let (mut out, mut reported) = (Vec::new(), Reported::default());
+    let take = |out: &mut Vec<Output>, reported: &mut Reported| {
         for output in out.drain(..) {
             if let Output::Renamed { was, trace } = output {
-                told.traces.values_mut().filter(|(known, _)| *known == was).for_each(|(known, _)| *known = trace);
+                reported.traces.values_mut().filter(|(known, _)| *known == was).for_each(|(known, _)| *known = trace);
             }
             let Output::Finished(live, verdicts) = output else { continue };
-            told.traces.insert(live.id, (verdicts.trace, verdicts.parent));
+            reported.traces.insert(live.id, (verdicts.trace, verdicts.parent));
             let name = (live.side, live.request.path.to_string());
-            told.cpu += live.cost.cpu;
-            if told.ids.insert(live.id, name.clone()).is_some() {
-                told.twice.push(name.clone());
+            reported.cpu += live.cost.cpu;
+            if reported.ids.insert(live.id, name.clone()).is_some() {
+                reported.twice.push(name.clone());
             }
-            if told.spans.insert(name.clone(), (live.outcome, verdicts.parent, verdicts.grade)).is_some() {
-                told.twice.push(name);
+            if reported.spans.insert(name.clone(), (live.outcome, verdicts.parent, verdicts.grade)).is_some() {
+                reported.twice.push(name);
             }
         }
     };
@@ -57,7 +57,7 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
         }
         let now = engine.now;
         engine.report(now, &mut out);
-        take(&mut out, &mut told);
+        take(&mut out, &mut reported);
         let table_use = engine.table_use();
         let [spans, connections, threads] =
             [table_use.spans, table_use.connections, table_use.threads].map(|fill| fill.entries as usize);
@@ -70,31 +70,31 @@ fn tell(sent: &[Sent], limits: Limits) -> Result<Told, TestCaseError> {
         prop_assert!(queued <= most, "{queued} entries in queues, at most {most}");
     }
     engine.expire(true, &mut out);
-    take(&mut out, &mut told);
+    take(&mut out, &mut reported);
     prop_assert_eq!(engine.table_use().spans.entries, 0);
     let (classes, overhead) = engine.take_costs();
-    told.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
-    told.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
+    reported.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
+    reported.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
     let c = engine.counters;
-    told.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.spans_evicted;
-    Ok(told)
+    reported.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.spans_evicted;
+    Ok(reported)
 }
 
 /// No edge that is events to be sure is wrong, a span is of its parent's transaction, nothing is reported twice, no CPU is made up.
-fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError> {
-    prop_assert!(told.twice.is_empty(), "reported twice: {:?}", told.twice);
-    prop_assert!(told.cpu <= truth.cpu, "{} ns charged of {}", told.cpu, truth.cpu);
-    for (id, (trace, parent)) in &told.traces {
-        let above = parent.and_then(|parent| told.traces.get(&parent));
+fn sound(reported: &Reported, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError> {
+    prop_assert!(reported.twice.is_empty(), "reported twice: {:?}", reported.twice);
+    prop_assert!(reported.cpu <= truth.cpu, "{} ns charged of {}", reported.cpu, truth.cpu);
+    for (id, (trace, parent)) in &reported.traces {
+        let above = parent.and_then(|parent| reported.traces.get(&parent));
         prop_assert!(
             above.is_none_or(|(above, _)| above == trace),
             "{:?} has another trace id than its parent {:?}:\n{}",
-            told.ids.get(id),
-            parent.and_then(|parent| told.ids.get(&parent)),
+            reported.ids.get(id),
+            parent.and_then(|parent| reported.ids.get(&parent)),
             sent.iter().map(Sent::line).collect::<String>()
         );
     }
-    for (name, (_, parent, grade)) in &told.spans {
+    for (name, (_, parent, grade)) in &reported.spans {
         let Some(real) = truth.spans.get(name) else {
             return Err(TestCaseError::fail(format!("there was no {name:?}")));
         };
@@ -102,14 +102,14 @@ fn sound(told: &Told, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError>
         // The other end of a call is not graded: it is the same bytes, or no parent is named.
         let claims = sure || name.0 == Side::Server;
         prop_assert!(claims || parent.is_none(), "{name:?} shows a guess, {parent:?}");
-        // That nobody caused it is a claim as well.
+        // "No parent, certain" is a claim, too.
         prop_assert!(
             parent.is_some() || *grade != Grade::Certain || name.0 == Side::Server || real.is_none(),
-            "{name:?} is of nobody for sure, and was of {real:?}:\n{}",
+            "{name:?} is certain to have no parent, and was of {real:?}:\n{}",
             sent.iter().map(Sent::line).collect::<String>()
         );
         if let Some(parent) = parent.filter(|_| claims) {
-            let events = told.ids.get(&parent);
+            let events = reported.ids.get(&parent);
             prop_assert!(
                 events.is_none() || events == real.as_ref(),
                 "{name:?} is {grade:?} of {events:?}, and was of {real:?}:\n{}",
@@ -189,44 +189,44 @@ proptest! {
     /// Nothing lost: every span is reported, those of threads with one request at a time with the right cause, and
     /// every nanosecond is charged.
     #[test]
-    fn whole_histories_are_told_as_they_were(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn whole_histories_are_reported_as_they_were(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let (sent, truth) = history(&bytes, false, true);
-        let told = tell(&sent, Limits::default())?;
-        sound(&told, &truth, &sent)?;
-        prop_assert_eq!(told.cpu, truth.cpu);
-        prop_assert_eq!(told.counted, 0);
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
+        prop_assert_eq!(reported.cpu, truth.cpu);
+        prop_assert_eq!(reported.counted, 0);
 
-        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).collect();
+        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
         for name in &truth.tasked {
-            let (_, parent, grade) = told.spans[name];
+            let (_, parent, grade) = reported.spans[name];
             prop_assert!(matches!(grade, Grade::Certain | Grade::Confirmed), "{:?} is {:?}", name, grade);
-            prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
+            prop_assert_eq!(parent.and_then(|id| reported.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
         }
         let serial: HashSet<&Name> = truth.serial.iter().collect();
-        for (name, (outcome, parent, grade)) in &told.spans {
+        for (name, (outcome, parent, grade)) in &reported.spans {
             prop_assert_eq!(*outcome, Some(Outcome::Complete), "{:?}", name);
             if serial.contains(name) {
                 prop_assert_eq!(*grade, Grade::Certain, "{:?}", name);
-                prop_assert_eq!(parent.and_then(|id| told.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
+                prop_assert_eq!(parent.and_then(|id| reported.ids.get(&id)), truth.spans[name].as_ref(), "{:?}", name);
             }
         }
     }
 
     /// Clients that go away, of which nothing is lost either: nothing sure is wrong, and all CPU is charged.
     #[test]
-    fn clients_that_go_away_make_nobody_sure_of_what_was_not(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn clients_that_go_away_make_no_wrong_parent_certain(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let (sent, truth) = history(&bytes, true, true);
-        let told = tell(&sent, Limits::default())?;
-        sound(&told, &truth, &sent)?;
-        prop_assert_eq!(told.cpu, truth.cpu);
-        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).collect();
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
+        prop_assert_eq!(reported.cpu, truth.cpu);
+        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
     }
 
     /// Records lost, doubled and out of order: nothing sure is wrong.
     #[test]
-    fn spoilt_histories_make_nobody_sure_of_what_was_not(
+    fn spoilt_histories_make_no_wrong_parent_certain(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         ways in proptest::collection::vec(any::<u8>(), 0..400),
         cut in 0usize..20,
@@ -234,16 +234,16 @@ proptest! {
     ) {
         let (sent, truth) = history(&bytes, true, timers);
         let (sent, spoilt) = spoil(sent, &ways, cut, false);
-        let told = tell(&sent, Limits::default())?;
-        sound(&told, &truth, &sent)?;
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
         // What is not reported is explained: no more is missing than records were spoilt.
-        let missing = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).count();
+        let missing = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).count();
         prop_assert!(missing <= spoilt, "{missing} spans missing, {spoilt} records spoilt");
     }
 
     /// The same in tables far too small, with heads cut short.
     #[test]
-    fn full_tables_are_counted_and_nobody_is_sure_of_what_was_not(
+    fn full_tables_are_counted_and_no_wrong_parent_is_certain(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         ways in proptest::collection::vec(any::<u8>(), 0..400),
         cut in 0usize..20,
@@ -251,16 +251,16 @@ proptest! {
     ) {
         let (sent, truth) = history(&bytes, true, timers);
         let (sent, spoilt) = spoil(sent, &ways, cut, true);
-        let told = tell(&sent, small())?;
-        sound(&told, &truth, &sent)?;
-        let missing = truth.spans.keys().filter(|name| !told.spans.contains_key(*name)).count() as u64;
-        prop_assert!(missing <= spoilt as u64 + told.counted, "{missing} missing, {spoilt} spoilt, {} counted", told.counted);
+        let reported = replay(&sent, small())?;
+        sound(&reported, &truth, &sent)?;
+        let missing = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).count() as u64;
+        prop_assert!(missing <= spoilt as u64 + reported.counted, "{missing} missing, {spoilt} spoilt, {} counted", reported.counted);
     }
 }
 
-/// Histories that were told wrong once: how they came about, how they were spoilt, and where they begin.
+/// Histories that were reported wrong once: how they came about, how they were spoilt, and where they begin.
 #[test]
-fn what_was_told_wrong_once() {
+fn histories_that_were_once_reported_wrong() {
     let once: [(&[u8], &[u8], usize); 9] = [
         // A thread that held a request whose client had left read the next of a connection on which another one's head was
         // cut and its answer lost: it was taken for the rest of that.
@@ -359,8 +359,8 @@ fn what_was_told_wrong_once() {
         let (sent, truth) = history(bytes, true, false);
         let (sent, _) = spoil(sent, ways, cut, true);
         for limits in [small(), Limits::default()] {
-            let told = tell(&sent, limits).unwrap();
-            sound(&told, &truth, &sent).unwrap();
+            let reported = replay(&sent, limits).unwrap();
+            sound(&reported, &truth, &sent).unwrap();
         }
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
 
     /// Whether only the sending thread links the call to a request while others send on its connection, too.
     pub(super) fn is_shared_stream(&self, live: &OpenSpan) -> bool {
-        if !is_stream(live) || live.cause.told || live.cause.candidate.is_none() {
+        if !is_stream(live) || live.cause.decided_by_task || live.cause.candidate.is_none() {
             return false;
         }
         !self.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
@@ -49,7 +49,7 @@ impl Engine {
     /// Final verdict on such a call if its thread is the only evidence.
     pub(super) fn judge_stream(&mut self, slot: Slot) {
         let Some(live) = self.spans.get(slot).filter(|live| is_stream(live)) else { return };
-        if live.cause.told || live.cause.candidate.is_none() {
+        if live.cause.decided_by_task || live.cause.candidate.is_none() {
             return;
         }
         let shared = self.is_shared_stream(live);

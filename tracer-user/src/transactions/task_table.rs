@@ -35,7 +35,7 @@ const SEVERAL: &str = "its task runs several requests at once";
 const LATE: &str = "the request of its task's maker was answered before";
 /// Why the evidence of a spawning task is not valid yet: clients spawn a task per connection that sends for all users
 /// of the connection.
-pub const LENT: &str = "its task may send for all that use its connection";
+pub const SHARED_CONNECTION: &str = "its task may send for all that use its connection";
 
 /// Number of an interval; 0: none.
 pub type Id = u64;
@@ -48,7 +48,7 @@ struct Task {
     /// The interval in which it was spawned; 0: unknown, or it has answered a request of its own since.
     maker: Id,
     /// Sequence number of the edge that reported its creation.
-    told: u32,
+    edge_seq: u32,
     /// Loss count of its process when it was noted.
     losses: u32,
     /// It has answered several requests at once: it represents none.
@@ -226,7 +226,7 @@ impl TaskTable {
             maker = 0;
         }
         self.make_room();
-        let task = Task { maker, told: task_edge.nth, losses: self.losses(tgid), ..Task::default() };
+        let task = Task { maker, edge_seq: task_edge.nth, losses: self.losses(tgid), ..Task::default() };
         self.tasks.insert((tgid, task_edge.child), task);
     }
 
@@ -315,7 +315,7 @@ impl TaskTable {
             };
             if let Some(answer) = interval.answer {
                 let doubt = over(answer.request).then_some(LATE);
-                let provisional_parent = provisional_parent.then_some(LENT);
+                let provisional_parent = provisional_parent.then_some(SHARED_CONNECTION);
                 if let (Some(late), Some(_)) = (doubt, provisional_parent) {
                     // Most such tasks were spawned for a connection and now send for others.
                     return Works::Unknown(late);
@@ -405,8 +405,8 @@ impl TaskTable {
     fn is_late(&self, op: &Op) -> bool {
         let task = self.tasks.get(&(op.header.tgid, op.entity));
         task.is_some_and(|task| {
-            let behind = task.told.wrapping_sub(op.edge_seq);
-            !is_unique(op.entity) && task.told != 0 && behind != 0 && behind <= u32::MAX / 2
+            let behind = task.edge_seq.wrapping_sub(op.edge_seq);
+            !is_unique(op.entity) && task.edge_seq != 0 && behind != 0 && behind <= u32::MAX / 2
         })
     }
 
@@ -525,7 +525,7 @@ impl TaskTable {
             if interval.losses != losses || depth > DEPTH || (next != id && interval.answer.is_some()) {
                 continue;
             }
-            let provisional_parent = (next != id && interval.provisional_parent).then_some(LENT);
+            let provisional_parent = (next != id && interval.provisional_parent).then_some(SHARED_CONNECTION);
             let doubt = doubt.or(interval.doubt).or(provisional_parent);
             decided.extend(interval.calls.iter().map(|call| (*call, doubt)));
             todo.extend(interval.made.iter().map(|made| (*made, depth + 1)));

@@ -7,7 +7,7 @@ use super::after_reply::AFTER_REPLY;
 use super::begin::During;
 use super::engine::Engine;
 use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
-use super::task_table::{Answer, Id, LENT, Works, is_named, is_python, is_unique, kind};
+use super::task_table::{Answer, Id, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind};
 use super::thread::Thread;
 use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
@@ -22,7 +22,7 @@ const LOOKED_AT: Nanos = 250_000_000;
 /// Evidence for calls made before the runtime was known.
 const EARLY: &str = "made before it was known that its process runs several requests on one thread";
 /// Evidence for a call whose task never answers a request.
-const NOBODY: &str = "its task answered no request";
+const NO_REQUEST: &str = "its task answered no request";
 /// Evidence if the task is unknown.
 const UNKNOWN: &str = "several requests on one thread, and which task it was is not known";
 
@@ -73,12 +73,12 @@ impl Engine {
     /// Whether the call's process may still turn out to be task-based; evidence of its threads is trusted only after
     /// that is settled.
     pub(super) fn may_be_tasked(&self, live: &OpenSpan, now: Nanos) -> bool {
-        let told = match live.side {
+        let may_matter = match live.side {
             Side::Client => !live.cause.tasked && live.cause.candidate.is_some(),
             // A request waits for the calls it may have caused: they carry its trace id.
             Side::Server => !live.calls.is_empty(),
         };
-        let since = self.serving.get(&live.pid).filter(|_| told);
+        let since = self.serving.get(&live.pid).filter(|_| may_matter);
         since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.loops.contains(&live.pid))
     }
 
@@ -108,9 +108,9 @@ impl Engine {
         // while the only known request waits for its turn. The thread's evidence counts only for the task that read the
         // known request.
         let of_reader = |slot: Slot| self.spans.get(slot).is_some_and(|live| live.read_as == during.op.entity);
-        let told_of = during.holder.or(opener.map(|(slot, _)| slot));
+        let known = during.holder.or(opener.map(|(slot, _)| slot));
         let several = is_unique(during.op.entity)
-            || (is_named(during.op.entity) && !told_of.is_none_or(of_reader))
+            || (is_named(during.op.entity) && !known.is_none_or(of_reader))
             || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // The thread's earlier work proves nothing.
@@ -140,7 +140,7 @@ impl Engine {
         self.asked_by_task(slot, op, waits);
         match works {
             Works::For(answer, doubt) => {
-                self.tell(slot, &answer, doubt);
+                self.decide_by_task(slot, &answer, doubt);
                 return true;
             }
             Works::Undecided(id) => {
@@ -150,7 +150,7 @@ impl Engine {
                 {
                     live.cause.waits = true;
                     live.cause.open = true;
-                    live.cause.evidence = NOBODY;
+                    live.cause.evidence = NO_REQUEST;
                 }
                 return self.task_table.is_made(id);
             }
@@ -169,12 +169,12 @@ impl Engine {
     pub(super) fn read_by_task(&mut self, cookie: u64, op: &Op) {
         for (call, doubt) in self.task_table.reads(op, cookie) {
             let Some(live) = self.spans.get_mut(call) else { continue };
-            if live.cause.told {
+            if live.cause.decided_by_task {
                 live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
             } else if live.cause.waits {
                 live.cause.waits = false;
                 live.cause.open = false;
-                live.cause.evidence = doubt.unwrap_or(NOBODY);
+                live.cause.evidence = doubt.unwrap_or(NO_REQUEST);
             }
         }
     }
@@ -194,15 +194,15 @@ impl Engine {
         let spans = &self.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         for (call, doubt) in self.task_table.answers(op, answer, of, over) {
-            self.tell(call, &answer, doubt);
+            self.decide_by_task(call, &answer, doubt);
         }
     }
 
     /// The task's evidence: the call was made for the request of `answer`.
-    pub(super) fn tell(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
+    pub(super) fn decide_by_task(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
         let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
         let mut doubt = live.cause.doubt.or(doubt);
-        if doubt == Some(LENT) && !live.cause.told && !live.cause.alone {
+        if doubt == Some(SHARED_CONNECTION) && !live.cause.decided_by_task && !live.cause.alone {
             if !live.passed_on {
                 live.provisional_parent = Some(Box::new(*answer));
                 (live.cause.waits, live.cause.open) = (true, true);
@@ -210,7 +210,7 @@ impl Engine {
             }
             doubt = None;
         }
-        if live.cause.told {
+        if live.cause.decided_by_task {
             // Only a doubt can still change the decision.
             if let Some(doubt) = doubt {
                 live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
@@ -232,7 +232,7 @@ impl Engine {
             return;
         }
         live.cause.open = false;
-        live.cause.told = true;
+        live.cause.decided_by_task = true;
         live.cause.candidate = Some(answer.request);
         live.cause.kept = Some(answer.kept);
         live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
@@ -258,7 +258,7 @@ impl Engine {
             let Some(live) = self.spans.get_mut(before) else { continue };
             live.passed_on = true;
             if let Some(answer) = live.provisional_parent.take() {
-                self.tell(before, &answer, Some(LENT));
+                self.decide_by_task(before, &answer, Some(SHARED_CONNECTION));
             }
         }
     }
@@ -283,7 +283,7 @@ impl Engine {
             && let Some(answer) = live.provisional_parent.take()
         {
             live.passed_on = true;
-            self.tell(slot, &answer, Some(LENT));
+            self.decide_by_task(slot, &answer, Some(SHARED_CONNECTION));
         }
         false
     }

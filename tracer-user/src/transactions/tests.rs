@@ -188,7 +188,7 @@ fn books_that_run_ahead_are_not_charged_twice() {
 }
 
 #[test]
-fn nobody_waits_for_a_cpu_before_it_arrived() {
+fn no_request_waits_for_a_cpu_before_it_arrived() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK).waits(5, false);
     // The thread waited 5000 for a CPU, and the request arrived in the last 200 of that.
@@ -501,7 +501,7 @@ mod found {
     }
 
     #[test]
-    fn an_answer_after_a_gap_confirms_nobody() {
+    fn an_answer_after_a_gap_confirms_no_call() {
         let mut host = Host::new(Limits::default());
         host.opens(1, (0, 0)).reads(5, 1, GET);
         host.recorded(0, |host| {
@@ -524,7 +524,7 @@ mod found {
     }
 
     #[test]
-    fn who_goes_on_after_its_client_went_does_so_for_nobody_else() {
+    fn work_after_the_client_has_gone_belongs_to_no_other_request() {
         let mut host = Host::new(Limits::default());
         // A loop that has not yet shown that it is one.
         host.opens(1, (0, 0)).opens(2, (0, 0)).opens(3, (0, 0)).reads(9, 1, GET).waits(9, true);

@@ -24,7 +24,7 @@ const HISTORY: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// No request: overhead of the service.
-    Nobody,
+    Overhead,
     /// A span.
     Span {
         /// Which.
@@ -173,7 +173,7 @@ impl Thread {
             kind: Kind::default(),
             after_reply: None,
             serving: Serving::default(),
-            last: Target::Nobody,
+            last: Target::Overhead,
             history: VecDeque::new(),
             forgotten: 0,
             pending: Vec::new(),

@@ -183,7 +183,7 @@ impl Engine {
         } else {
             // The call's result was handed over already: this is another job, or one that went on.
             let owner = job(wake, settled.max(detached_calls.back_at)).then_some(request);
-            self.charge_wake(wake, owner.map_or(Target::Nobody, |slot| Target::of(&self.spans, slot)), out);
+            self.charge_wake(wake, owner.map_or(Target::Overhead, |slot| Target::of(&self.spans, slot)), out);
         }
         let (Some(call), Some(live)) = (self.spans.get(last), self.spans.get(request)) else { return };
         let replied = call.first_reply;
@@ -244,7 +244,7 @@ impl Engine {
             live.pool_queue.job(waited);
         }
         // Threads not known to do jobs may belong to a virtual machine and wake others for their own reasons.
-        let owner = if works && job(wake, before) { Target::of(&self.spans, request) } else { Target::Nobody };
+        let owner = if works && job(wake, before) { Target::of(&self.spans, request) } else { Target::Overhead };
         if works || given {
             self.charge_wake(wake, owner, out);
         }
@@ -351,7 +351,7 @@ impl Engine {
         };
         let end = if back.by == tid { End::Answered } else { End::HandedBack };
         let doubt = match doubt {
-            None if more => Some("its thread woke more, or made more calls, than can be told apart"),
+            None if more => Some("its thread woke more, or made more calls, than can be distinguished"),
             None if doubted => Some(UNSEEN),
             doubt => doubt,
         };
@@ -397,7 +397,7 @@ impl Engine {
         let asked_at = self.spans.get(call).map_or(0, |live| live.start);
         let answered = self.spans.get(back.request).filter(|live| live.first_reply > asked_at);
         let answered = answered.map(|live| live.answered_by);
-        let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.told) else { return };
+        let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.decided_by_task) else { return };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
             thread.works = true;
         }
@@ -432,7 +432,7 @@ impl Engine {
         let candidate_calls = live.candidate_calls.clone();
         for call in candidate_calls {
             let Some(live) = self.spans.get_mut(call) else { continue };
-            if live.cause.handed.is_some() && !live.cause.told && live.cause.candidate == Some(request) {
+            if live.cause.handed.is_some() && !live.cause.decided_by_task && live.cause.candidate == Some(request) {
                 live.cause.vote = if live.cause.by == tid { Vote::For(request) } else { Vote::Split };
             }
         }
@@ -482,12 +482,12 @@ impl Engine {
         if pools.shares_threads() {
             return Some("requests of its process move between threads");
         }
-        pools.mixed(end).then_some("its process has jobs nobody waits for, and some without calls")
+        pools.mixed(end).then_some("its process has detached jobs, and jobs without calls")
     }
 
     /// Why it is doubtful, by now, that the thread that took the result caused the call.
     pub(super) fn doubt_of_detached_call(&self, live: &OpenSpan) -> Option<&'static str> {
-        let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.told)?;
+        let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.decided_by_task)?;
         // That thread may have read another request since, unseen.
         if self.threads.get(&live.cause.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(UNSEEN);

@@ -334,7 +334,9 @@ impl Engine {
     /// none.
     fn pass(&mut self, detached_call: DetachedCall, by: u64, to: Id) -> Id {
         let DetachedCall { call, waits, .. } = detached_call;
-        let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client && !live.cause.told) else {
+        let Some(live) =
+            self.spans.get_mut(call).filter(|live| live.side == Side::Client && !live.cause.decided_by_task)
+        else {
             return 0;
         };
         self.task_table.waits_no_more(waits, call);
@@ -345,7 +347,7 @@ impl Engine {
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         match self.task_table.works_in(to, &over) {
             Works::For(answer, doubt) => {
-                self.tell(call, &answer, doubt);
+                self.decide_by_task(call, &answer, doubt);
                 to
             }
             Works::Undecided(_) if self.task_table.waits(to, call) => {
@@ -362,7 +364,7 @@ impl Engine {
     fn doubt_passed(&mut self, call: Slot) {
         let Some(live) = self.spans.get_mut(call) else { return };
         live.cause.doubt = Some(SEVERAL);
-        if live.cause.told {
+        if live.cause.decided_by_task {
             live.cause.handed = Some(Handed { doubt: Some(SEVERAL), futex: 0, calls: 1 });
         }
     }

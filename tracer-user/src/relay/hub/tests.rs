@@ -71,14 +71,14 @@ fn summary(to: u64, seq: u32) -> Outgoing {
 }
 
 /// The next messages; skips changes of sessions.
-fn said(hub: &mut Hub) -> Option<Received> {
+fn received(hub: &mut Hub) -> Option<Received> {
     std::iter::from_fn(|| hub.receive()).find(|received| received.stand.is_none())
 }
 
 async fn next(hub: &mut Hub) -> Received {
     let mut found = None;
     until("a message comes", || {
-        found = said(hub);
+        found = received(hub);
         found.is_some()
     })
     .await;
@@ -122,15 +122,15 @@ fn a_connection_belongs_to_whoever_answered_for_it() {
         caller.send(vec![context(20)]);
         let got = next(&mut right).await;
         assert!(matches!(&got.messages[..], [Message::Context(context)] if !context.broadcast));
-        assert_eq!(said(&mut wrong), None, "it has nothing to do with it");
+        assert_eq!(received(&mut wrong), None, "it has nothing to do with it");
     });
 }
 
 #[test]
-fn who_is_not_at_the_far_address_is_told_nothing() {
+fn an_agent_elsewhere_than_the_remote_address_receives_nothing() {
     runs(async {
         let far = [127, 0, 0, 5];
-        for (forwards, told) in [(false, 1), (true, 2)] {
+        for (forwards, receivers) in [(false, 1), (true, 2)] {
             // One agent is at the called address, the other is configured.
             let listen = Some(SocketAddr::from((far, 0)));
             let own = Agent { number: 1, host: "host1".into() };
@@ -138,16 +138,16 @@ fn who_is_not_at_the_far_address_is_told_nothing() {
             let (mut there, mut named) = (Hub::start(there, own).await.unwrap(), hub(3, Some(5), &[]).await);
             let caller = hub(2, Some(5), &[there.listen.unwrap(), named.listen.unwrap()]).await;
             until("two sessions", || caller.peers().iter().filter(|peer| peer.state == "up").count() == 2).await;
-            let Outgoing::Context { context: said_of, .. } = context(10) else { return };
-            caller.send(vec![Outgoing::Context { far: far.into(), context: said_of }]);
+            let Outgoing::Context { context: one, .. } = context(10) else { return };
+            caller.send(vec![Outgoing::Context { far: far.into(), context: one }]);
             let got = next(&mut there).await;
-            assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast == (told == 2)));
-            if told == 2 {
+            assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast == (receivers == 2)));
+            if receivers == 2 {
                 next(&mut named).await;
             }
             // To an address without an agent: both get it, and the other agent got nothing before.
-            let Outgoing::Context { context: said_of, .. } = context(20) else { return };
-            caller.send(vec![Outgoing::Context { far: [127, 0, 0, 77].into(), context: said_of }]);
+            let Outgoing::Context { context: one, .. } = context(20) else { return };
+            caller.send(vec![Outgoing::Context { far: [127, 0, 0, 77].into(), context: one }]);
             for hub in [&mut named, &mut there] {
                 assert!(matches!(&next(hub).await.messages[..], [Message::Context(context)] if context.key.seq == 20));
             }
@@ -156,7 +156,7 @@ fn who_is_not_at_the_far_address_is_told_nothing() {
 }
 
 #[test]
-fn where_agents_are_is_told_before_what_they_say() {
+fn addresses_of_agents_arrive_before_their_messages() {
     runs(async {
         let mut callee = hub(1, Some(5), &[]).await;
         let caller = hub(2, Some(5), &[callee.listen.unwrap()]).await;
@@ -195,7 +195,7 @@ async fn liar(
 }
 
 #[test]
-fn who_says_anothers_number_is_not_that_one() {
+fn an_agent_that_claims_anothers_number_is_not_taken_for_it() {
     runs(async {
         let mut callee = hub(1, Some(5), &[]).await;
         let address = callee.listen.unwrap();
@@ -205,8 +205,8 @@ fn who_says_anothers_number_is_not_that_one() {
         let honest = next(&mut callee).await.from.number;
         let (mut writer, _reader) = liar([127, 0, 0, 9], address, 2).await;
         let mut bytes = Vec::new();
-        let Outgoing::Context { context: said, .. } = context(20) else { return };
-        super::super::message::Encoder::default().put(&Message::Context(said), &mut bytes);
+        let Outgoing::Context { context: claim, .. } = context(20) else { return };
+        super::super::message::Encoder::default().put(&Message::Context(claim), &mut bytes);
         writer.send(&bytes).await.unwrap();
         let got = next(&mut callee).await;
         assert_ne!(got.from.number, honest);
@@ -217,13 +217,13 @@ fn who_says_anothers_number_is_not_that_one() {
 }
 
 #[test]
-fn what_is_not_its_to_say_and_floods_end_a_session() {
+fn false_claims_and_floods_end_a_session() {
     runs(async {
         let callee = hub(1, Some(5), &[]).await;
         let address = callee.listen.unwrap();
         let mut bytes = Vec::new();
-        let Outgoing::Summary { summary: said, .. } = summary(1, 1) else { return };
-        super::super::message::Encoder::default().put(&Message::Summary(said), &mut bytes);
+        let Outgoing::Summary { summary: claim, .. } = summary(1, 1) else { return };
+        super::super::message::Encoder::default().put(&Message::Summary(claim), &mut bytes);
         let (mut writer, mut reader) = liar([127, 0, 0, 9], address, 9).await;
         writer.send(&bytes).await.unwrap();
         while reader.receive().await.is_ok() {}
@@ -255,17 +255,17 @@ fn who_has_another_key_is_refused_and_kept_out() {
 }
 
 #[test]
-fn who_is_refused_is_told_why() {
+fn a_refused_agent_learns_why() {
     for (callee_key, caller_key) in [(Some(5), Some(6)), (Some(5), None), (None, Some(6))] {
         runs(async move {
             let place = {
                 let gone = hub(1, callee_key, &[]).await;
                 gone.listen.unwrap()
             };
-            // Nobody is there at first.
+            // The listener is gone at first.
             let caller = hub(2, caller_key, &[place]).await;
             let error = |hub: &Hub| hub.peers().first().map(|peer| peer.error.clone()).unwrap_or_default();
-            until("nobody", || error(&caller).contains("refused")).await;
+            until("no listener", || error(&caller).contains("refused")).await;
             let own = Agent { number: 4, host: "host4".into() };
             let listener = Settings { listen: Some(place), ..settings(callee_key, Vec::new()) };
             let mut callee = None;
@@ -313,7 +313,7 @@ fn garbage_is_refused_and_nothing_else_happens() {
             let mut again = TcpStream::connect(address).await.unwrap();
             let gone = tokio::time::timeout(PATIENCE, again.read(&mut [0; 8])).await.unwrap();
             assert!(matches!(gone, Ok(0) | Err(_)));
-            assert_eq!((said(&mut callee), callee.mode()), (None, Mode::Sends));
+            assert_eq!((received(&mut callee), callee.mode()), (None, Mode::Sends));
         });
     }
 }

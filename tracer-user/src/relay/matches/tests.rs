@@ -89,7 +89,7 @@ fn who_may_not_say_so_is_refused_whoever_is_first() {
 }
 
 #[test]
-fn what_is_told_later_replaces_what_was_not_sure() {
+fn a_later_context_replaces_one_that_was_not_final() {
     let mut matches = Matches::new(16);
     matches.context(1, given(1, 7, 1, false), |_, _| true);
     assert!(!matches.span(2, key(1), 5u32, |_| true).unwrap().context.settled);
@@ -113,7 +113,7 @@ fn a_key_that_comes_again_is_another_request() {
 }
 
 #[test]
-fn nobody_takes_all_the_room() {
+fn no_agent_takes_all_the_room() {
     let mut matches: Matches<u32> = Matches::new(16);
     for request in 0..100 {
         matches.context(1, given(request, 7, 1, true), |_, _| true);
@@ -203,8 +203,8 @@ proptest! {
             match event {
                 Event::Context { request, settled } => {
                     contexts += 1;
-                    let said = given(request, 1000 + u64::from(request), 1, settled);
-                    match matches.context(now, said, |_, _| true) {
+                    let given = given(request, 1000 + u64::from(request), 1, settled);
+                    match matches.context(now, given, |_, _| true) {
                         Effect::Met(span) | Effect::Late(span) | Effect::More(span) => {
                             prop_assert_eq!(span, request);
                             let parent = parents.entry(span).or_insert((1000 + u64::from(request), 1));

@@ -88,13 +88,13 @@ fn laden() -> Context {
 }
 
 #[test]
-fn what_comes_down_a_transaction_is_bounded() {
-    let said = |encoder: &mut Encoder, message: &Context| {
+fn propagated_context_is_bounded() {
+    let encoded = |encoder: &mut Encoder, message: &Context| {
         let (mut bytes, mut found) = (Vec::new(), Vec::new());
         encoder.put(&Message::Context(message.clone()), &mut bytes);
         Decoder::default().read(&bytes, &mut found).map(|()| (bytes, found))
     };
-    let (_, found) = said(&mut Encoder::default(), &laden()).unwrap();
+    let (_, found) = encoded(&mut Encoder::default(), &laden()).unwrap();
     let [Message::Context(context)] = &found[..] else { panic!("{found:?}") };
     let carried = context.carried.as_ref().unwrap();
     assert_eq!((context.sampled, &*carried.service_class, carried.state.len()), (Some(false), "gold", 512));
@@ -103,14 +103,14 @@ fn what_comes_down_a_transaction_is_bounded() {
     // With version 1 it is encoded as it was before.
     let mut old = Encoder::default();
     old.speak(1);
-    let (bytes, found) = said(&mut old, &laden()).unwrap();
+    let (bytes, found) = encoded(&mut old, &laden()).unwrap();
     let [Message::Context(context)] = &found[..] else { panic!("{found:?}") };
     assert_eq!((context.carried.as_ref(), context.sampled), (None, Some(false)));
     let mut plain = Encoder::default();
-    assert_eq!(said(&mut plain, &Context { carried: None, ..laden() }).unwrap().0, bytes);
+    assert_eq!(encoded(&mut plain, &Context { carried: None, ..laden() }).unwrap().0, bytes);
     // The encoder leaves out what is too long, and the decoder accepts it from no peer.
     let most = PropagatedContext { state: "s".repeat(CARRIED_MOST + 1).into(), ..PropagatedContext::default() };
-    let (_, found) = said(&mut Encoder::default(), &Context { carried: Some(Arc::new(most)), ..laden() }).unwrap();
+    let (_, found) = encoded(&mut Encoder::default(), &Context { carried: Some(Arc::new(most)), ..laden() }).unwrap();
     assert!(matches!(&found[..], [Message::Context(Context { carried: None, .. })]));
     let mut bytes = Vec::new();
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Agents with certificates: which are accepted, for which names, and what refused agents are told.
+//! Agents with certificates: which are accepted, for which names, and what refused agents learn.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -84,7 +84,7 @@ fn why(result: &Result<(), Broken>) -> String {
 }
 
 #[tokio::test]
-async fn who_is_taken_and_who_is_told_why_not() {
+async fn accepted_agents_and_reasons_of_refusals() {
     let (ours, theirs) = (authority(), authority());
     let (one, two) = (identity(&ours, "127.0.0.1"), identity(&ours, "db1.internal"));
     let stranger = identity(&theirs, "127.0.0.1");
@@ -156,7 +156,7 @@ async fn a_renewed_certificate_is_used() {
 }
 
 #[test]
-fn what_others_would_refuse_is_said_at_the_start() {
+fn certificates_that_others_would_refuse_are_reported_at_start() {
     let (ours, theirs) = (authority(), named("another"));
     let dir = tempfile::tempdir().unwrap();
     let files = write(dir.path(), &ours, "a", &ours);
@@ -214,7 +214,7 @@ async fn hub(number: u64, known: &Known, peers: &[SocketAddr]) -> Hub {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_is_refused_counted_and_told() {
+async fn a_stranger_is_refused_counted_and_learns_why() {
     let (ours, theirs) = (authority(), authority());
     let (one, two, three) =
         (identity(&ours, "127.0.0.1"), identity(&ours, "127.0.0.1"), identity(&theirs, "127.0.0.1"));
@@ -224,6 +224,6 @@ async fn a_stranger_is_refused_counted_and_told() {
     until("a session", || caller.mode() == Mode::Waits && callee.mode() == Mode::Waits).await;
     let stranger = hub(3, &three, &[address]).await;
     until("refused", || callee.outcomes().refused >= 1).await;
-    until("told", || stranger.peers().iter().any(|peer| peer.error.contains("--relay-ca"))).await;
+    until("the reason", || stranger.peers().iter().any(|peer| peer.error.contains("--relay-ca"))).await;
     assert_eq!((stranger.mode(), callee.mode()), (Mode::Sends, Mode::Waits), "the others go on");
 }

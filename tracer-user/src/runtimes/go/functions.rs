@@ -94,7 +94,7 @@ impl Functions {
 /// accepted only if `caller` calls `callee` there.
 pub(in crate::runtimes) fn text<S: Source + ?Sized>(
     image: &Image<'_, S>,
-    said: u64,
+    announced: u64,
     caller: &Range<u64>,
     callee: &Range<u64>,
 ) -> Option<u64> {
@@ -104,7 +104,7 @@ pub(in crate::runtimes) fn text<S: Source + ?Sized>(
         (code == SMALL && call(image, base, caller, callee).is_some()).then_some(base)
     };
     let near = || (section.address..section.address.saturating_add(AHEAD)).step_by(ALIGNED).find_map(right);
-    right(said).or_else(near)
+    right(announced).or_else(near)
 }
 
 /// The call from `caller` to `callee`, relative to the start of the code.

@@ -21,11 +21,11 @@ fn call(slot: Slot, from: Nanos) -> Call {
 }
 
 fn answer(slot: Slot, read: Nanos) -> Answer {
-    Answer { slot, read, told: read, own: Place { address: None, netns: 1 }, port: 53, to: LOOPBACK }
+    Answer { slot, read, reported: read, own: Place { address: None, netns: 1 }, port: 53, to: LOOPBACK }
 }
 
 #[test]
-fn whichever_end_is_told_first() {
+fn either_end_may_be_reported_first() {
     let [one, two, ..] = slots();
     let mut lookups = Lookups::default();
     assert!(lookups.asked(KEY, call(one, 10)).is_empty());
@@ -74,7 +74,7 @@ fn addresses_have_to_agree_and_one_has_to_tell() {
 }
 
 #[test]
-fn what_is_asked_again_is_joined_only_while_nobody_else_can_have_asked() {
+fn a_repeated_question_is_joined_only_while_no_other_socket_can_have_sent_it() {
     let [one, two, three, four] = slots();
     let mut lookups = Lookups::default();
     lookups.asked(KEY, call(one, 10));
@@ -92,7 +92,7 @@ fn what_is_asked_again_is_joined_only_while_nobody_else_can_have_asked() {
     lookups.over(KEY, one, 30);
     lookups.asked(KEY, call(four, 30));
     assert_eq!(lookups.answered(KEY, answer(three, 36)), Some(four));
-    // The first one's answer may be told after the client read it.
+    // The first one's answer may be reported after the client read it.
     assert_eq!(lookups.answered(KEY, answer(two, 15)), Some(one));
     assert_eq!(lookups.unclear, 0);
     // Two sockets with one port: either may have asked.
@@ -113,7 +113,7 @@ fn what_is_remembered_is_bounded_and_goes() {
     lookups.sweep(LATE);
     assert_eq!(lookups.waiting(), 3);
     lookups.sweep(LATE + 20);
-    assert_eq!(lookups.waiting(), 1, "nobody answered that one");
+    assert_eq!(lookups.waiting(), 1, "its answer is still missing");
     lookups.sweep(LEFT + 10);
     assert_eq!(lookups.waiting(), 0);
     for question in 0..=LIMIT as u64 {

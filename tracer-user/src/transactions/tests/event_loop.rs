@@ -135,7 +135,7 @@ fn calls_in_a_row_are_tied_by_their_replies() {
 }
 
 #[test]
-fn what_timers_send_is_of_whoever_is_answered_by_its_reply_and_else_nobody_s() {
+fn a_timers_call_belongs_to_the_request_its_reply_answers_or_to_none() {
     let mut node = Node::new();
     node.reads(0, "/1").reads(1, "/2").turns().asks(0, "/1/a").asks(1, "/2/a").turns();
     // One reply leads to an answer; another sleep follows the other reply.
@@ -164,13 +164,13 @@ fn ids_say_whose_a_timer_is() {
             assert_eq!(verdicts, [of("/2"), of("/2")]);
         } else {
             // A record is missing: ids created since the last read may belong to other callbacks.
-            assert_eq!(verdicts, [(Grade::Orphan, None), (Grade::Orphan, None)], "lost {lost}, told {task_edge}");
+            assert_eq!(verdicts, [(Grade::Orphan, None), (Grade::Orphan, None)], "lost {lost}, reported {task_edge}");
         }
     }
 }
 
 #[test]
-fn ids_wrap_and_old_ones_are_nobody_s() {
+fn ids_wrap_and_old_ones_belong_to_no_request() {
     let mut node = Node::new();
     node.counter = (3 << NODE_ID_BITS) - 2;
     node.reads(0, "/1");

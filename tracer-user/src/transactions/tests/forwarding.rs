@@ -53,7 +53,7 @@ fn calls(spans: &[(Box<OpenSpan>, Verdicts)]) -> Vec<(&OpenSpan, Verdicts, Optio
 }
 
 #[test]
-fn a_proxy_that_reads_all_before_it_sends_is_told_by_what_it_sends() {
+fn a_proxy_that_reads_before_it_sends_is_recognised_by_what_it_forwards() {
     let mut host = Host::new(Limits::default());
     rounds(&mut host, 10, |round, client| format!("/{round}/{client}"));
     let spans = host.finish();
@@ -241,7 +241,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn no_call_of_a_proxy_is_said_to_be_another_requests(bytes in proptest::collection::vec(any::<u8>(), 0..900)) {
+    fn no_call_of_a_proxy_has_another_requests_parent(bytes in proptest::collection::vec(any::<u8>(), 0..900)) {
         sound(&bytes, false)?;
     }
 

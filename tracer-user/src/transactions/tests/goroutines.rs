@@ -58,7 +58,7 @@ fn makings_that_overtake_each_other_are_no_loss() {
 }
 
 #[test]
-fn a_making_told_again_or_late_makes_nothing_of_another_request() {
+fn an_edge_reported_twice_or_late_changes_no_other_request() {
     let mut all = TaskTable::within(64);
     let [first, second, call, other] = [1, 2, 3, 4].map(Slot::numbered);
     made(&mut all, 10, 1, 100, 1);

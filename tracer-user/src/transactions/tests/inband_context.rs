@@ -45,7 +45,7 @@ fn a_request_has_the_parent_that_came_with_its_first_byte() {
 }
 
 #[test]
-fn a_call_is_called_what_its_other_end_was_told() {
+fn a_call_has_the_ids_its_other_end_received() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (600, 700)).inband(1, INBAND_TX, 601, (TRACE, SPAN)).moves(3, 5, 1, true, 601, GET);
     host.moves(3, 5, 1, false, 701, OK);
@@ -55,7 +55,7 @@ fn a_call_is_called_what_its_other_end_was_told() {
 }
 
 #[test]
-fn what_a_request_causes_is_sent_under_its_name() {
+fn calls_of_a_request_are_sent_with_its_trace_id() {
     for (named, renamed) in [(TRACE, 0), (TRACE + 1, 1)] {
         let mut host = Host::new(Limits::default());
         host.opens(1, (600, 700)).opens(2, (800, 900)).inband(1, INBAND_NAMED, 601, (named, 0));
@@ -65,12 +65,12 @@ fn what_a_request_causes_is_sent_under_its_name() {
         let [(request, above), (call, below)] = &spans[..] else { panic!("{} spans", spans.len()) };
         assert_eq!((above.parent, above.trace), (None, TraceId(named)));
         assert_eq!((call.id, below.parent, below.trace), (SpanId(SPAN), Some(request.id), TraceId(named)));
-        assert_eq!(host.inband_ids().renamed, renamed, "the other end was told another name");
+        assert_eq!(host.inband_ids().renamed, renamed, "the other end received another trace id");
     }
 }
 
 #[test]
-fn a_call_that_is_nobodys_joins_nobodys_transaction() {
+fn an_orphan_joins_no_transaction() {
     let mut host = Host::new(Limits::default());
     // Another thread answered the request; the call is the sending thread's own.
     host.opens(2, (800, 900)).inband(2, INBAND_TX | INBAND_HELD, 801, (TRACE, SPAN)).moves(3, 5, 2, true, 801, GET);
@@ -105,7 +105,7 @@ fn another_parent_on_this_host_contradicts() {
 }
 
 #[test]
-fn what_is_no_context_names_nobody() {
+fn an_invalid_context_names_no_parent() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (600, 700));
     for (flags, ids) in [(0, (0, SPAN)), (0, (TRACE, 0)), (INBAND_TX | INBAND_REFUSED, (TRACE, SPAN))] {

@@ -44,7 +44,7 @@ fn work_after_a_message_that_nothing_answers_is_its_class() {
 }
 
 #[test]
-fn a_broker_calls_its_consumers_for_nobody() {
+fn a_brokers_calls_to_consumers_have_no_parent() {
     let mut host = Host::new(Limits::default());
     // Thread 7 of the broker reads a publication and delivers it at once.
     host.opens(3, (0, 0)).sends(7, 3, INFO).reads(7, 3, CONNECT);

@@ -84,13 +84,13 @@ impl Tokio {
         let ids: HashMap<_, _> = spans.iter().map(|(live, _)| (live.id, path(live))).collect();
         let calls = spans.iter().filter(|(live, _)| live.side == crate::model::Side::Client);
         let parent = |verdicts: &Verdicts| verdicts.parent.and_then(|id| ids.get(&id).cloned());
-        let mut all: Vec<_> = calls.map(|(live, told)| (path(live), told.grade, parent(told))).collect();
+        let mut all: Vec<_> = calls.map(|(live, verdicts)| (path(live), verdicts.grade, parent(verdicts))).collect();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         all
     }
 }
 
-fn told(path: &str, grade: Grade, parent: &str) -> (String, Grade, Option<String>) {
+fn linked(path: &str, grade: Grade, parent: &str) -> (String, Grade, Option<String>) {
     (path.into(), grade, Some(parent.into()))
 }
 
@@ -104,7 +104,7 @@ fn a_task_asks_for_the_request_it_answers() {
     tokio.reads(FIRST, "/1").reads(SECOND, "/2");
     tokio.asks(FIRST, POOLED, "/1/a").hears(FIRST, POOLED).asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
     tokio.answers(SECOND).answers(FIRST);
-    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    let expected = [linked("/1/a", Grade::Confirmed, "/1"), linked("/2/a", Grade::Confirmed, "/2")];
     assert_eq!(tokio.verdicts(), expected);
 }
 
@@ -115,7 +115,7 @@ fn a_spawned_task_is_believed_when_another_uses_its_connection() {
     tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
     tokio.asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED);
     tokio.answers(FIRST).answers(SECOND);
-    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    let expected = [linked("/1/a", Grade::Confirmed, "/1"), linked("/2/a", Grade::Confirmed, "/2")];
     assert_eq!(tokio.verdicts(), expected);
     // The evidence comes only after the first request is answered.
     let mut tokio = Tokio::new();
@@ -136,7 +136,7 @@ fn a_task_that_serves_a_connection_is_not_its_makers() {
     tokio.asks(FIRST, FRESH, "/1/b").hears(FIRST, FRESH).spawns(FIRST, OTHER);
     tokio.asks(OTHER, FRESH, "/2/b").hears(OTHER, FRESH);
     tokio.answers(SECOND).answers(FIRST);
-    let expected = [unknown("/1/a"), told("/1/b", Grade::Confirmed, "/1"), unknown("/2/a"), unknown("/2/b")];
+    let expected = [unknown("/1/a"), linked("/1/b", Grade::Confirmed, "/1"), unknown("/2/a"), unknown("/2/b")];
     assert_eq!(tokio.verdicts(), expected);
 }
 
@@ -146,7 +146,7 @@ fn of_a_request_that_is_over_a_task_says_nothing() {
     tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).answers(FIRST);
     tokio.asks(CHILD, POOLED, "/1/a").hears(CHILD, POOLED);
     tokio.reads(SECOND, "/2").asks(SECOND, POOLED, "/2/a").hears(SECOND, POOLED).answers(SECOND);
-    assert_eq!(tokio.verdicts(), [unknown("/1/a"), told("/2/a", Grade::Confirmed, "/2")]);
+    assert_eq!(tokio.verdicts(), [unknown("/1/a"), linked("/2/a", Grade::Confirmed, "/2")]);
 }
 
 #[test]
@@ -189,12 +189,12 @@ fn what_a_task_leaves_to_another_is_its_own() {
     tokio.reads(FIRST, "/1").reads(SECOND, "/2");
     tokio.leaves(FIRST, SENDER, "/1/a").leaves(SECOND, SENDER, "/2/a").leaves(FIRST, SENDER, "/1/b");
     tokio.answers(SECOND).answers(FIRST);
-    let of = |path, parent| told(path, Grade::Confirmed, parent);
+    let of = |path, parent| linked(path, Grade::Confirmed, parent);
     assert_eq!(tokio.verdicts(), [of("/1/a", "/1"), of("/1/b", "/1"), of("/2/a", "/2")]);
 }
 
 #[test]
-fn who_only_gave_work_or_only_was_woken_is_nobody() {
+fn a_task_that_only_gave_work_or_only_was_woken_is_no_parent() {
     let mut tokio = Tokio::new();
     tokio.reads(FIRST, "/1").reads(SECOND, "/2");
     // The first gave the work, but the second was woken.
@@ -226,7 +226,7 @@ fn a_result_goes_on_by_way_of_one_that_waits_for_work() {
     tokio.wakes(SECOND, OTHER).leaves(OTHER, SENDER, "/2/a").wakes(OTHER, SECOND);
     tokio.wakes(FIRST, OTHER).leaves(OTHER, SENDER, "/1/a").wakes(OTHER, FIRST);
     tokio.answers(SECOND).answers(FIRST);
-    let expected = [told("/1/a", Grade::Confirmed, "/1"), told("/2/a", Grade::Confirmed, "/2")];
+    let expected = [linked("/1/a", Grade::Confirmed, "/1"), linked("/2/a", Grade::Confirmed, "/2")];
     assert_eq!(tokio.verdicts(), expected);
 }
 
@@ -245,12 +245,12 @@ fn a_wake_up_that_was_not_needed_is_believed_where_others_agreed() {
     tokio.answers(SECOND).answers(FIRST);
     let all = tokio.verdicts();
     let of = |path: &str| all.iter().find(|(other, ..)| other == path).cloned();
-    assert_eq!(of("/z"), Some(told("/z", Grade::Confirmed, "/1")));
+    assert_eq!(of("/z"), Some(linked("/z", Grade::Confirmed, "/1")));
     assert!(of("/a").is_some_and(|(_, grade, _)| matches!(grade, Grade::Orphan | Grade::Ambiguous)));
 }
 
 #[test]
-fn where_wake_ups_are_seen_a_spawned_task_that_met_nobody_else_is_its_makers() {
+fn with_traced_wake_ups_a_spawned_task_that_met_no_other_is_its_makers() {
     for (meets, grade) in [(false, Grade::Confirmed), (true, Grade::Orphan)] {
         let mut tokio = Tokio::new();
         tokio.watched = true;
@@ -261,6 +261,6 @@ fn where_wake_ups_are_seen_a_spawned_task_that_met_nobody_else_is_its_makers() {
         }
         tokio.hears(CHILD, POOLED).answers(FIRST).answers(SECOND);
         let verdicts = tokio.verdicts();
-        assert!(matches!(&verdicts[..], [(path, told, _)] if path == "/1/a" && *told == grade), "{verdicts:?}");
+        assert!(matches!(&verdicts[..], [(path, found, _)] if path == "/1/a" && *found == grade), "{verdicts:?}");
     }
 }

@@ -37,7 +37,7 @@ fn one_stream_at_a_time_is_the_threads_own() {
 }
 
 #[test]
-fn a_read_of_several_is_nobodys_and_each_send_is_its_streams() {
+fn a_read_of_several_streams_has_no_owner_and_each_send_is_its_streams() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, preface()).waits(5, true);
     host.reads(5, 1, [ask(1, "/a"), ask(3, "/b")].concat());
@@ -83,7 +83,7 @@ fn a_call_made_beside_streams_is_never_certain() {
 }
 
 #[test]
-fn what_is_said_of_an_operation_that_waited_is_no_evidence_of_another_thread() {
+fn a_late_record_is_no_evidence_of_another_thread() {
     let mut host = Host::new(Limits::default());
     // Thread 6 holds a request when the record of thread 7's call arrives late.
     host.opens(1, (0, 0)).reads(6, 1, GET).opens(2, (0, 0)).sends(6, 2, preface());

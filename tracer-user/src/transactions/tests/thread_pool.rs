@@ -112,7 +112,7 @@ fn a_job_without_a_call_is_charged_to_who_gave_it_and_waited() {
 }
 
 #[test]
-fn what_nobody_waited_for_is_nobodys() {
+fn a_job_without_a_waiter_is_an_orphan() {
     let mut host = host();
     host.calls("/c").both_answer().ends(WORKER);
     assert_eq!(host.verdict("/c"), (Grade::Orphan, None));
@@ -148,7 +148,7 @@ fn who_gave_the_work_and_waited_is_sure_even_when_it_fell_asleep_late() {
 }
 
 #[test]
-fn a_request_that_another_thread_answers_confirms_nobody() {
+fn a_request_that_another_thread_answers_confirms_no_call() {
     let mut host = host();
     host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).sends(FIRST, 1, OK).sends(8, 2, OK);
     assert_eq!(host.verdict("/c").0, Grade::Ambiguous);
@@ -203,7 +203,7 @@ fn where_jobs_differ_one_side_is_not_enough() {
 }
 
 #[test]
-fn a_wake_up_that_was_lost_leaves_nobody_sure() {
+fn a_lost_wake_up_confirms_no_call() {
     let mut host = host();
     host.calls("/c").recorded(0, |host| {
         host.wakes(WORKER, SECOND, EARLY, (0, 0));
@@ -216,13 +216,13 @@ fn a_wake_up_that_was_lost_leaves_nobody_sure() {
 fn a_call_and_who_may_have_caused_it_wait_for_each_other() {
     let mut host = host();
     host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).both_answer();
-    let told = |host: &mut Host, after: Nanos| {
+    let reported = |host: &mut Host, after: Nanos| {
         let mut out = Vec::new();
         host.engine.report(host.nanos + after, &mut out);
         out.iter().filter(|output| matches!(output, Output::Finished(..))).count()
     };
-    assert_eq!(told(&mut host, 900_000_000), 1, "only the request that nobody candidate_calls");
-    assert_eq!(told(&mut host, 1_600_000_000), 2);
+    assert_eq!(reported(&mut host, 900_000_000), 1, "only the request without candidate calls");
+    assert_eq!(reported(&mut host, 1_600_000_000), 2);
 }
 
 #[test]
