@@ -45,7 +45,7 @@ pub struct Ended {
     /// From the signal to the end.
     pub took: Duration,
     /// Its output.
-    pub said: String,
+    pub output: String,
 }
 
 impl Agent {
@@ -67,7 +67,7 @@ impl Agent {
         let end = Instant::now() + limit;
         loop {
             let ended = self.process.ended();
-            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", self.said());
+            assert!(ended.is_none(), "the agent ended ({ended:?}) before it was ready:\n{}", self.output());
             let answer = http::get(self.listen, "/readyz").map(|reply| (reply.status, reply.text()));
             if matches!(answer, Ok((200, _))) {
                 return self;
@@ -120,14 +120,15 @@ impl Agent {
         &mut self.process
     }
 
-    /// What it wrote to its outputs.
-    pub fn said(&self) -> String {
-        self.process.said()
+    /// Its output on both streams so far.
+    pub fn output(&self) -> String {
+        self.process.output()
     }
 
     /// Requests a page of its console; panics unless it answers 200.
     pub fn text(&self, target: &str) -> String {
-        let reply = http::get(self.listen, target).unwrap_or_else(|error| panic!("{target}: {error}\n{}", self.said()));
+        let reply =
+            http::get(self.listen, target).unwrap_or_else(|error| panic!("{target}: {error}\n{}", self.output()));
         assert_eq!(reply.status, 200, "{target}: {}", reply.text());
         reply.text()
     }
@@ -148,14 +149,14 @@ impl Agent {
         let begin = Instant::now();
         self.process.signal(signal);
         let status = self.process.wait(END);
-        Ended { status, took: begin.elapsed(), said: self.said() }
+        Ended { status, took: begin.elapsed(), output: self.output() }
     }
 
     /// Ends it with SIGTERM and expects success.
     pub fn stop(self) -> Ended {
         let ended = self.end(libc::SIGTERM);
-        assert!(ended.status.success(), "the agent ended with {}:\n{}", ended.status, ended.said);
-        assert!(!ended.said.contains("panicked"), "the agent panicked:\n{}", ended.said);
+        assert!(ended.status.success(), "the agent ended with {}:\n{}", ended.status, ended.output);
+        assert!(!ended.output.contains("panicked"), "the agent panicked:\n{}", ended.output);
         ended
     }
 }

@@ -57,12 +57,12 @@ impl Peer {
 
     /// Its own counts, once every connection is closed.
     pub fn truth(&self) -> Classes {
-        let told = wait("the server's last connection", Duration::from_secs(20), || {
+        let status = wait("the server's last connection", Duration::from_secs(20), || {
             let text = std::fs::read_to_string(&self.truth).ok()?;
             let value: Value = serde_json::from_str(&text).ok()?;
             (value["open"] == 0 && value["served"].as_u64() > Some(0)).then_some(value)
         });
-        classes(&told["classes"])
+        classes(&status["classes"])
     }
 }
 
@@ -157,7 +157,7 @@ pub fn compare(protocol: &str, spans: &Path, truth: &Classes, called: &Classes, 
     let worst = [("served", &ends[0], truth), ("called", &ends[1], called)].map(|(which, end, truth)| {
         let differences = truth.iter().filter(|(_, class)| class.seconds.len() >= 10).map(|(name, class)| {
             let (theirs, ours) = (median(&class.seconds), median(&end[name].seconds));
-            say(&format!("  median of {name:<30} {which}: {:.3} ms, told {:.3} ms", ours * 1e3, theirs * 1e3));
+            say(&format!("  median of {name:<30} {which}: {:.3} ms, reported {:.3} ms", ours * 1e3, theirs * 1e3));
             if scale() >= 1.0 {
                 assert!((ours - theirs).abs() <= 1e-3 + theirs * 0.02, "{which} {name}: {ours} and {theirs}");
             }

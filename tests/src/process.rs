@@ -96,13 +96,13 @@ impl Process {
             if let Some(status) = self.ended() {
                 return status;
             }
-            assert!(Instant::now() < end, "{} still runs after {limit:?}:\n{}", self.name, self.said());
+            assert!(Instant::now() < end, "{} still runs after {limit:?}:\n{}", self.name, self.output());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// Its output on both streams so far.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         let all = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(all.get(self.from as usize..).unwrap_or_default()).into_owned()
     }
@@ -111,14 +111,14 @@ impl Process {
     pub fn line(&mut self, word: &str, limit: Duration) -> String {
         let end = Instant::now() + limit;
         loop {
-            let said = self.said();
-            let complete = said.rfind('\n').map_or("", |at| said.get(..at).unwrap_or_default());
+            let output = self.output();
+            let complete = output.rfind('\n').map_or("", |at| output.get(..at).unwrap_or_default());
             if let Some(rest) = complete.lines().find_map(|line| line.strip_prefix(word)) {
                 return rest.trim().to_owned();
             }
             let ended = self.ended();
-            assert!(ended.is_none(), "{} ended ({ended:?}) before it said {word}:\n{said}", self.name);
-            assert!(Instant::now() < end, "{} did not say {word} in {limit:?}:\n{said}", self.name);
+            assert!(ended.is_none(), "{} ended ({ended:?}) before it wrote {word}:\n{output}", self.name);
+            assert!(Instant::now() < end, "{} did not write {word} in {limit:?}:\n{output}", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -132,10 +132,10 @@ impl Drop for Process {
         let _ = self.child.wait();
         warden('-', self.pid());
         if std::thread::panicking() {
-            let said = self.said();
-            let from = said.len().saturating_sub(4000);
-            let tail = said.get(from..).map_or_else(|| said.clone(), str::to_owned);
-            crate::say(&format!("--- {} said:\n{tail}---", self.name));
+            let output = self.output();
+            let from = output.len().saturating_sub(4000);
+            let tail = output.get(from..).map_or_else(|| output.clone(), str::to_owned);
+            crate::say(&format!("--- output of {}:\n{tail}---", self.name));
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_die_with_their_owner_and_what_they_said_is_kept() {
+    fn children_die_with_their_owner_and_their_output_is_kept() {
         let dir = crate::scratch();
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 100 & echo CHILD $!; echo READY; wait"]);

@@ -62,8 +62,8 @@ impl RabbitMq {
         let mut process = Process::start("rabbitmq", &mut command, &dir.join("rabbitmq.log"));
         let limit = Duration::from_secs(180);
         wait("rabbitmq to start", limit, || {
-            assert!(process.ended().is_none(), "rabbitmq ended:\n{}", process.said());
-            process.said().contains("completed with").then_some(())
+            assert!(process.ended().is_none(), "rabbitmq ended:\n{}", process.output());
+            process.output().contains("completed with").then_some(())
         });
         let address = SocketAddr::from(([127, 0, 0, 1], ports[0]));
         let server = Self { process, address, stomp, home: dir.into(), ports, _names: names };

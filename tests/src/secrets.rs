@@ -20,13 +20,13 @@ pub fn none_shows_with(
     telling: &str,
     more: impl FnOnce() -> Vec<(String, String)>,
 ) -> usize {
-    let mut said: Vec<(String, String)> = Vec::new();
+    let mut shown: Vec<(String, String)> = Vec::new();
     let listed = "/api/v1/transactions?limit=1000";
     for target in ["/", "/metrics", "/api/v1/services", "/api/v1/classes", "/api/v1/health", "/api/v1/edges", listed] {
-        said.push((target.into(), agent.text(target)));
+        shown.push((target.into(), agent.text(target)));
     }
     for target in ["/flamegraph.svg", "/profile.folded"] {
-        said.push((target.into(), agent.text(target)));
+        shown.push((target.into(), agent.text(target)));
     }
     // Classes with requests have pages.
     let classes = agent.json("/api/v1/classes");
@@ -34,19 +34,19 @@ pub fn none_shows_with(
     let names: BTreeSet<&str> = classes.filter_map(|one| one["service_name"].as_str()).collect();
     for name in names {
         let target = format!("/service?name={}", name.replace(' ', "%20"));
-        said.push((target.clone(), agent.text(&target)));
+        shown.push((target.clone(), agent.text(&target)));
     }
     let failed = agent.json("/api/v1/transactions?status=error&limit=20");
     for one in failed["transactions"].as_array().into_iter().flatten() {
         let id = one["trace_id"].as_str().unwrap_or_else(|| panic!("a transaction without an id: {one}"));
         for target in [format!("/api/v1/transactions/{id}"), format!("/transaction?id={id}")] {
-            said.push((target.clone(), agent.text(&target)));
+            shown.push((target.clone(), agent.text(&target)));
         }
     }
     let spans = agent.transactions.clone();
-    said.push(("output".into(), agent.stop().said));
+    shown.push(("output".into(), agent.stop().shown));
     let spans = std::fs::read_to_string(&spans).unwrap_or_else(|error| panic!("{}: {error}", spans.display()));
-    said.push(("spans".into(), spans));
+    shown.push(("spans".into(), spans));
     let mut files = vec![dir.to_path_buf()];
     while let Some(path) = files.pop() {
         if path.is_dir() {
@@ -58,12 +58,12 @@ pub fn none_shows_with(
             continue;
         }
         let bytes = std::fs::read(&path).unwrap_or_default();
-        said.push((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()));
+        shown.push((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()));
     }
-    said.extend(more());
-    let places = said.len();
-    assert!(said.iter().any(|(_, text)| text.contains(telling)), "{telling} shows nowhere");
-    for (place, text) in said {
+    shown.extend(more());
+    let places = shown.len();
+    assert!(shown.iter().any(|(_, text)| text.contains(telling)), "{telling} shows nowhere");
+    for (place, text) in shown {
         let lower = text.to_lowercase();
         for secret in planted {
             assert!(!lower.contains(&secret.to_lowercase()), "{secret} shows in {place}");

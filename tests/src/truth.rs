@@ -151,7 +151,7 @@ impl Score {
     }
 
     /// Calls that were counted.
-    fn told(&self) -> u64 {
+    fn counted(&self) -> u64 {
         self.right + self.certain_wrong + self.confirmed_wrong + self.ambiguous + self.orphan
     }
 }
@@ -186,13 +186,13 @@ pub fn score(all: &[Span], service: &str, prefix: &str) -> Score {
         let right = parent.is_some_and(|parent| ident(&parent.path) == ident(&call.path));
         score.count(&call.grade, right);
         if !right && ["certain", "confirmed"].contains(&call.grade.as_str()) {
-            let unknown = call.parent.as_ref().map_or("nobody", |_| "who is not told");
-            let said = parent.map_or(unknown, |parent| parent.path.as_str());
-            eprintln!("wrong: {} of {said}, {}: {} (pid {})", call.path, call.grade, call.evidence, call.pid);
+            let unknown = call.parent.as_ref().map_or("no parent", |_| "an unknown span");
+            let claimed = parent.map_or(unknown, |parent| parent.path.as_str());
+            eprintln!("wrong: {} of {claimed}, {}: {} (pid {})", call.path, call.grade, call.evidence, call.pid);
         }
     }
     // One read of a server may hold more heads than are captured: the agent sees no server span for the rest.
-    score.made = score.made.max(score.told());
+    score.made = score.made.max(score.counted());
     score
 }
 
@@ -284,7 +284,7 @@ pub fn run(
     }
     // Once both ends of every call are there, the wait is over. An undecided call has neither end reported: CI requires
     // a third in every mode (some modes do not call for each request), the full size waits for all that may come.
-    let told = |spans: &[Span], server: bool| {
+    let count = |spans: &[Span], server: bool| {
         let of = |span: &&Span| span.server == server && span.path.starts_with("/b/");
         spans.iter().filter(of).filter(|span| server || span.service == application.name).count()
     };
@@ -296,7 +296,7 @@ pub fn run(
                 |span: &&Span| span.server && span.path.starts_with("/b/") && ident(&span.path).starts_with(prefix);
             spans.iter().filter(of).count() * 3 >= *answers
         });
-        if !full() && begun && told(spans, false) == told(spans, true) {
+        if !full() && begun && count(spans, false) == count(spans, true) {
             break;
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -304,7 +304,7 @@ pub fn run(
     let all: usize = sent.iter().map(|(.., answers)| answers).sum();
     let own = |span: &Span| span.server && span.service == application.name;
     let have = tail.until(all, Duration::from_secs(20), own);
-    say(&format!("{}: {have} of {all} requests told; lost {:?}", application.name, agent.metrics().lost()));
+    say(&format!("{}: {have} of {all} requests reported; lost {:?}", application.name, agent.metrics().lost()));
     agent.stop();
     tail.read();
     let spans = std::mem::take(&mut tail.spans);

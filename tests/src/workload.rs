@@ -91,7 +91,7 @@ impl Server {
 pub fn wait_for_listener(process: &mut Process, address: SocketAddr) {
     crate::wait("a server to listen", START, || {
         let ended = process.ended();
-        assert!(ended.is_none(), "a server ended ({ended:?}):\n{}", process.said());
+        assert!(ended.is_none(), "a server ended ({ended:?}):\n{}", process.output());
         std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok().map(drop)
     });
 }

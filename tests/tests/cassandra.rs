@@ -15,11 +15,11 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
 from cassandra.query import BatchStatement, SimpleStatement
 port, scale = int(sys.argv[1]), float(sys.argv[2])
-told = {}
+times = {}
 def timed(name, run):
     begin = time.monotonic()
     run()
-    told.setdefault(name, []).append(time.monotonic() - begin)
+    times.setdefault(name, []).append(time.monotonic() - begin)
 def attempt(run):
     try:
         run()
@@ -61,7 +61,7 @@ for version in (4, 5):
     mixed.add(SimpleStatement("DELETE FROM orders WHERE a = 'planted-value'"))
     session.execute(mixed)
     cluster.shutdown()
-print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+print(json.dumps({name: {"seconds": all} for name, all in times.items()}))
 "#;
 
 #[test]
@@ -70,13 +70,13 @@ fn statements_errors_and_durations_are_what_the_node_says() {
     let dir = scratch();
     let peer = Peer::start("cassandra_node", dir.path());
     let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
-    let told = peer.client(PYTHON);
+    let times = peer.client(PYTHON);
     let truth = peer.truth();
-    let told = serde_json::from_str(&told).expect("what the client says");
+    let times = serde_json::from_str(&times).expect("what the client says");
     let lost = peers::settled(&agent).lost();
     let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
-    peers::compare("cassandra", &spans, &truth, &peers::classes(&told), &lost);
+    peers::compare("cassandra", &spans, &truth, &peers::classes(&times), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
@@ -89,11 +89,11 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
 from cassandra.query import BatchStatement
 port, scale = int(sys.argv[1]), float(sys.argv[2])
-told = {}
+times = {}
 def timed(name, run):
     begin = time.monotonic()
     run()
-    told.setdefault(name, []).append(time.monotonic() - begin)
+    times.setdefault(name, []).append(time.monotonic() - begin)
 for version in (4, 5):
     cluster = Cluster(["127.0.0.1"], port=port, protocol_version=version, schema_metadata_enabled=False, token_metadata_enabled=False,
         compression=False, auth_provider=PlainTextAuthProvider("planted-user", "planted-password"), connect_timeout=30, control_connection_timeout=30)
@@ -130,7 +130,7 @@ for version in (4, 5):
             one.result()
     short()
     cluster.shutdown()
-print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+print(json.dumps({name: {"seconds": all} for name, all in times.items()}))
 "#;
 
 #[test]
@@ -140,11 +140,11 @@ fn messages_longer_than_segments() {
     let peer = Peer::start("cassandra_node", dir.path());
     let port = peer.server.address.port().to_string();
     let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10", "--max-cpu", "400%"]);
-    let told = peer.client(LONG);
+    let times = peer.client(LONG);
     let truth = peer.truth();
-    let told = serde_json::from_str(&told).expect("what the client says");
+    let times = serde_json::from_str(&times).expect("what the client says");
     let lost = peers::settled(&agent).lost();
     let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT orders");
-    peers::compare("cassandra", &spans, &truth, &peers::classes(&told), &lost);
+    peers::compare("cassandra", &spans, &truth, &peers::classes(&times), &lost);
 }

@@ -64,6 +64,6 @@ fn a_request_belongs_to_whom_it_says() {
     figure("contexts", &format!("{} of {}", CASES.len(), CASES.len()));
     say(&format!("context: {} forms, each believed as it should be", CASES.len()));
     let written = std::fs::read_to_string(&agent.transactions).expect("spans");
-    assert!(!written.contains("planted-name"), "nobody asked for that member of baggage");
+    assert!(!written.contains("planted-name"), "that member of baggage is not configured");
     agent.stop();
 }

@@ -34,8 +34,8 @@ fn classes_cost_what_their_handlers_used_and_the_host_adds_up() {
     );
     let (good, bad) = load::until(server.address, 3, &ROUTES, Instant::now() + Duration::from_secs(LOAD));
     assert_eq!(bad, 0, "of {good} requests");
-    assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.said());
-    let storms: f64 = children.said().trim().strip_prefix("STORM ").expect("a count").parse().expect("a number");
+    assert!(children.wait(Duration::from_secs(20)).success(), "{}", children.output());
+    let storms: f64 = children.output().trim().strip_prefix("STORM ").expect("a count").parse().expect("a number");
     // The server records a request's CPU after its reply.
     let truth = wait("the server's own books", Duration::from_secs(10), || {
         let truth = truth(&server);

@@ -23,14 +23,14 @@ struct Truth {
     failed: f64,
 }
 
-fn truths(said: &str) -> Vec<Truth> {
+fn truths(output: &str) -> Vec<Truth> {
     let of = |line: &str| {
         let mut words = line.strip_prefix("TRUTH ")?.split(' ');
         let name = words.next()?.to_owned();
         let mut next = || words.next().and_then(|word| word.parse::<f64>().ok());
         Some(Truth { name, count: next()?, wall: next()? / 1e9, cpu: next()? / 1e9, failed: next()? })
     };
-    said.lines().filter_map(of).collect()
+    output.lines().filter_map(of).collect()
 }
 
 fn declare(dir: &Path, program: &Path, functions: &[(&str, &str, &str)]) -> PathBuf {
@@ -105,8 +105,8 @@ fn functions_of_a_c_program_are_what_they_measured() {
     run.arg(ROUNDS.to_string()).env("OTEL_SERVICE_NAME", "kernels");
     let mut process = Process::start("kernels", &mut run, &dir.path().join("kernels.log"));
     process.line("DONE", Duration::from_secs(60));
-    let truths = truths(&process.said());
-    assert_eq!(truths.len(), 4, "{}", process.said());
+    let truths = truths(&process.output());
+    assert_eq!(truths.len(), 4, "{}", process.output());
     compare(&agent, "kernels", &truths, 0.05);
     // A call that is left by `longjmp` is no call that ended.
     assert!(class(&agent, "jumper").is_none_or(|class| class["count"] == 0), "calls that did not return");
@@ -139,8 +139,8 @@ fn functions_of_a_go_program_are_what_they_measured() {
     run.arg(ROUNDS.to_string()).env("OTEL_SERVICE_NAME", "kernels");
     let mut process = Process::start("kernels", &mut run, &dir.path().join("kernels.log"));
     process.line("DONE", Duration::from_secs(60));
-    let truths = truths(&process.said());
-    assert_eq!(truths.len(), 3, "{}", process.said());
+    let truths = truths(&process.output());
+    assert_eq!(truths.len(), 3, "{}", process.output());
     compare(&agent, "kernels", &truths, 0.05);
     drop(process);
     agent.stop();

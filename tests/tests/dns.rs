@@ -179,10 +179,10 @@ fn both_ends_of_a_question_belong_together() {
     let script = source("lookups_edges.py").display().to_string();
     let done = outcome(&mut server.beside(&python, &[&script, "53", &server.process.pid().to_string()]), "lookups");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-    let said = done.out.lines().find_map(|line| line.strip_prefix("ASKED ")).expect("what was asked");
-    let said: serde_json::Value = serde_json::from_str(said).expect("JSON");
-    let asked: BTreeMap<String, usize> = serde_json::from_value(said["asked"].clone()).expect("numbers");
-    let ports: BTreeMap<u32, u16> = serde_json::from_value(said["ports"].clone()).expect("ports");
+    let line = done.out.lines().find_map(|line| line.strip_prefix("ASKED ")).expect("what was asked");
+    let asked_of: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let asked: BTreeMap<String, usize> = serde_json::from_value(asked_of["asked"].clone()).expect("numbers");
+    let ports: BTreeMap<u32, u16> = serde_json::from_value(asked_of["ports"].clone()).expect("ports");
     let total: usize = asked.values().sum();
     let askers = askers(&server.log);
     assert_eq!(askers.len(), total, "what the server logged");

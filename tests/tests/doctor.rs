@@ -20,7 +20,7 @@ fn list(report: &Value, of: &str) -> Vec<Value> {
 }
 
 #[test]
-fn people_and_programs_are_told_the_same() {
+fn text_and_json_reports_agree() {
     let Some(_turn) = begin("doctor", &[]) else { return };
     let report = report();
     let text = agent::command(&["doctor"]).out;
@@ -42,8 +42,8 @@ fn people_and_programs_are_told_the_same() {
         if program["attached"] == false {
             // An optional program: the feature must explain why it is not full.
             let why = word(&program["missing"]);
-            let told = |feature: &Value| feature["state"] != "full" && feature["detail"].as_str() == Some(&why);
-            assert!(features.iter().any(told) && text.contains(&why), "{program} in {report}");
+            let matches = |feature: &Value| feature["state"] != "full" && feature["detail"].as_str() == Some(&why);
+            assert!(features.iter().any(matches) && text.contains(&why), "{program} in {report}");
             continue;
         }
         let verified = program["verified_instructions"].as_u64();
@@ -51,8 +51,8 @@ fn people_and_programs_are_told_the_same() {
         assert!(verified > 0 && verified < MOST, "{program}");
         assert!(program["jited_bytes"].as_u64() > Some(0) && program["load_ms"].as_f64() > Some(0.0), "{program}");
         let name = word(&program["program"]);
-        let told = |line: &str| line.starts_with(&format!("{name:<14} ")) && line.contains(&format!(" {verified} "));
-        assert!(text.lines().any(told), "{name} with {verified} is not in:\n{text}");
+        let matches = |line: &str| line.starts_with(&format!("{name:<14} ")) && line.contains(&format!(" {verified} "));
+        assert!(text.lines().any(matches), "{name} with {verified} is not in:\n{text}");
         say(&format!("  {name}: {verified} instructions verified"));
     }
 }
@@ -71,7 +71,7 @@ fn with(files: &[(&str, &str)]) -> Outcome {
 }
 
 #[test]
-fn what_is_taken_away_is_said_with_what_follows_and_the_remedy() {
+fn a_missing_privilege_is_reported_with_consequence_and_remedy() {
     let Some(_turn) = begin("doctor_degraded", &["unshare", "mount"]) else { return };
     for (file, text, feature, remedy) in [
         ("/proc/kallsyms", "0000000000000000 T _text\n", "stacks", "kernel.kptr_restrict"),

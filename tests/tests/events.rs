@@ -49,7 +49,7 @@ fn streams_last_as_long_as_the_server_says() {
         drop(ask(&server, &format!("/left/0/{n}"), 1 + 400 * n));
     }
     let truth: Vec<Value> = wait("the server's last word", Duration::from_secs(30), || {
-        let text = server.process.said();
+        let text = server.process.output();
         let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         (lines.len() >= ENDED + LEFT).then_some(lines)
     });
@@ -101,7 +101,7 @@ fn streams_last_as_long_as_the_server_says() {
     let lasted = began.elapsed().as_secs_f64();
     drop(lasting);
     let open: Vec<Span> = spans::read(&spans).into_iter().filter(|span| span.path.starts_with("/lasts")).collect();
-    say(&format!("{} told as they stood", open.len()));
+    say(&format!("{} reported while open", open.len()));
     assert_eq!(open.len(), 2 * LASTING);
     for span in open {
         assert_eq!((span.outcome.as_str(), span.status), ("unfinished", Some(200)), "{span:?}");

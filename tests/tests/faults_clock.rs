@@ -53,7 +53,7 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
         std::fs::write(&fresh, step.to_string()).expect("a file");
         std::fs::rename(&fresh, &ahead).expect("a file");
         wait("the agent to notice", Duration::from_secs(10), || {
-            (agent.said().matches("the wall clock was set").count() == sent.len()).then_some(())
+            (agent.output().matches("the wall clock was set").count() == sent.len()).then_some(())
         });
         let begin = now();
         let plans = faults::plans(name, 4, 100);
@@ -78,7 +78,7 @@ fn times_follow_the_wall_clock_and_durations_do_not() {
             assert!((0.0..5.0).contains(&span.duration_s), "{span:?}");
         }
     }
-    assert_eq!(ended.said.matches("the wall clock was set").count(), 3, "{}", ended.said);
+    assert_eq!(ended.output.matches("the wall clock was set").count(), 3, "{}", ended.output);
     same_by_replay(dir.path(), &path, &file);
     say(&format!("clock: {} ends right, {lost} operations lost", judged.right()));
     figures.judged(&judged, lost).growth(before, after).attached(bpf::left(&held)).finish();

@@ -94,9 +94,9 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let after = Vitals::of(agent.process().pid());
     let ended = agent.end(libc::SIGTERM);
     // An incomplete recording is reported at the end.
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.said);
-    for said in ["spans.ndjson", "recording has stopped", "spans are written again"] {
-        assert!(ended.said.contains(said), "{said}:\n{}", ended.said);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+    for message in ["spans.ndjson", "recording has stopped", "spans are written again"] {
+        assert!(ended.output.contains(message), "{message}:\n{}", ended.output);
     }
     let spans = spans::read(&file);
     // The part recorded before the disk was full can be replayed, and the replay names its end.
@@ -157,7 +157,7 @@ fn a_disk_that_stalls_holds_up_nothing() {
     wait("nothing to wait", Duration::from_secs(10), || (waiting(&agent) < 0.5).then_some(()));
     assert!(agent.process().ended().is_none());
     let ended = agent.end(libc::SIGTERM);
-    assert!(ended.status.success(), "{}", ended.said);
+    assert!(ended.status.success(), "{}", ended.output);
     let read = reader.join().expect("a reader");
     assert_eq!(read, 2 * sent + 80, "every span is in the file");
     say(&format!("disk stalled: {waits} bytes waited, {read} spans written"));

@@ -1,5 +1,5 @@
-//! Files the agent is told to write and to read: whatever stands under their names, it neither waits for them nor touches
-//! others', and it ends within a second.
+//! Files that users name for writing and reading: the agent neither waits for them, whatever they are, nor touches other
+//! users' files, and ends within a second.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, symlink};
@@ -12,7 +12,7 @@ use tracer_tests::workload::Server;
 use tracer_tests::{begin, load, say, scale, scratch, wait};
 
 /// A user that is not the agent's.
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 fn fifo(path: &Path) {
     let name = std::ffi::CString::new(path.to_str().expect("a path")).expect("a path");
@@ -42,7 +42,7 @@ fn what_cannot_be_written_safely_is_refused() {
     // What an unprivileged user has, and may replace at any time.
     for name in ["theirs", "home"] {
         std::fs::create_dir(at(name)).expect("a directory");
-        chown(at(name), Some(NOBODY), None).expect("root");
+        chown(at(name), Some(OTHER_USER), None).expect("root");
     }
     symlink(&precious, at("home/link")).expect("a link");
     symlink(dir.path(), at("home/dir")).expect("a link");
@@ -127,13 +127,13 @@ fn a_signal_ends_the_agent_within_a_second_whatever_it_writes_to() {
         let ended = agent.end(signal);
         say(&format!("{what}, signal {signal}: ended after {:?}", ended.took));
         drop(TcpListener::bind(listen).expect("the console's port is free"));
-        assert!(ended.took < Duration::from_secs(1).div_f64(scale().max(0.2)), "{:?}\n{}", ended.took, ended.said);
-        assert!(ended.status.success(), "{}: {}", ended.status, ended.said);
-        assert!(ended.said.contains("'no-such-service'") && !ended.said.contains("'origin'"), "{}", ended.said);
+        assert!(ended.took < Duration::from_secs(1).div_f64(scale().max(0.2)), "{:?}\n{}", ended.took, ended.output);
+        assert!(ended.status.success(), "{}: {}", ended.status, ended.output);
+        assert!(ended.output.contains("'no-such-service'") && !ended.output.contains("'origin'"), "{}", ended.output);
         // Who pressed Ctrl-C wants to see what there was.
-        let summary = ended.said.contains("capture ratio") && ended.said.contains("GET /ending");
-        assert_eq!(summary, signal == libc::SIGINT, "{}", ended.said);
-        assert_eq!(ended.said.contains("were not written before the end"), pipe.is_some(), "{}", ended.said);
+        let summary = ended.output.contains("capture ratio") && ended.output.contains("GET /ending");
+        assert_eq!(summary, signal == libc::SIGINT, "{}", ended.output);
+        assert_eq!(ended.output.contains("were not written before the end"), pipe.is_some(), "{}", ended.output);
         let about = std::fs::metadata(&path).expect("what it wrote");
         assert_eq!(about.permissions().mode() & 0o777, 0o600);
         assert!(about.len() < 64 << 20, "it was begun anew");

@@ -25,7 +25,7 @@ fn spawn(program: &std::path::Path, dir: &std::path::Path, seconds: u64) -> f64 
         &dir.join("spawn.log"),
     );
     let status = process.wait(Duration::from_secs(seconds + 60));
-    assert!(status.success(), "{status}: {}", process.said());
+    assert!(status.success(), "{status}: {}", process.output());
     process.line("SPAWNED", Duration::ZERO).parse().expect("a number")
 }
 
@@ -93,7 +93,7 @@ fn ten_thousand_processes_a_second_add_up() {
 }
 
 #[test]
-fn ends_that_nobody_reported_are_found_out() {
+fn unreported_ends_are_detected() {
     let Some(_turn) = begin("faults_unreported_ends", &["cc"]) else { return };
     let dir = scratch();
     let server = Server::c("origin", dir.path());

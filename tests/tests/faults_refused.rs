@@ -110,9 +110,9 @@ fn file_descriptors_run_out() {
             enough = Some((files, agent, held));
             break;
         };
-        let said = agent.said();
-        assert!(matches!(status.code(), Some(1 | 77)), "{files}: {status}:\n{said}");
-        assert!(!said.contains("panicked") && said.contains("file"), "{files}: {said}");
+        let output = agent.output();
+        assert!(matches!(status.code(), Some(1 | 77)), "{files}: {status}:\n{output}");
+        assert!(!output.contains("panicked") && output.contains("file"), "{files}: {output}");
         figures.attached(bpf::left(&held));
         refused += 1;
     }

@@ -72,10 +72,10 @@ fn an_agent_killed_at_any_moment_leaves_nothing() {
         // Stopped, so that its objects do not change between the inspection and the kill.
         agent.process().signal(libc::SIGSTOP);
         all.extend(bpf::held(pid));
-        starting += usize::from(!agent.said().contains("console, metrics and API"));
+        starting += usize::from(!agent.output().contains("console, metrics and API"));
         let file = agent.transactions.clone();
         let ended = agent.end(libc::SIGKILL);
-        assert!(!ended.said.contains("panicked"), "{}", ended.said);
+        assert!(!ended.output.contains("panicked"), "{}", ended.output);
         if file.exists() {
             // The kill may cut the last line, but no other.
             written += Tail::new(&file).read().len();

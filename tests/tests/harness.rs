@@ -65,8 +65,8 @@ fn the_matrix_of_operations_exchanges_everything() {
         let mut command = Command::new(&program);
         command.arg(family).arg(dir.path().join("socket"));
         let mut process = Process::start("matrix", &mut command, &dir.path().join(family));
-        assert!(process.wait(Duration::from_secs(60)).success(), "{family}: {}", process.said());
-        let exchanges = process.said().lines().filter(|line| line.starts_with("EXCHANGE ")).count();
+        assert!(process.wait(Duration::from_secs(60)).success(), "{family}: {}", process.output());
+        let exchanges = process.output().lines().filter(|line| line.starts_with("EXCHANGE ")).count();
         assert!(exchanges >= least, "{family}: {exchanges}");
     }
 }

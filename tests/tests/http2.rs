@@ -203,9 +203,9 @@ fn node_in_both_roles() {
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     let wanted = count as usize * kinds.len();
     let served = wait("the server to have seen every stream's end", Duration::from_secs(20), || {
-        let said = server.process.said();
+        let output = server.process.output();
         let lines: Vec<String> =
-            said.lines().filter_map(|line| line.strip_prefix("SERVED ")).map(str::to_owned).collect();
+            output.lines().filter_map(|line| line.strip_prefix("SERVED ")).map(str::to_owned).collect();
         (lines.len() >= wanted).then_some(lines)
     });
     let mut expected = Counts::new();
@@ -351,11 +351,12 @@ fn grpc_messages_longer_than_what_is_captured() {
 /// Searches all of the agent's output for secrets planted in heads, bodies and reasons.
 fn no_secret(agent: Agent) {
     let targets = ["/", "/metrics", "/service?name=cart", "/api/v1/classes", "/api/v1/transactions?limit=1000"];
-    let mut said: Vec<(String, String)> = targets.iter().map(|target| ((*target).into(), agent.text(target))).collect();
+    let mut shown: Vec<(String, String)> =
+        targets.iter().map(|target| ((*target).into(), agent.text(target))).collect();
     let spans = agent.transactions.clone();
-    said.push(("output".into(), agent.stop().said));
-    said.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
-    for (place, text) in said {
+    shown.push(("output".into(), agent.stop().output));
+    shown.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
+    for (place, text) in shown {
         assert!(text.contains("shop.v1.Cart/Get") || place == "output" || place == "/", "calls show in {place}");
         assert!(!text.to_lowercase().contains("planted"), "something planted shows in {place}");
     }

@@ -52,7 +52,7 @@ fn outcome(hosts: &Hosts, agents: &[Agent], name: &str) -> u64 {
     (1..).zip(agents).map(|(host, agent)| of(host, agent) as u64).sum()
 }
 
-fn said(hosts: &Hosts, agents: &[Agent]) -> String {
+fn outcomes(hosts: &Hosts, agents: &[Agent]) -> String {
     let names = ["sent", "received", "matched", "header", "unmatched", "contradicted", "renamed", "refused", "dropped"];
     let all: Vec<_> = names.iter().map(|name| format!("{name} {}", outcome(hosts, agents, name))).collect();
     let lost: Vec<_> = (1..).zip(agents).map(|(h, agent)| hosts.inside(h, || agent.metrics().lost())).collect();
@@ -102,7 +102,7 @@ fn options_alone_link_hosts() {
     let spans = spans_of(&agents, "truth", sent);
     let passed = capture.stop();
     let edges = edges(&spans, "truth");
-    say(&format!("{sent} requests, {edges:?}, {}", said(&hosts, &agents)));
+    say(&format!("{sent} requests, {edges:?}, {}", outcomes(&hosts, &agents)));
     let detail = format!("{} of {} edges, {} wrong, {} whole", edges.matched, EDGES * sent, edges.wrong, edges.whole);
     figure("inband_edges", &detail);
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{edges:?}");
@@ -111,9 +111,9 @@ fn options_alone_link_hosts() {
     assert_eq!(outcome(&hosts, &agents, "contradicted"), 0);
     let origin = &agents[3].transactions;
     let lines = std::fs::read_to_string(origin).unwrap_or_else(|error| panic!("{}: {error}", origin.display()));
-    let told =
+    let linked =
         lines.lines().filter(|line| line.contains("/hop/truth-") && line.contains("\"parent_from\":\"tcp_option\""));
-    assert!(told.count() as f64 >= 0.999 * sent as f64, "the carrier is on the edge");
+    assert!(linked.count() as f64 >= 0.999 * sent as f64, "the carrier is on the edge");
     let middle = agents[2].transactions.clone();
     for agent in agents {
         agent.stop();
@@ -139,8 +139,8 @@ fn replayed(live: &Path) {
 }
 
 #[test]
-fn options_and_the_relay_say_the_same() {
-    let Some(_turn) = begin("options_and_the_relay_say_the_same", &PROGRAMS) else { return };
+fn options_and_the_relay_agree() {
+    let Some(_turn) = begin("options_and_the_relay_agree", &PROGRAMS) else { return };
     let dir = scratch();
     let hosts = Hosts::new(4, PLAIN);
     let names = ["client", "proxy", "application-host", "origin-host"];
@@ -152,7 +152,7 @@ fn options_and_the_relay_say_the_same() {
     let sent = load(&hosts, chain.front, "truth", connections, requests);
     let spans = spans_of(&agents, "truth", sent);
     let edges = edges(&spans, "truth");
-    say(&format!("{sent} requests, {edges:?}, {}", said(&hosts, &agents)));
+    say(&format!("{sent} requests, {edges:?}, {}", outcomes(&hosts, &agents)));
     figure("inband_and_relay", &format!("{} of {} edges, {} wrong", edges.matched, EDGES * sent, edges.wrong));
     assert_eq!((edges.wrong, edges.dangling), (0, 0), "{edges:?}");
     assert!(edges.matched as f64 >= 0.9999 * (EDGES * sent) as f64, "{edges:?} of {}", EDGES * sent);
@@ -284,12 +284,12 @@ fn no_room_breaks_nothing() {
         (1..).zip(&agents).map(|(host, agent)| of(host, agent)).sum::<f64>()
     };
     say(&format!(
-        "{} segments with data, the longest packet {} bytes, {} that told of gaps, {} with a context; {}; no room {}, late {}",
+        "{} segments with data, the longest packet {} bytes, {} that reported gaps, {} with a context; {}; no room {}, late {}",
         passed.data,
         passed.longest,
         passed.selective,
         passed.marked.len(),
-        said(&hosts, &agents),
+        outcomes(&hosts, &agents),
         lost("tcp_option_no_room"),
         lost("tcp_option_late"),
     ));
@@ -322,7 +322,7 @@ fn senders_that_lend_their_memory() {
     command.arg(source("zero_copy.py")).args([address.ip().to_string(), address.port().to_string()]);
     let mut process = Process::start("zero_copy", command.arg(COUNT.to_string()), &dir.path().join("zero_copy.log"));
     let status = process.wait(Duration::from_secs(60));
-    assert!(status.success(), "{status}: {}", process.said());
+    assert!(status.success(), "{status}: {}", process.output());
     wait("all contexts to come", Duration::from_secs(30), || {
         (outcome(&hosts, &agents, "matched") >= COUNT).then_some(())
     });
@@ -330,7 +330,7 @@ fn senders_that_lend_their_memory() {
     let first: HashSet<_> = passed.marked.iter().map(|marked| marked.option.clone()).collect();
     assert_eq!(first.len() as u64, COUNT, "contexts on the wire");
     assert!(passed.marked.iter().all(|marked| marked.payload.starts_with(b"POST /")), "not with a request's beginning");
-    figure("inband_zero_copy", &format!("{COUNT} of {COUNT} requests, {}", process.said().trim()));
+    figure("inband_zero_copy", &format!("{COUNT} of {COUNT} requests, {}", process.output().trim()));
     for agent in agents {
         agent.stop();
     }

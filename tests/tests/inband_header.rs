@@ -90,7 +90,7 @@ fn run(hosts: &Hosts, dir: &Path, name: &str, program: &Path, arguments: &[Strin
     command.args(arguments).current_dir(dir);
     let mut process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
     let status = process.wait(Duration::from_secs(120));
-    assert!(status.success(), "{name}: {status}: {}", process.said());
+    assert!(status.success(), "{name}: {status}: {}", process.output());
 }
 
 fn agent(hosts: &Hosts, host: u8, name: &str, dir: &Path, more: &[&str]) -> Agent {
@@ -105,7 +105,7 @@ fn agent(hosts: &Hosts, host: u8, name: &str, dir: &Path, more: &[&str]) -> Agen
 fn caller(hosts: &Hosts, dir: &Path) -> (Agent, bool) {
     let destination = format!("{}:{CHOSEN}", hosts.own(2));
     let agent = agent(hosts, 1, "caller", dir, &["--inband-header", &destination]);
-    let once = agent.said().contains("only the first request of each connection");
+    let once = agent.output().contains("only the first request of each connection");
     (agent, once)
 }
 
@@ -245,14 +245,14 @@ fn programs_get_headers_and_nothing_else_changes() {
         assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     });
 
-    let told = format!(
+    let figures = format!(
         "{} requests of {}: {} got one",
         all.len(),
         ran.join(", "),
         all.iter().filter(|(_, p)| p.is_some()).count()
     );
-    say(&format!("{told}; once {once}"));
-    figure("inband_header_programs", &format!("{told}, every other byte as without"));
+    say(&format!("{figures}; once {once}"));
+    figure("inband_header_programs", &format!("{figures}, every other byte as without"));
     edges(&hosts, [&caller, &callee], &all);
     for agent in [caller, callee] {
         agent.stop();
@@ -354,7 +354,7 @@ fn kept_connections_and_an_agent_that_goes() {
         agent.end(signal);
         for process in &mut asking {
             let status = process.wait(Duration::from_secs(120));
-            assert!(status.success(), "{status}: {}", process.said());
+            assert!(status.success(), "{status}: {}", process.output());
         }
         assert_eq!(bpf::left(&held), 0, "left: {:?}", bpf::remaining(&held));
         let mut last = 0;

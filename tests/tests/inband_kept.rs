@@ -125,7 +125,7 @@ fn requests(mut bytes: &[u8]) -> Vec<(String, Vec<u8>, Option<String>)> {
 fn traced(dir: &Path) -> (Agent, bool) {
     let destination = format!("127.0.0.1:{CHOSEN}");
     let agent = Agent::start(dir, &["--own-netns", "--hertz", "0", "--inband-header", &destination]);
-    let once = agent.said().contains("only the first request of each connection");
+    let once = agent.output().contains("only the first request of each connection");
     (agent, once)
 }
 
@@ -135,7 +135,7 @@ fn run(dir: &Path, script: &str, port: u16, words: &[&str]) {
     command.arg(source(script)).args(["127.0.0.1", &port.to_string()]).args(words);
     let mut client = Process::start("client", &mut command, &dir.join(format!("client-{port}.log")));
     let status = client.wait(Duration::from_secs(240));
-    assert!(status.success(), "{script} {words:?}: {status}: {}", client.said());
+    assert!(status.success(), "{script} {words:?}: {status}: {}", client.output());
 }
 
 fn count(agent: &Agent, outcome: &str) -> usize {
@@ -252,7 +252,7 @@ fn senders_that_lend_their_memory_are_left_alone() {
     let recorder = Recorder::default();
     origin(&recorder);
     let (agent, once) = traced(dir.path());
-    let mut told = Vec::new();
+    let mut sizes = Vec::new();
     let (mut left, mut joined) = (0, 0);
     for (when, length) in [("before", 200_000), ("before", 4_000_000), ("later", 4_000), ("after", 200_000)] {
         let of = |port: u16| {
@@ -272,9 +272,9 @@ fn senders_that_lend_their_memory_are_left_alone() {
         wait("the connection to be counted", Duration::from_secs(10), || {
             (count(&agent, "zerocopy") == left).then_some(())
         });
-        told.push(format!("{when}: {} of {length} bytes", chosen.len()));
+        sizes.push(format!("{when}: {} of {length} bytes", chosen.len()));
     }
     assert_eq!(count(&agent, "connections_taken"), joined, "those that lend from before are not taken");
-    figure("inband_header_lent", &format!("each send done with once; {}", told.join(", ")));
+    figure("inband_header_lent", &format!("each send completed once; {}", sizes.join(", ")));
     agent.stop();
 }

@@ -107,14 +107,14 @@ impl Shark {
         wait("tshark to see a segment", Duration::from_secs(60), || {
             // The port refuses, as expected.
             hosts.inside(1, || TcpStream::connect(to).is_ok());
-            self.process.said().contains(&seen).then_some(())
+            self.process.output().contains(&seen).then_some(())
         });
     }
 
     /// All segments to or from `PORT` with data; handshakes have none.
     fn stop(self, hosts: &Hosts) -> Vec<Segment> {
         self.mark(hosts, MARKS[1]);
-        self.process.said().lines().filter_map(segment).collect()
+        self.process.output().lines().filter_map(segment).collect()
     }
 }
 
@@ -248,12 +248,12 @@ struct Made {
     /// Expected trace id, span id and flags; `None`: not accepted.
     meant: HashMap<String, Option<(String, String, u8)>>,
     /// Arguments of the program that makes them.
-    told: String,
+    script: String,
 }
 
 /// `net`: the path names the upstream's IP version.
 fn made(net: &str) -> Made {
-    let mut all = Made { meant: HashMap::new(), told: String::new() };
+    let mut all = Made { meant: HashMap::new(), script: String::new() };
     let mut serial = 0u32;
     let digits = |bytes: &[u8]| {
         bytes.iter().fold(String::new(), |mut text, byte| {
@@ -262,7 +262,7 @@ fn made(net: &str) -> Made {
         })
     };
     let mut line = |kind: &str, options: &[(&str, u8)]| {
-        let mut told = kind.to_owned();
+        let mut line = kind.to_owned();
         for (how, flags) in options {
             serial += 1;
             let number = u128::from(serial) + if net == "six" { 0x600 } else { 0x400 };
@@ -294,11 +294,11 @@ fn made(net: &str) -> Made {
                 meant = None;
             }
             let path = format!("/{net}/{serial}");
-            let _ = write!(told, " {path}={}", digits(&option));
+            let _ = write!(line, " {path}={}", digits(&option));
             all.meant.insert(path, meant);
         }
-        all.told += &told;
-        all.told.push('\n');
+        all.script += &line;
+        all.script.push('\n');
     };
     let sampled = ("as it writes", 1);
     for kind in ["ack", "early"] {
@@ -343,13 +343,13 @@ fn what_others_write_is_read_and_passed_on() {
     for (name, [from, to]) in own {
         let made = made(name);
         let file = dir.path().join(format!("{name}.requests"));
-        std::fs::write(&file, &made.told).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::write(&file, &made.script).unwrap_or_else(|error| panic!("{error}"));
         let mut command = hosts.command(1, &find("python3").unwrap_or_else(|| panic!("no python3")));
         command.arg(source("segments.py")).args([from.to_string(), to.to_string()]);
         command.args([PORT.to_string(), MADE.to_string()]).arg(&file);
         let mut process = Process::start("segments", &mut command, &dir.path().join(format!("{name}.log")));
         let status = process.wait(Duration::from_secs(60));
-        assert!(status.success(), "{name}: {status}: {}", process.said());
+        assert!(status.success(), "{name}: {status}: {}", process.output());
         meant.extend(made.meant);
     }
     let segments = shark.stop(&hosts);

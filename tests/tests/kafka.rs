@@ -106,20 +106,20 @@ for i in range(5):
     sock.sendall(produce(b"long", 1200 + 2 * i, 2000) + metadata(b"last", 1201 + 2 * i))
     replies(2)
 # One at a time, by the client's own clock.
-told = {}
+times = {}
 def alone(name, data):
     begin = time.monotonic()
     sock.sendall(data)
     replies(1)
-    told.setdefault(name, []).append(time.monotonic() - begin)
+    times.setdefault(name, []).append(time.monotonic() - begin)
 for i in range(20):
     alone("Metadata alone", metadata(b"alone", 2000 + i))
     alone("Produce alone", produce(b"alone", 3000 + i))
     alone("Produce slow", produce(b"slow", 4000 + i))
     alone("Fetch nothing", fetch(b"nothing", 5000 + i, 30))
-told.pop("Produce slow")
+times.pop("Produce slow")
 sock.close()
-print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+print(json.dumps({name: {"seconds": all} for name, all in times.items()}))
 "#;
 
 #[test]
@@ -128,10 +128,10 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
     let dir = scratch();
     let peer = Peer::start("kafka_broker", dir.path());
     let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
-    let told = peer.client(PYTHON);
+    let client = peer.client(PYTHON);
     let truth: Classes = peer.truth();
     let truth = truth.into_iter().map(|(name, class)| (name.replace("logs-20260101", "logs-?"), class)).collect();
-    let told = serde_json::from_str(&told).expect("what the client says");
+    let client = serde_json::from_str(&client).expect("what the client says");
     let metrics = peers::settled(&agent);
     let lost = metrics.lost();
     for (operation, kind, destination) in [("Produce", "send", "alone"), ("Fetch", "receive", "nothing")] {
@@ -146,7 +146,7 @@ fn requests_errors_and_durations_are_what_the_broker_says() {
     }
     let spans = agent.transactions.clone();
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce orders");
-    peers::compare("kafka", &spans, &truth, &peers::classes(&told), &lost);
+    peers::compare("kafka", &spans, &truth, &peers::classes(&client), &lost);
     let failed = truth.values().flat_map(|class| class.errors.keys()).collect::<std::collections::BTreeSet<_>>();
     let called =
         |name: &str| spans::read(&spans).iter().filter(|span| !span.server && span.class.starts_with(name)).count();
@@ -242,13 +242,13 @@ fn batches_are_linked_to_who_produced_their_records() {
     let dir = scratch();
     let peer = Peer::start("kafka_broker", dir.path());
     let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
-    let told: BTreeMap<String, BTreeMap<String, Vec<String>>> =
+    let ids: BTreeMap<String, BTreeMap<String, Vec<String>>> =
         serde_json::from_str(&peer.client(LINKS)).expect("what the client says");
     peer.truth();
-    assert_eq!(told["Fetch"]["linked"], told["Produce"]["linked"], "what the consumer got");
+    assert_eq!(ids["Fetch"]["linked"], ids["Produce"]["linked"], "what the consumer got");
 
     let of = |operation: &str, topic: &str| -> BTreeSet<String> {
-        told[operation][topic].iter().filter(|span| !span.is_empty()).cloned().collect()
+        ids[operation][topic].iter().filter(|span| !span.is_empty()).cloned().collect()
     };
     let mut expected: BTreeMap<(bool, String), Linked> = BTreeMap::new();
     for end in [true, false] {
@@ -304,13 +304,13 @@ fn batches_are_linked_to_who_produced_their_records() {
         ((counted("unread"), counted("limit")), (all(|linked| linked.2), all(|linked| linked.1)))
     };
     let end = Instant::now() + Duration::from_secs(10);
-    let (counted, told) = loop {
-        let (counted, told) = sums();
-        if counted == told || Instant::now() > end {
-            break (counted, told);
+    let (counted, summed) = loop {
+        let (counted, summed) = sums();
+        if counted == summed || Instant::now() > end {
+            break (counted, summed);
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    assert_eq!(counted, told, "messages counted as unlinked, and those of all spans");
+    assert_eq!(counted, summed, "messages counted as unlinked, and those of all spans");
     secrets::none_shows(agent, dir.path(), &SECRETS, "Produce linked");
 }

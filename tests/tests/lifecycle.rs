@@ -29,7 +29,7 @@ fn signals_detach_within_a_second_and_a_kill_leaves_nothing() {
         let ended = agent.end(signal);
         say(&format!("signal {signal}: {} after {:.0} ms", ended.status, ended.took.as_secs_f64() * 1e3));
         assert!(ended.took < Duration::from_secs(1).div_f64(scale().max(0.2)), "{:?}", ended.took);
-        assert!(signal == libc::SIGKILL || ended.status.success(), "{}:\n{}", ended.status, ended.said);
+        assert!(signal == libc::SIGKILL || ended.status.success(), "{}:\n{}", ended.status, ended.output);
         // The kernel frees programs after a grace period of its own.
         wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
         let left = bpf::programs().difference(&before).count();

@@ -160,14 +160,14 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     let slow = levels.windows(2).all(|pair| pair[0] <= pair[1] + 1);
     assert!(slow, "one step at a time: {levels:?}");
     // The agent's own log messages, in order.
-    let said = agent.stop().said;
-    let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
+    let output = agent.stop().output;
+    let place = |text: &str| output.find(text).unwrap_or_else(|| panic!("{text}: {output}"));
     let steps = ["heads of messages", "19 Hz", "new request classes"].into_iter().take(reached);
     let places: Vec<usize> = steps.map(place).collect();
-    assert!(places.is_sorted(), "{said}");
+    assert!(places.is_sorted(), "{output}");
     // It may have gone up and down before.
     let back = levels.first() != levels.last();
-    assert!(!back || said.rfind("load is shed less") > places.last().copied(), "{said}");
+    assert!(!back || output.rfind("load is shed less") > places.last().copied(), "{output}");
 }
 
 /// Stops the first thread of a child, which is the agent's pipeline, wherever it waits in the kernel: it is stuck, and the
@@ -245,15 +245,15 @@ fn a_pipeline_that_stands_still_is_detached_and_the_agent_ends() {
     let health = http::get(agent.listen, "/healthz").expect("console");
     let metrics = agent.metrics();
     let status = agent.process().wait(Duration::from_secs(10));
-    let said = agent.said();
+    let output = agent.output();
     let (good, bad) = load.join().expect("load");
     say(&format!("watchdog: detached after {detached:?}, ended with {status}; {good} good replies, {bad} bad"));
     assert!(health.status == 503 && health.text().contains("has not moved for 3 s"), "{}", health.text());
     assert!((metrics.sum("tracer_watchdog_detached", &[("reason", "standstill")]) - 1.0).abs() < 0.1);
-    assert_eq!(status.code(), Some(DETACHED), "{said}");
+    assert_eq!(status.code(), Some(DETACHED), "{output}");
     assert!(
-        said.contains("watchdog: the pipeline has not moved") && said.contains("all programs are detached"),
-        "{said}"
+        output.contains("watchdog: the pipeline has not moved") && output.contains("all programs are detached"),
+        "{output}"
     );
     assert!(bad == 0 && good > 100, "traced programs noticed");
     assert!(detached >= Duration::from_secs(stall) && detached < Duration::from_secs(stall + 3), "{detached:?}");
@@ -286,8 +286,8 @@ fn a_stuck_agent_ends_when_it_is_asked_to() {
     hold(pid);
     let ended = agent.end(libc::SIGTERM);
     say(&format!("watchdog: asked to end, stuck: {:?}, {}", ended.took, ended.status));
-    assert_eq!(ended.status.code(), Some(DETACHED), "{}", ended.said);
-    assert!(ended.said.contains("asked to end"), "{}", ended.said);
+    assert_eq!(ended.status.code(), Some(DETACHED), "{}", ended.output);
+    assert!(ended.output.contains("asked to end"), "{}", ended.output);
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
     wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));
 }
@@ -309,12 +309,12 @@ fn a_ceiling_that_cannot_be_held_detaches() {
     });
     let status = agent.process().wait(Duration::from_secs(120));
     let took = begun.elapsed();
-    let said = agent.said();
+    let output = agent.output();
     let (good, bad) = load.join().expect("load");
     say(&format!("ceiling: {status} after {took:?}; {good} good replies, {bad} bad"));
-    assert_eq!((status.code(), bad), (Some(DETACHED), 0), "{said}");
-    assert!(said.contains("its cpu could not be brought below the ceiling"), "{said}");
-    assert!(said.contains("no stacks are taken and no transactions kept"), "everything else first: {said}");
+    assert_eq!((status.code(), bad), (Some(DETACHED), 0), "{output}");
+    assert!(output.contains("its cpu could not be brought below the ceiling"), "{output}");
+    assert!(output.contains("no stacks are taken and no transactions kept"), "everything else first: {output}");
     // A minute of patience, plus the time to shed everything.
     assert!((60..85).contains(&took.as_secs()), "{took:?}");
     wait("the kernel to free the programs", Duration::from_secs(30), || (bpf::programs() == before).then_some(()));

@@ -188,7 +188,7 @@ fn statements_errors_and_durations_are_what_the_server_says() {
         no_secret(target, &agent.text(target));
     }
     let path = agent.transactions.clone();
-    no_secret("its output", &agent.stop().said);
+    no_secret("its output", &agent.stop().output);
     no_secret("the file of spans", &std::fs::read_to_string(&path).expect("spans"));
     let spans = spans::read(&path);
 

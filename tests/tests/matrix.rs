@@ -17,8 +17,8 @@ fn exchange(name: &str, dir: &Path, program: &Path) -> String {
     let mut command = Command::new(program);
     command.arg(name).arg(dir.join("socket"));
     let mut process = Process::start("matrix", &mut command, &dir.join("matrix.log"));
-    assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.said());
-    process.said()
+    assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.output());
+    process.output()
 }
 
 #[test]
@@ -27,11 +27,11 @@ fn the_hook_for_splice_waits_until_bytes_were_spliced() {
     let dir = scratch();
     let program = compile(dir.path(), "matrix");
     let agent = Agent::start(dir.path(), &["--log", "info"]);
-    let attached = || agent.said().contains("consumed is attached").then_some(());
+    let attached = || agent.output().contains("consumed is attached").then_some(());
     assert!(attached().is_none(), "nothing was spliced yet");
     exchange("tcp4", dir.path(), &program);
     tracer_tests::wait("the hook to be attached", Duration::from_secs(10), attached);
-    assert_eq!(agent.said().matches("consumed is attached").count(), 1);
+    assert_eq!(agent.output().matches("consumed is attached").count(), 1);
     agent.stop();
 }
 
@@ -43,8 +43,8 @@ fn family(name: &str, least: usize) {
     let config = dir.path().join("all.toml");
     std::fs::write(&config, "[agent]\nall_hooks = true\n").expect("a configuration");
     let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &config.display().to_string()]);
-    let said = exchange(name, dir.path(), &program);
-    let exchanges: Vec<(&str, u64)> = said
+    let output = exchange(name, dir.path(), &program);
+    let exchanges: Vec<(&str, u64)> = output
         .lines()
         .filter_map(|line| line.strip_prefix("EXCHANGE "))
         .filter_map(|rest| {
@@ -53,7 +53,7 @@ fn family(name: &str, least: usize) {
             Some((path, words.nth(1)?.parse().ok()?))
         })
         .collect();
-    assert!(exchanges.len() >= least, "{} exchanges:\n{said}", exchanges.len());
+    assert!(exchanges.len() >= least, "{} exchanges:\n{output}", exchanges.len());
 
     let ours = |path: &str| path.starts_with(&format!("/{name}/"));
     let mut tail = Tail::new(&agent.transactions);

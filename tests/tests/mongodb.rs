@@ -25,14 +25,14 @@ import json, socket, struct, sys, threading, bson, pymongo
 from pymongo import MongoClient, monitoring
 port, scale = int(sys.argv[1]), float(sys.argv[2])
 where = f"mongodb://planted_user:planted-password@127.0.0.1:{port}/?authMechanism=PLAIN&authSource=$external"
-told, asked = {}, {}
+times, asked = {}, {}
 class Listener(monitoring.CommandListener):
     """What the library itself says of commands that did not fail."""
     def started(self, event):
         value = event.command.get("collection") or event.command[event.command_name]
         asked[event.request_id] = f"{event.command_name} {value}"
     def succeeded(self, event):
-        told.setdefault(asked.pop(event.request_id), []).append(event.duration_micros / 1e6)
+        times.setdefault(asked.pop(event.request_id), []).append(event.duration_micros / 1e6)
     def failed(self, event):
         asked.pop(event.request_id)
 def attempt(what, *args, **more):
@@ -90,7 +90,7 @@ for i in range(40):
         while len(body) < left: body += sock.recv(left - len(body))
         more = struct.unpack_from("<I", body)[0] & 2
 sock.close()
-print(json.dumps({name: {"seconds": all} for name, all in told.items()}))
+print(json.dumps({name: {"seconds": all} for name, all in times.items()}))
 "#;
 
 #[test]
@@ -99,7 +99,7 @@ fn commands_errors_and_durations_are_what_the_server_says() {
     let dir = scratch();
     let peer = Peer::start("mongod", dir.path());
     let agent = Agent::start(dir.path(), &["--port", &peer.server.address.port().to_string(), "--nice=-10"]);
-    let told = peer.client(PYTHON);
+    let times = peer.client(PYTHON);
     let mut truth = peer.truth();
     peers::rename(&mut truth, "plantedcommand planted-value", "_OTHER");
     peers::rename(&mut truth, "aggregate logs-20260101", "aggregate logs-?");
@@ -108,9 +108,9 @@ fn commands_errors_and_durations_are_what_the_server_says() {
         let unknown = class.errors.remove("5107200");
         class.errors.extend(unknown.map(|count| ("_OTHER".to_owned(), count)));
     }
-    let told = serde_json::from_str(&told).expect("what the library says");
+    let times = serde_json::from_str(&times).expect("what the library says");
     // The library counts decoding time as part of the command.
-    let mut called = peers::classes(&told);
+    let mut called = peers::classes(&times);
     called.retain(|name, _| !name.contains("long") && truth.contains_key(name));
     let lost = peers::settled(&agent).lost();
     let spans = agent.transactions.clone();

@@ -87,8 +87,8 @@ fn what_a_pool_burns_is_its_requests() {
     let sum = (classes + overhead) / process;
     say(&format!("  classes {classes:.4} s and overhead {overhead:.4} s of {process:.4} s ({sum:.4})"));
     say(&format!("  lost {:?}", after.lost()));
-    let told: Vec<String> = shares.iter().map(|(kind, share, _)| format!("{kind} {share:.3}")).collect();
-    figure("a pool's CPU by class", &format!("{} of what threads used; all {sum:.4} of the process", told.join(", ")));
+    let texts: Vec<String> = shares.iter().map(|(kind, share, _)| format!("{kind} {share:.3}")).collect();
+    figure("a pool's CPU by class", &format!("{} of what threads used; all {sum:.4} of the process", texts.join(", ")));
     for (kind, share, within) in shares {
         assert!(within.contains(&share), "{kind}: {share}");
     }

@@ -100,7 +100,7 @@ fn exported(name: &str, protocol: &str, compression: &str) {
     agent.stop();
     let expected = expected(&std::fs::read_to_string(file).expect("its file"));
     let found = wait("the collector to have printed them", Duration::from_secs(20), || {
-        let found = spans(&collector.said());
+        let found = spans(&collector.output());
         (found.len() >= expected.len()).then_some(found)
     });
     say(&format!(
@@ -120,7 +120,7 @@ fn exported(name: &str, protocol: &str, compression: &str) {
             assert!(span.contains_key(key), "{key} is missing: {span:?}");
         }
     }
-    assert!(!collector.said().contains("secret"), "a query string is nobody's business");
+    assert!(!collector.output().contains("secret"), "query strings are never exported");
 }
 
 #[test]

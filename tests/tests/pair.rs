@@ -72,8 +72,8 @@ fn callee(own: Ipv4Addr) {
     command.args(["-m", "http.server", &UNITS.to_string(), "--directory", text(host.dir.path())]);
     let _shown = Process::start("spans", &mut command, &host.dir.path().join("spans.log"));
     let mut tail = Tail::new(&host.agent.transactions);
-    let told = tail.until(1, BEGIN, |span| span.path == "/hop/seen");
-    assert_eq!(told, 1, "the other host did not say that it saw the spans");
+    let seen = tail.until(1, BEGIN, |span| span.path == "/hop/seen");
+    assert_eq!(seen, 1, "the other host did not confirm that it saw the spans");
     say(&format!("lost: {:?}", host.agent.metrics().lost()));
     host.agent.stop();
 }
@@ -116,7 +116,7 @@ fn caller(own: Ipv4Addr, other: Ipv4Addr) {
     let calls = tail.until(REQUESTS as usize, SOON, |span| !span.server && ours(span) && span.service == "caller");
     assert!(calls as u64 >= REQUESTS, "{calls} calls");
     say(&format!("{}", host.agent.json("/api/v1/peers")["outcomes"]));
-    http::get(at(PORT), "/hop/seen").expect("the other host to be told");
+    http::get(at(PORT), "/hop/seen").expect("a request to the other host");
     judge(&tail.spans, &served);
     host.agent.stop();
 }
@@ -165,7 +165,7 @@ fn crossing() {
     let mut halves = [start(2, "callee"), start(1, "caller")];
     let ended = halves.each_mut().map(|half| half.wait(BEGIN));
     for (half, status) in halves.iter().zip(ended) {
-        say(&half.said());
+        say(&half.output());
         assert!(status.success(), "{status}");
     }
 }

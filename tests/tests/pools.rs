@@ -35,7 +35,7 @@ fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, 
     let server = Server::start(name, dir.path(), &mut command);
     let plan = |prefix: &str, client| (0..EACH).map(|r| Request::get(format!("/w/{prefix}c{client}r{r}"))).collect();
     // The agent attaches a pool's probes when it first sees the pool.
-    assert!(load::run(server.address, vec![plan("warm", 0)]).broken().is_empty(), "{}", server.process.said());
+    assert!(load::run(server.address, vec![plan("warm", 0)]).broken().is_empty(), "{}", server.process.output());
     let loaded = load::run(server.address, (0..CLIENTS).map(|client| plan("", client)).collect());
     assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
     let own = |path: &str| path.starts_with("/w/c");
@@ -44,16 +44,16 @@ fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, 
     let file = agent.transactions.clone();
     let metrics = agent.metrics();
     agent.stop();
-    let truths: HashMap<String, Waited> = server.process.said().lines().filter_map(truth).collect();
+    let truths: HashMap<String, Waited> = server.process.output().lines().filter_map(truth).collect();
     let spans = spans::read(&file);
-    let (mut known, mut told, mut most, mut least_sum, mut all_told) = (0, 0.0, 0.0, 0.0, 0.0);
+    let (mut known, mut reported, mut most, mut least_sum, mut all_reported) = (0, 0.0, 0.0, 0.0, 0.0);
     let mut wrong = Vec::new();
     for span in spans.iter().filter(|span| span.server && span.service == name) {
         let Some(waited) = span.pool_queue_s else { continue };
-        all_told += waited;
+        all_reported += waited;
         let Some((from_before, from_after)) = truths.get(&span.path).filter(|_| own(&span.path)) else { continue };
         known += 1;
-        told += waited;
+        reported += waited;
         most += from_before;
         least_sum += from_after;
         // The thread slept only after it had begun to submit the job, and the job began before it read the clock.
@@ -63,16 +63,16 @@ fn judge(name: &'static str, command: impl FnOnce(&std::path::Path) -> Command, 
     }
     let share = f64::from(known) / all as f64;
     say(&format!(
-        "{name}: known of {known} of {all}, {told:.3} s told, {least_sum:.3} to {most:.3} s by their clocks, {} wrong",
+        "{name}: known of {known} of {all}, {reported:.3} s reported, {least_sum:.3} to {most:.3} s by their clocks, {} wrong",
         wrong.len()
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(share >= least, "known of {share}, at least {least} expected");
     // Beyond that, reported waits are shorter only by the time a thread takes to fall asleep, and a job to read the
     // clock.
-    assert!(told > 0.9 * least_sum, "{told} s told, {least_sum} by the clocks");
+    assert!(reported > 0.9 * least_sum, "{reported} s reported, {least_sum} by the clocks");
     let counted = metrics.sum("tracer_request_pool_queue_seconds_total", &[("service_name", name)]);
-    assert!((counted - all_told).abs() < 0.001 + 0.01 * all_told, "{counted} counted, {all_told} told");
+    assert!((counted - all_reported).abs() < 0.001 + 0.01 * all_reported, "{counted} counted, {all_reported} reported");
 }
 
 #[test]

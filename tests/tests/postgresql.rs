@@ -256,7 +256,7 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     let metrics = settled(&agent);
     let log = server.log().split_off(before);
     let lost = metrics.lost();
-    said_nowhere(&agent, &metrics);
+    shown_nowhere(&agent, &metrics);
     let spans = spans::read(&stopped(agent, dir.path()));
 
     let (mut expected, mut errors) = truth(&log);
@@ -377,7 +377,7 @@ fn cpu(burnt: &str, spans: &[Span]) {
 }
 
 /// Searches the running agent's output for secrets.
-fn said_nowhere(agent: &Agent, metrics: &Metrics) {
+fn shown_nowhere(agent: &Agent, metrics: &Metrics) {
     let targets = [
         "/",
         "/metrics",
@@ -409,7 +409,7 @@ fn no_secret(place: &str, text: &str) {
 /// Ends the agent and searches its files for secrets; returns the file with its spans.
 fn stopped(agent: Agent, dir: &Path) -> std::path::PathBuf {
     let spans = agent.transactions.clone();
-    no_secret("its output", &agent.stop().said);
+    no_secret("its output", &agent.stop().output);
     for entry in std::fs::read_dir(dir).expect("the directory").filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with("agent") {
             let text = std::fs::read(entry.path()).expect("a file of the agent's");
@@ -469,7 +469,7 @@ for i in range(30):
             of("INSERT midstream_new"),
             of("SELECT midstream_new")
         ));
-        assert_eq!(of("INSERT midstream_old"), 0, "nobody knows it");
+        assert_eq!(of("INSERT midstream_old"), 0, "prepared before the agent");
         assert_eq!(of("_UNNAMED"), 30);
         assert_eq!(of("INSERT midstream_new"), 30);
         assert_eq!(of("SELECT midstream_new"), 30);

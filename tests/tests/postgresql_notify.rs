@@ -17,7 +17,7 @@ const SECRETS: [&str; 5] =
 const MARK: [&str; 2] = ["/*=", "=*/"];
 
 const SETUP: &str = "CREATE TABLE asked AS SELECT 1 AS a; CREATE TABLE busy AS SELECT 1 AS a; CREATE TABLE long AS SELECT 1 AS a; \
-    CREATE TABLE piped AS SELECT 1 AS a; CREATE TABLE own AS SELECT 1 AS a; CREATE TABLE told AS SELECT 1 AS a;";
+    CREATE TABLE piped AS SELECT 1 AS a; CREATE TABLE own AS SELECT 1 AS a; CREATE TABLE notified AS SELECT 1 AS a;";
 
 /// A session that listens from its beginning, one that has listened since before the agent started, and one that
 /// notifies them. Prints how many notifications each got and should have got.
@@ -57,7 +57,7 @@ def notify(payload, count=1):
     with other.transaction():
         for i in range(count):
             # Equal ones of a transaction would come once.
-            other.execute("/*=SELECT told=*/ SELECT pg_notify('planted-channel', %s) FROM told", (payload and f"{payload}{i}",), prepare=False)
+            other.execute("/*=SELECT notified=*/ SELECT pg_notify('planted-channel', %s) FROM notified", (payload and f"{payload}{i}",), prepare=False)
 def later(seconds, payload, count=1):
     timer = threading.Timer(seconds, notify, (payload, count))
     timer.start()
@@ -169,23 +169,23 @@ fn notifications_are_no_statements() {
     server.tell(&mut run);
     run.args(["-c", PYTHON, &scale().to_string()]).env("OTEL_SERVICE_NAME", "python-client");
     let mut client = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
-    let mut said = BufReader::new(client.stdout.take().expect("its output")).lines();
-    assert_eq!(said.next().expect("a line").expect("text"), "ready");
+    let mut lines = BufReader::new(client.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
     let before = server.log().len();
     let port = server.address.port().to_string();
     let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10", "--max-cpu", "400%"]);
     client.stdin.take().expect("its input").write_all(b"go\n").expect("go");
-    let told = said.next().expect("what it got").expect("text");
+    let counts = lines.next().expect("what it got").expect("text");
     assert!(client.wait().expect("python3").success());
-    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-    assert_eq!(told["got"], told["due"], "notifications were not delivered");
-    let notified: u64 = told["got"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_u64).sum();
-    assert!(notified > 100, "{told}");
+    let counts: serde_json::Value = serde_json::from_str(&counts).expect("JSON");
+    assert_eq!(counts["got"], counts["due"], "notifications were not delivered");
+    let notified: u64 = counts["got"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_u64).sum();
+    assert!(notified > 100, "{counts}");
     let metrics = peers::settled(&agent);
     let lost = metrics.lost();
     let log = server.log().split_off(before);
     let file = agent.transactions.clone();
-    secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT told");
+    secrets::none_shows(agent, dir.path(), &SECRETS, "SELECT notified");
     let all = spans::read(&file);
     let expected = truth(&log);
     for side in [true, false] {

@@ -75,7 +75,7 @@ fn wrong(span: &Span, truth: &Truth, divided: bool) -> Option<String> {
 }
 
 #[test]
-fn accept_queue_and_socket_queue_are_told_apart_or_said_to_be_one() {
+fn accept_queue_and_socket_queue_are_separate_or_reported_as_one() {
     let Some(_turn) = begin("queues", &["python3"]) else { return };
     let divided = is_divided();
     let dir = scratch();
@@ -86,8 +86,8 @@ fn accept_queue_and_socket_queue_are_told_apart_or_said_to_be_one() {
         command.arg("-u").arg(source("queues.py")).arg(family).arg(dir.path().join("queues.socket"));
         command.env("OTEL_SERVICE_NAME", "queues");
         let mut process = Process::start("queues", &mut command, &dir.path().join(format!("{family}.log")));
-        assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.said());
-        truths.extend(process.said().lines().filter_map(|line| line.strip_prefix("REQUEST ")).map(truth));
+        assert!(process.wait(Duration::from_secs(60)).success(), "{}", process.output());
+        truths.extend(process.output().lines().filter_map(|line| line.strip_prefix("REQUEST ")).map(truth));
     }
     assert_eq!(truths.len(), 3 * 3 * 4, "{truths:?}");
     Tail::new(&agent.transactions)

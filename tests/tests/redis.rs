@@ -329,7 +329,7 @@ fn wait_for(agent: &Agent, wanted: u64) -> Metrics {
 
 /// Searches all of the agent's output for secrets.
 fn no_secret(agent: Agent, dir: &Path) {
-    let mut said: Vec<(String, String)> = Vec::new();
+    let mut shown: Vec<(String, String)> = Vec::new();
     for target in [
         "/",
         "/metrics",
@@ -340,25 +340,26 @@ fn no_secret(agent: Agent, dir: &Path) {
         "/api/v1/transactions?limit=1000",
         "/api/v1/transactions?status=error&limit=1000",
     ] {
-        said.push((target.into(), agent.text(target)));
+        shown.push((target.into(), agent.text(target)));
     }
     let one = agent.json("/api/v1/transactions?status=error&service=redis-server&limit=1");
     let id = one["transactions"][0]["trace_id"].as_str().expect("a failed command").to_owned();
     for target in [format!("/api/v1/transactions/{id}"), format!("/transaction?id={id}")] {
-        said.push((target.clone(), agent.text(&target)));
+        shown.push((target.clone(), agent.text(&target)));
     }
     let spans = agent.transactions.clone();
     let ended = agent.stop();
-    said.push(("output".into(), ended.said));
-    said.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
+    shown.push(("output".into(), ended.output));
+    shown.push(("spans".into(), std::fs::read_to_string(spans).expect("the file of spans")));
     for entry in std::fs::read_dir(dir).expect("the directory").filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with("agent") {
             let bytes = std::fs::read(entry.path()).expect("a file of the agent's");
-            said.push((entry.file_name().to_string_lossy().into_owned(), String::from_utf8_lossy(&bytes).into_owned()));
+            shown
+                .push((entry.file_name().to_string_lossy().into_owned(), String::from_utf8_lossy(&bytes).into_owned()));
         }
     }
-    assert!(said.iter().any(|(_, text)| text.contains("WRONGTYPE")), "errors show");
-    for (place, text) in said {
+    assert!(shown.iter().any(|(_, text)| text.contains("WRONGTYPE")), "errors show");
+    for (place, text) in shown {
         let lower = text.to_lowercase();
         for secret in SECRETS {
             assert!(!lower.contains(&secret.to_lowercase()), "{secret} shows in {place}");

@@ -80,26 +80,30 @@ fn laden(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
         });
         assert_eq!(span["parent_from"], from, "{span}");
         assert_eq!(span["trace_id"], "0af7651916cd43dd8448eb211c80319c", "{span}");
-        let said = &span["attributes"];
-        assert_eq!(said["tracer.parent.sampled"], false, "{span}");
-        assert_eq!((&said["baggage.tenant"], &said["tracer.service_class"]), (&"t1".into(), &"gold".into()), "{span}");
-        assert!(!span.to_string().contains("planted-name"), "nobody asked for that member of baggage");
+        let attributes = &span["attributes"];
+        assert_eq!(attributes["tracer.parent.sampled"], false, "{span}");
+        assert_eq!(
+            (&attributes["baggage.tenant"], &attributes["tracer.service_class"]),
+            (&"t1".into(), &"gold".into()),
+            "{span}"
+        );
+        assert!(!span.to_string().contains("planted-name"), "that member of baggage is not configured");
     }
 }
 
 /// A call knows the duration at its remote end; the rest was network time.
 fn network_time(spans: &[Span]) {
     let calls = spans.iter().filter(|span| !span.server && span.path.starts_with("/hop/truth"));
-    let (mut told, mut all) = (0u64, 0u64);
+    let (mut known, mut all) = (0u64, 0u64);
     for call in calls {
         all += 1;
         let Some(far) = call.far_duration_s else { continue };
-        told += 1;
+        known += 1;
         assert!(far <= call.duration_s + 0.002, "the other end took longer than the call: {call:?}");
     }
-    say(&format!("{told} of {all} calls were told how long their other end took"));
+    say(&format!("{known} of {all} calls know how long their other end took"));
     // All agents run on this machine, and on a full one late reports do not arrive.
-    assert!(told as f64 >= 0.5 * all as f64, "{told} of {all} calls");
+    assert!(known as f64 >= 0.5 * all as f64, "{known} of {all} calls");
 }
 
 /// Every calling agent reports the clock offset of the called one; all hosts share one clock here.

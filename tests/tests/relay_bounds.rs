@@ -46,8 +46,8 @@ fn started(hosts: &Hosts, host: u8, name: &str, dir: &Path, trust: &[String], re
 
 /// The caller's only session now: its state and error.
 fn session(hosts: &Hosts, caller: &Agent) -> Option<(String, String)> {
-    let said = hosts.inside(CALLER, || caller.json("/api/v1/peers"));
-    let peer = said["peers"].as_array()?.iter().find(|peer| peer["direction"] == "out")?;
+    let status = hosts.inside(CALLER, || caller.json("/api/v1/peers"));
+    let peer = status["peers"].as_array()?.iter().find(|peer| peer["direction"] == "out")?;
     Some((peer["state"].as_str()?.to_owned(), peer["error"].as_str().unwrap_or_default().to_owned()))
 }
 

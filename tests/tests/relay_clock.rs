@@ -165,18 +165,18 @@ fn apart(name: &str, ahead: i64) {
         let mut calls: Vec<_> = tail.spans.iter().filter(|span| span.path.starts_with("/clock/")).collect();
         calls.sort_by_key(|call| call.path.clone());
         let mut last = begun;
-        let mut told = 0;
+        let mut known = 0;
         for call in calls {
             // Times are of this host's clock, and calls follow one another in the order they were made.
             let end = call.start_ns + (call.duration_s * 1e9) as i64;
             assert!(call.start_ns >= last - SLACK && end <= ended + SLACK, "{begun} {last} {ended} {call:?}");
             last = end;
             if let Some(far) = call.far_duration_s {
-                told += 1;
+                known += 1;
                 assert!(far >= WORK.as_secs_f64() && far <= call.duration_s, "{call:?}");
             }
         }
-        assert!(told * 2 >= REQUESTS, "{told} of {REQUESTS} calls were told how long their other end took");
+        assert!(known * 2 >= REQUESTS, "{known} of {REQUESTS} calls know how long their other end took");
     });
     agent.stop();
 }

@@ -104,7 +104,7 @@ fn cost() {
         let found = edges(&spans, name);
         let each = Reading::of(&hosts, &mut agents).each(before, EDGES * sent);
         say(&format!("{name}: {sent} requests, {rate:.0} a second, {found:?}, {:?}", outcomes(&hosts, &agents)));
-        told(name, rate * EDGES as f64, each, idle * agents.len() as f64);
+        report(name, rate * EDGES as f64, each, idle * agents.len() as f64);
         assert_eq!((found.wrong, found.dangling), (0, 0), "{found:?}");
         assert!(each.bytes <= BYTES * 1.5, "{each:?}");
         assert!(pause.is_zero() || each.in_time / each.matched >= IN_TIME, "{name}: {each:?}");
@@ -127,7 +127,7 @@ fn cost() {
         (now.matched - before.matched >= 0.99 * sent as f64).then_some(now)
     });
     let each = after.each(before, sent);
-    told("one edge", rate, each, idle * agents.len() as f64);
+    report("one edge", rate, each, idle * agents.len() as f64);
     assert!(each.relay <= CPU, "{each:?}");
     assert!(each.bytes <= BYTES, "{each:?}");
     for agent in agents {
@@ -137,7 +137,7 @@ fn cost() {
 
 /// Prints and records a load's cost, at `rate` requests from another host per second; without any, the relay's threads
 /// of all agents take `idle` ms per second.
-fn told(name: &str, rate: f64, each: Reading, idle: f64) {
+fn report(name: &str, rate: f64, each: Reading, idle: f64) {
     let what = |what: &str| format!("relay, {name} ({rate:.0} a second): {what} for a request from another host");
     figure(&what("bytes"), &format!("{:.0}", each.bytes));
     figure(&what("µs of CPU of its threads at both ends"), &format!("{:.2}", each.relay));

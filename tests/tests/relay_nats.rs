@@ -88,8 +88,8 @@ fn again(hosts: &Hosts, chain: &Chain, agents: &[Agent], nats: Process, dir: &Pa
         wait("agents to lose each other", Duration::from_secs(30), || {
             let peers = hosts.inside(host, || agent.json("/api/v1/peers"));
             let peers = peers["peers"].as_array().expect("peers");
-            let said = peers.iter().any(|peer| peer["error"].as_str().is_some_and(|error| error.contains("NATS")));
-            (said && peers.iter().all(|peer| peer["state"] == "down")).then_some(())
+            let explained = peers.iter().any(|peer| peer["error"].as_str().is_some_and(|error| error.contains("NATS")));
+            (explained && peers.iter().all(|peer| peer["state"] == "down")).then_some(())
         });
     }
     load(hosts, chain.front, "alone", 4, 40);

@@ -146,7 +146,7 @@ fn outcome(hosts: &Hosts, host: u8, agent: &Agent, name: &str) -> u64 {
 }
 
 /// Service classes of the requests read on a host, and whether the relay delivered all.
-fn told(agent: &Agent, prefix: &str, count: u64) -> Vec<Value> {
+fn received(agent: &Agent, prefix: &str, count: u64) -> Vec<Value> {
     let path = format!("/hop/{prefix}-");
     let text = std::fs::read_to_string(&agent.transactions).expect("spans");
     let spans: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -209,9 +209,9 @@ fn versions() {
         figure(&format!("relay: edges by way of a peer of version {version}"), &format!("{} of {sent}", found.matched));
         assert_eq!((found.wrong, found.dangling, found.matched), (0, 0, sent), "{found:?}");
         assert!(summaries >= sent && far * 2 >= sent, "{summaries} summaries, {far} heard of in time");
-        let classes = told(&callee, &prefix, sent);
+        let classes = received(&callee, &prefix, sent);
         if version == 1 {
-            assert_eq!(carried, 0, "it was told what it does not know");
+            assert_eq!(carried, 0, "it received what it does not know");
             assert!(classes.iter().all(Value::is_null), "{classes:?}");
         } else {
             assert!(carried >= sent, "{carried} of {sent}");
@@ -226,14 +226,16 @@ fn versions() {
 /// False contexts for an observed call, and for the next four of its connection, whose requests have one unknown
 /// length: all with another parent.
 fn lies(context: &Context) -> Vec<Message> {
-    let said = |bytes: u32| {
+    let message = |bytes: u32| {
         let mut key = context.key;
         key.seq = key.seq.wrapping_add(bytes);
         let (parent, trace) = (SpanId(context.parent.0 ^ 1), TraceId(7));
         Message::Context(Context { key, parent, trace, settled: true, broadcast: true, ..context.clone() })
     };
     let lengths = 40..200;
-    std::iter::once(said(0)).chain(lengths.flat_map(|length| (1..=4).map(move |n| n * length)).map(said)).collect()
+    std::iter::once(message(0))
+        .chain(lengths.flat_map(|length| (1..=4).map(move |n| n * length)).map(message))
+        .collect()
 }
 
 #[test]
@@ -268,19 +270,19 @@ fn claims() {
         let relay = format!("discover = false\n{relay}");
         let others: &[SocketAddr] = if own { &[liar] } else { &[place, liar] };
         let caller = agent(&hosts, 2, name, dir.path(), others, &relay);
-        let (over, told) = (AtomicBool::new(false), Mutex::new(0u64));
+        let (over, calls) = (AtomicBool::new(false), Mutex::new(0u64));
         let task = async {
             let (out, back) = between(TcpListener::from_std(listener).expect("a socket"), place, 2).await;
             let out = out.run(&over, |message| {
                 let Message::Context(context) = message else { return Vec::new() };
-                let mut told = told.lock().expect("whole");
-                *told += 1;
-                let mut said = lies(&context);
+                let mut calls = calls.lock().expect("whole");
+                *calls += 1;
+                let mut claims = lies(&context);
                 // A liar alone with the caller receives every call; answering all of them would be a flood.
-                if *told > 12 {
-                    said.truncate(1);
+                if *calls > 12 {
+                    claims.truncate(1);
                 }
-                said
+                claims
             });
             tokio::join!(out, back.run(&over, |_| Vec::new()));
         };
@@ -301,7 +303,7 @@ fn claims() {
             (sent, spans)
         });
         let count = outcome(&hosts, 3, &callee, "refused") - before;
-        let told = told.into_inner().expect("whole");
+        let calls = calls.into_inner().expect("whole");
         // The client's requests have no caller here: its host has no agent.
         let calls = |span: &&Span| span.server && span.service == "application" && span.path.contains(name);
         let served: Vec<&Span> = spans.iter().filter(calls).collect();
@@ -312,9 +314,11 @@ fn claims() {
         };
         let right = served.iter().filter(right).count() as u64;
         let wrong = served.iter().filter(|span| span.parent.is_some()).count() as u64 - right;
-        say(&format!("{name}: {right} of {sent} right, {wrong} wrong, told of {told}, {count} lies refused"));
+        say(&format!(
+            "{name}: {right} of {sent} right, {wrong} wrong, {calls} calls reported to it, {count} lies refused"
+        ));
         figure(
-            &format!("relay: a peer that is told and speaks of others' connections ({name})"),
+            &format!("relay: a peer that makes claims about others' connections ({name})"),
             &format!("{right} of {sent} right, {wrong} wrong, {count} lies refused"),
         );
         if own {
@@ -330,9 +334,9 @@ fn claims() {
         assert!(spans.iter().all(|span| span.trace != format!("{:032x}", 7)), "a span has the liar's transaction");
         if name == "tells" {
             // Once per connection: its callee answers, and is the only recipient from then on.
-            assert!(told > 0 && count >= 3 * told, "told of {told}, {count} refused");
+            assert!(calls > 0 && count >= 3 * calls, "{calls} calls reported to it, {count} refused");
         } else {
-            assert_eq!((told, count), (0, 0), "it was told of calls to somebody else");
+            assert_eq!((calls, count), (0, 0), "it received calls to another host");
         }
         caller.stop();
     }

@@ -86,8 +86,8 @@ fn certificates() {
     };
     let before = refused(&hosts, &agents);
     let ((), prefixes) = during(&hosts, &chain, "strangers", || {
-        let said = peers(Trust::Certificates(Arc::new(stranger)));
-        let Err(Broken::Tls(why)) = &said else { panic!("not told why: {said:?}") };
+        let result = peers(Trust::Certificates(Arc::new(stranger)));
+        let Err(Broken::Tls(why)) = &result else { panic!("no reason: {result:?}") };
         assert!(why.contains("does not take this agent's certificate"), "{why}");
         wait("a stranger to be counted", Duration::from_secs(10), || (refused(&hosts, &agents) > before).then_some(()));
         // Blocked from then on, with any credentials.
@@ -292,9 +292,9 @@ fn lies() {
     });
     prefixes.extend(found);
     wait("lies to be counted", PATIENCE, || (counts("received") >= before + 90_000).then_some(()));
-    wait("what was told twice to be counted", PATIENCE, || (counts("duplicate") >= had + 30_000).then_some(()));
+    wait("duplicates to be counted", PATIENCE, || (counts("duplicate") >= had + 30_000).then_some(()));
     let lied = counts("received") - before;
-    say(&format!("{lied} contexts received while 90 000 lies were told, {} told twice", counts("duplicate") - had));
+    say(&format!("{lied} contexts received while 90 000 lies were sent, {} twice", counts("duplicate") - had));
 
     // A million per second, as far as they get.
     let before = counts("refused");
@@ -337,11 +337,11 @@ fn lies() {
         speaking(&hosts, 5, async { answers(TcpListener::from_std(listener).expect("a socket"), 20_000).await })
     });
     prefixes.extend(found);
-    say(&format!("it was told of {} calls", heard.len()));
+    say(&format!("it received {} calls", heard.len()));
     wait("answers for nothing to be counted", PATIENCE, || (counts("answer_late") >= before + 20_000).then_some(()));
-    assert!(!heard.is_empty(), "it was told of nothing");
+    assert!(!heard.is_empty(), "it received nothing");
     let before = counts("refused") + counts("unmatched") + counts("dropped");
-    let told = heard.len() as u64;
+    let claims = heard.len() as u64;
     speaking(&hosts, 5, async {
         let mut liar = Liar::dial(own(4), place, number, VERSION).await.expect("let in");
         for context in heard {
@@ -355,8 +355,8 @@ fn lies() {
             liar.say(&[Message::Alive]).await.expect("sent");
         }
     });
-    wait("what was said of others' calls to be counted", PATIENCE, || {
-        (counts("refused") + counts("unmatched") + counts("dropped") >= before + told).then_some(())
+    wait("claims about others' calls to be counted", PATIENCE, || {
+        (counts("refused") + counts("unmatched") + counts("dropped") >= before + claims).then_some(())
     });
     say(&format!("{:?}", outcomes(&hosts, &agents)));
 

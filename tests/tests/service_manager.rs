@@ -27,7 +27,7 @@ fn it_is_ready_when_it_traces_and_serves() {
     let first = report(&socket);
     assert!(first.starts_with("READY=1\nSTATUS=tracing"), "{first}");
     // Asked once, without another try: whoever waits for READY may count on it.
-    let ready = http::get(agent.listen, "/readyz").expect("HTTP is served when READY was said");
+    let ready = http::get(agent.listen, "/readyz").expect("HTTP is served once READY was sent");
     assert_eq!(ready.status, 200, "{}", ready.text());
     for _ in 0..2 {
         assert_eq!(report(&socket), "WATCHDOG=1");

@@ -19,7 +19,7 @@ fn go_modes() -> [Mode; 6] {
         Mode::new("children", "two goroutines, one of them two levels deep", 0.999),
         Mode::new("query", "two queries of database/sql", 0.999),
         Mode::new("worker", "goroutines that wait for work", 0.0),
-        Mode::new("forgotten", "a goroutine nobody waits for", 0.0),
+        Mode::new("forgotten", "a detached goroutine", 0.0),
     ]
 }
 
@@ -75,7 +75,7 @@ fn tokio_modes() -> Vec<Mode> {
         // The last call on its connection is confirmed only if another task uses the connection, too: at 64 connections up to
         // 128 of 1920 calls.
         (true, Mode::by_load("children", "two tasks, one of them two levels deep", [0.98, 0.98, 0.9, 0.9])),
-        (false, Mode::new("forgotten", "a task nobody waits for", 0.0)),
+        (false, Mode::new("forgotten", "a detached task", 0.0)),
         (false, Mode::new("worker", "tasks that wait for work", 0.0)),
         // hyper's client sends from a task of the connection's own.
         (false, Mode::by_load("fetch", "a call at once by hyper's client", [0.95, 0.9, 0.75, 0.7])),
@@ -119,8 +119,8 @@ fn tokio_stripped() {
 
 /// The service's page states whether requests can be distinguished in it.
 #[test]
-fn a_stripped_program_is_said_to_be() {
-    let Some(_turn) = begin("transactions_said", &["cc"]) else { return };
+fn a_stripped_program_is_reported() {
+    let Some(_turn) = begin("transactions_stripped", &["cc"]) else { return };
     let dir = scratch();
     let upstream = Server::c("origin", dir.path());
     let agent = Agent::start(dir.path(), &[]);
@@ -130,15 +130,15 @@ fn a_stripped_program_is_said_to_be() {
         let server = Server::start(name, dir.path(), Command::new(built(program)).env("UPSTREAM_PORT", &port));
         let requests = (0..8).map(|r| Request::get(format!("/direct/{name}-{r}"))).collect();
         assert!(load::run(server.address, vec![requests]).broken().is_empty(), "{name}");
-        let said = wait(&format!("what is said of {name}"), Duration::from_secs(20), || {
+        let status = wait(&format!("the status of {name}"), Duration::from_secs(20), || {
             let services = agent.json("/api/v1/services");
             let services = services["services"].as_array().or(services.as_array())?.clone();
             let service = services.into_iter().find(|service| service["service_name"] == name)?;
             service["runtimes"].as_array()?.iter().find(|runtime| runtime["name"] == "tokio").cloned()
         });
-        assert_eq!(said["state"], state, "{said}");
-        let apart = said["meaning"].as_str().is_some_and(|meaning| meaning.contains("are distinguished"));
-        assert_eq!(apart, state == "known", "{said}");
+        assert_eq!(status["state"], state, "{status}");
+        let apart = status["meaning"].as_str().is_some_and(|meaning| meaning.contains("are distinguished"));
+        assert_eq!(apart, state == "known", "{status}");
     }
     agent.stop();
 }
@@ -159,7 +159,7 @@ fn tokio_wakers() {
         (true, Mode::new("worker", "tasks that wait for work", 0.999)),
         (false, Mode::new("direct", "a call at once", 0.999)),
         (false, Mode::new("naps", "two calls after sleeps", 0.999)),
-        (false, Mode::new("forgotten", "a task nobody waits for", 0.0)),
+        (false, Mode::new("forgotten", "a detached task", 0.0)),
         (false, Mode::new("fetch", "a call at once by hyper's client", 0.98)),
         // A connection task's first wake-up is trusted until it once turned out wrong, and then not for long: no share
         // is certain.

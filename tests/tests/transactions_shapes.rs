@@ -63,9 +63,9 @@ fn unix_sockets() {
 type Call = (String, u16, usize);
 
 /// The calls to `store` that the application printed.
-fn calls(said: &str, store: &str) -> Vec<Call> {
+fn calls(output: &str, store: &str) -> Vec<Call> {
     let mut counts: HashMap<u16, usize> = HashMap::new();
-    let lines = said.lines().filter_map(|line| line.strip_prefix("CALL ")?.strip_prefix(store)?.strip_prefix(' '));
+    let lines = output.lines().filter_map(|line| line.strip_prefix("CALL ")?.strip_prefix(store)?.strip_prefix(' '));
     lines
         .filter_map(|line| {
             let (ident, port) = line.split_once(' ')?;
@@ -144,13 +144,13 @@ fn stores() {
         server.process.wait(Duration::from_secs(10));
         decided(&agent);
         tail.read();
-        let said = server.process.said();
+        let output = server.process.output();
         for (store, floors) in [("redis", first), ("postgresql", last)] {
             let title = if store == "redis" { "Python threads, to Redis" } else { "Python threads, to PostgreSQL" };
             let application = application("shapesstores", &["-u"], title);
             let of = |connections: u64| {
                 let score =
-                    compare(&tail.spans[begin..], &calls(&said, store), store, &format!("{mode}{connections}-"));
+                    compare(&tail.spans[begin..], &calls(&output, store), store, &format!("{mode}{connections}-"));
                 (Mode::by_load(mode, how, floors), connections, score)
             };
             faults.extend(report(

@@ -68,7 +68,7 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     let wanted: usize = done.out.trim().rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
     let truth: Vec<Value> = wait("the server's last word", Duration::from_secs(20), || {
-        let text = server.process.said();
+        let text = server.process.output();
         let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         (lines.len() >= wanted).then_some(lines)
     });
@@ -78,7 +78,7 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
     tail.until(wanted * 2, Duration::from_secs(30), ours);
     let lost = agent.metrics().lost();
     let mut differ = Vec::new();
-    let (mut right, mut said, mut found) = ([0, 0], Vec::new(), Vec::new());
+    let (mut right, mut logged, mut found) = ([0, 0], Vec::new(), Vec::new());
     let seconds = |line: &Value, key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key}: {line}"));
     for line in &truth {
         let (path, code) = (line["path"].as_str().expect("a path"), line["code"].as_u64().expect("a code"));
@@ -91,7 +91,7 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
                     if server && code != 0 {
                         let spoke = seconds(line, "spoke");
                         assert!(span.duration_s > spoke - 0.001, "{path}: {spoke} s, found {} s", span.duration_s);
-                        said.push(seconds(line, "seconds"));
+                        logged.push(seconds(line, "seconds"));
                         found.push(span.duration_s);
                     }
                 }
@@ -110,9 +110,9 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
         values[values.len() / 2]
     };
     // The server is active at least to its last message, and notices the end some time later.
-    let (said, found) = (median(&mut said), median(&mut found));
-    tracer_tests::say(&format!("{:.3} ms said, {:.3} ms found (medians)", said * 1e3, found * 1e3));
-    assert!(scale() < 1.0 || found < said + 0.001 + 0.02 * said, "{said} s said, {found} s found");
+    let (logged, found) = (median(&mut logged), median(&mut found));
+    tracer_tests::say(&format!("{:.3} ms logged, {:.3} ms found (medians)", logged * 1e3, found * 1e3));
+    assert!(scale() < 1.0 || found < logged + 0.001 + 0.02 * logged, "{logged} s logged, {found} s found");
 
     // One class per kind and code; the upgrades are requests of their own.
     let metrics = agent.metrics();

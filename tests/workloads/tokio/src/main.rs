@@ -25,7 +25,7 @@ type Job = (String, oneshot::Sender<()>);
 /// What all requests share.
 struct Shared {
     upstream: String,
-    /// Connections nobody uses: whoever takes one writes to it himself, as clients of databases do.
+    /// Idle connections: the task that takes one writes to it itself, as clients of databases do.
     free: Mutex<Vec<BufStream<TcpStream>>>,
     /// Writes to each connection in a task of the connection's own.
     client: Client<HttpConnector, Empty<Bytes>>,
@@ -125,7 +125,7 @@ async fn serve(shared: &Arc<Shared>, path: &str) -> io::Result<()> {
             shared.ask(ident, 1).await?;
         }
         "children" => children(shared, ident).await?,
-        // Nobody waits for the call: it is mostly made when the request is answered.
+        // Detached: the call is mostly made when the request is answered.
         "forgotten" => {
             let (shared, ident) = (Arc::clone(shared), ident.to_owned());
             tokio::spawn(async move { shared.later(&ident, 0).await });
@@ -166,7 +166,7 @@ async fn run() -> io::Result<()> {
                 if let Err(error) = shared.later(&ident, 0).await {
                     eprintln!("{error}");
                 }
-                // Nobody waits where the client has gone.
+                // No task waits where the client has gone.
                 let _ = done.send(());
             }
         });
