@@ -288,11 +288,11 @@ impl Op {
     /// and port.
     pub fn far(&self) -> Option<(u16, [u8; 16], u16)> {
         let (family, port) = ((self.sent_at >> 16) as u16, self.sent_at as u16);
-        let told = self.header.flags & (OP_DATAGRAM | OP_TX) == OP_DATAGRAM | OP_TX
+        let named = self.header.flags & (OP_DATAGRAM | OP_TX) == OP_DATAGRAM | OP_TX
             && self.sent_cookie == 0
             && self.sent_at >> 32 == 0
             && (family == FAMILY_INET || family == FAMILY_INET6);
-        if !told {
+        if !named {
             return None;
         }
         let mut address = [0; 16];

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_as_long_as_it_is_said_to_be() {
+    fn the_line_has_its_declared_length() {
         let line = b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
         assert_eq!(line.len(), LEN as usize);
     }

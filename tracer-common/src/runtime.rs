@@ -148,17 +148,17 @@ impl UserProbe {
     /// What is lost without it.
     pub fn without(self) -> &'static str {
         match self {
-            Self::PythonContext => "calls of Python's event loops are nobody's",
-            Self::PythonGreenlet => "calls of greenlets are nobody's",
-            Self::PythonWrites => "calls of uvloop's tasks are nobody's",
-            Self::GoCreated => "calls of goroutines that requests start are nobody's",
-            Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or nobody's",
+            Self::PythonContext => "calls of Python's event loops are orphans",
+            Self::PythonGreenlet => "calls of greenlets are orphans",
+            Self::PythonWrites => "calls of uvloop's tasks are orphans",
+            Self::GoCreated => "calls of goroutines that requests start are orphans",
+            Self::TokioSpawned => "calls of tasks that requests spawn are ambiguous or orphans",
             Self::TokioWoken => {
-                "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or nobody's"
+                "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or orphans"
             }
-            Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are nobody's",
+            Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are orphans",
             Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
-            Self::GoRoundTrip => "calls of net/http's client are nobody's",
+            Self::GoRoundTrip => "calls of net/http's client are orphans",
             Self::NodeTimers
             | Self::NodeImmediates
             | Self::NodeMessages

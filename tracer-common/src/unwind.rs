@@ -139,7 +139,7 @@ wire! {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The kernel's own helper followed frame pointers; nobody knows whether it came to the end.
+    /// The kernel's own helper followed frame pointers; whether it came to the end is unknown.
     #[default]
     FramePointers = 0,
     /// At the outermost frame: its return address is undefined.
@@ -218,7 +218,7 @@ impl Outcome {
         }
     }
 
-    /// Why the outermost frame is missing, for people; `None` when it is there, or nobody knows.
+    /// Why the outermost frame is missing, for people; `None` when it is there, or when that is unknown.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Self::FramePointers | Self::Complete | Self::ChainEnd => None,
@@ -291,7 +291,7 @@ pub fn call(frame: &mut Frame, rule: &Rule, stack: &mut impl Stack) -> Result<()
         }
         CFA_END => return Err(Outcome::Complete),
         CFA_NONE => {
-            // Code written by hand may keep frame pointers; if it does not, nobody can go on.
+            // Code written by hand may keep frame pointers; if it does not, the walk ends.
             return match call_by_frame_pointer(frame, stack) {
                 Err(Outcome::ChainEnd | Outcome::BadFramePointer) => Err(Outcome::NoRule),
                 other => other,

@@ -83,7 +83,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
     package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
     package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),
-    package("haproxy", "haproxy", Need::Programs, "a proxy that says whom it speaks for (PROXY protocol)"),
+    package("haproxy", "haproxy", Need::Programs, "a proxy that names its client (PROXY protocol)"),
     package("nodejs", "node", Need::Programs, "HTTP/2 as applications use it, in both roles"),
     package(
         "openjdk-17-jdk-headless",
@@ -125,7 +125,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("wrk", "wrk", Need::Programs, "load at a chosen rate"),
     package("iproute2", "ip", Need::Programs, "network namespaces as hosts"),
     package("nftables", "nft", Need::Programs, "address translation between hosts"),
-    package("tshark", "tshark", Need::Programs, "reads segments as nobody of ours does"),
+    package("tshark", "tshark", Need::Programs, "reads segments independently of this project"),
     package("chromium", "chromium", Need::Programs, "opens the console as people do"),
     package("prometheus", "prometheus", Need::Programs, "scrapes the agent, and promtool checks rules"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),

@@ -34,7 +34,7 @@ pub(crate) struct Tally {
     /// Total time of reruns.
     rerun_time: Duration,
     /// The last lines of failed programs.
-    said: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl Tally {
@@ -45,7 +45,7 @@ impl Tally {
             Err(error) => {
                 let error = format!("error: {name}: {error:#}");
                 eprintln!("{error}");
-                self.said.push(error);
+                self.lines.push(error);
                 self.failed.push(name.to_owned());
             }
         }
@@ -112,7 +112,7 @@ impl Tally {
 
     fn twice(&mut self, mut first: Whole, again: impl FnOnce(&[String]) -> Result<Whole>) -> Result<()> {
         if first.named {
-            first.sums.said.clear();
+            first.sums.lines.clear();
             let failed = std::mem::take(&mut first.sums.failed);
             let begin = Instant::now();
             let again = again(&failed)?;
@@ -129,13 +129,13 @@ impl Tally {
         self.failed.extend(sums.failed);
         self.skipped.extend(sums.skipped);
         self.unsteady.extend(sums.unsteady);
-        self.said.extend(sums.said);
+        self.lines.extend(sums.lines);
     }
 
     /// Prints the last output of failed programs, their names, the number of reruns, then the sums as the last line.
     /// Too many reruns count as one failure: the last line alone shows whether the run passed.
     pub(crate) fn print(&self) {
-        for line in &self.said {
+        for line in &self.lines {
             shell::print(line);
         }
         for name in &self.skipped {
@@ -178,8 +178,8 @@ fn whole(command: &mut Command, name: &str, mut see: impl FnMut(&str)) -> Result
         sums.failed.push(format!("{name} ({status})"));
     }
     if !sums.failed.is_empty() {
-        sums.said.push(format!("---- the last of {name}, which failed ({status}) ----"));
-        sums.said.extend(last);
+        sums.lines.push(format!("---- the last of {name}, which failed ({status}) ----"));
+        sums.lines.extend(last);
     }
     Ok(Whole { sums, named })
 }
@@ -317,8 +317,8 @@ mod tests {
         let mut tally = Tally::default();
         tally.run(Command::new("sh").args(["-c", "seq 200; exit 3"]), "silent").expect("sh");
         assert_eq!(tally.failed(), ["silent (exit status: 3)"]);
-        assert_eq!(tally.said.len(), LAST + 1, "{:?}", tally.said);
-        assert_eq!(tally.said.last().map(String::as_str), Some("200"));
+        assert_eq!(tally.lines.len(), LAST + 1, "{:?}", tally.lines);
+        assert_eq!(tally.lines.last().map(String::as_str), Some("200"));
     }
 
     #[test]
@@ -332,24 +332,24 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_once_is_said_and_what_fails_twice_has_failed() {
+    fn a_test_that_fails_once_is_listed_and_one_that_fails_twice_has_failed() {
         let first = || {
-            let said = vec!["first".into()];
-            let sums = Tally { passed: 1, failed: vec!["a".into(), "b".into()], said, ..Tally::default() };
+            let lines = vec!["first".into()];
+            let sums = Tally { passed: 1, failed: vec!["a".into(), "b".into()], lines, ..Tally::default() };
             Whole { sums, named: true }
         };
         let mut tally = Tally::default();
         let again = |failed: &[String]| {
             assert_eq!(failed, ["a", "b"]);
-            let said = vec!["again".into()];
-            Ok(Whole { sums: Tally { passed: 1, failed: vec!["b".into()], said, ..Tally::default() }, named: true })
+            let lines = vec!["again".into()];
+            Ok(Whole { sums: Tally { passed: 1, failed: vec!["b".into()], lines, ..Tally::default() }, named: true })
         };
         tally.twice(first(), again).expect("sums");
         let unsteady = vec!["a".into()];
         // The second run's result counts.
-        let said = vec!["again".into()];
+        let lines = vec!["again".into()];
         tally.rerun_time = Duration::ZERO;
-        assert_eq!(tally, Tally { passed: 2, failed: vec!["b".into()], unsteady, said, ..Tally::default() });
+        assert_eq!(tally, Tally { passed: 2, failed: vec!["b".into()], unsteady, lines, ..Tally::default() });
         // A program that died has no names to rerun.
         let mut tally = Tally::default();
         tally.twice(Whole { named: false, ..first() }, |_| unreachable!()).expect("sums");

@@ -325,7 +325,7 @@ fn verdict(source: &Source, boot: &Boot, tests: &[String]) -> Result<()> {
     if !boot.complete {
         bail!("{}", if boot.late { "its time was over" } else { "it did not reach its end" });
     }
-    let features = boot.doctor["features"].as_array().context("doctor said nothing")?;
+    let features = boot.doctor["features"].as_array().context("doctor reported nothing")?;
     let missing = features.iter().find(|feature| feature["state"] == "missing");
     if REFUSED.contains(&source.name) {
         if missing.is_none() {
@@ -355,20 +355,20 @@ mod tests {
         Boot { doctor, complete: true, tests: vec![("a:b".into(), true)], ..Boot::default() }
     }
 
-    fn said(boot: &Boot) -> String {
+    fn judged(boot: &Boot) -> String {
         let source = SOURCES.iter().find(|s| s.name == "6.1").expect("6.1");
         verdict(source, boot, &["a:b".to_owned()]).map_or_else(|why| why.to_string(), |()| "good".into())
     }
 
     #[test]
-    fn a_panic_is_told_from_a_failed_test() {
-        assert_eq!(said(&boot()), "good");
+    fn a_panic_is_distinguished_from_a_failed_test() {
+        assert_eq!(judged(&boot()), "good");
         // A panic after the last test still counts.
-        assert_eq!(said(&Boot { panicked: true, ..boot() }), "its kernel panicked");
-        assert_eq!(said(&Boot { complete: false, late: true, ..boot() }), "its time was over");
-        assert_eq!(said(&Boot { tests: vec![("a:b".into(), false)], ..boot() }), "tests failed: a:b");
-        assert_eq!(said(&Boot { tests: vec![], ..boot() }), "0 of 1 tests ran");
-        assert_eq!(said(&Boot { doctor: serde_json::Value::Null, ..boot() }), "doctor said nothing");
+        assert_eq!(judged(&Boot { panicked: true, ..boot() }), "its kernel panicked");
+        assert_eq!(judged(&Boot { complete: false, late: true, ..boot() }), "its time was over");
+        assert_eq!(judged(&Boot { tests: vec![("a:b".into(), false)], ..boot() }), "tests failed: a:b");
+        assert_eq!(judged(&Boot { tests: vec![], ..boot() }), "0 of 1 tests ran");
+        assert_eq!(judged(&Boot { doctor: serde_json::Value::Null, ..boot() }), "doctor reported nothing");
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl SockPtr {
 
     /// No process owns the socket: it was not accepted yet (or was closed).
     #[inline(always)]
-    pub(crate) fn is_nobodys(self) -> bool {
+    pub(crate) fn is_unowned(self) -> bool {
         // SAFETY: offset of the pointer `sk_socket`.
         unsafe { load::<u64>(self.0, OFF_SK_SOCKET.load()) == 0 }
     }

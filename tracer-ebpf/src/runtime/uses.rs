@@ -47,10 +47,10 @@ pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
     let _ = USES.insert(&Descriptor { tgid, fd }, &found, 0);
 }
 
-/// The same, where several tasks may write before anything is sent: then it is `nobody`'s.
+/// The same, where several tasks may write before anything is sent: then it belongs to `unknown`.
 #[inline(always)]
-pub(super) fn note_shared(tgid: u32, fd: u32, entity: u64, nobody: u64) {
+pub(super) fn note_shared(tgid: u32, fd: u32, entity: u64, unknown: u64) {
     // SAFETY: read at once.
     let other = unsafe { USES.get(&Descriptor { tgid, fd }) }.is_some_and(|found| found.entity != entity);
-    note(tgid, fd, if other { nobody } else { entity });
+    note(tgid, fd, if other { unknown } else { entity });
 }

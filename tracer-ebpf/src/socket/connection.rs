@@ -215,7 +215,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             // SAFETY: not null; the current thread's own record.
             let thread = unsafe { &mut *thread };
             // This record has the position and the time.
-            sent::told(thread, sock.cookie);
+            sent::forget_sent(thread, sock.cookie);
             let tgid = task.tgid();
             if new == SYN_SENT && !policy::process_traced(control, thread, tgid) {
                 return;
@@ -257,7 +257,7 @@ pub(super) fn readable(sk: SockPtr) {
     if sock.arrived == 0 && sock.flags & SOCK_IGNORED == 0 {
         // SAFETY: no argument.
         sock.arrived = unsafe { bpf_ktime_get_ns() };
-        if sock.flags & SOCK_OPENED == 0 && sk.is_nobodys() {
+        if sock.flags & SOCK_OPENED == 0 && sk.is_unowned() {
             sock.flags |= SOCK_QUEUED;
         }
     }

@@ -281,7 +281,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         }
     }
     let (sent_cookie, sent_pos, sent_end, sent_at) = if flags & OP_TURN != 0 {
-        sent::told(thread, sock.cookie);
+        sent::forget_sent(thread, sock.cookie);
         // A record's 32 bits are enough: user space knows the rest.
         (sock.cookie, other_end.saturating_sub(u32::MAX as u64), other_end, other_at)
     } else if TX && flags & OP_DATAGRAM != 0 {

@@ -36,7 +36,7 @@ pub(super) fn remember(thread: &mut Thread, sock: &Sock, pos: u64) -> bool {
 
 /// Drops what was sent by the socket `cookie`: another record reports it.
 #[inline(always)]
-pub(super) fn told(thread: &mut Thread, cookie: u64) {
+pub(super) fn forget_sent(thread: &mut Thread, cookie: u64) {
     if thread.sent_cookie == cookie {
         thread.sent_cookie = 0;
     }

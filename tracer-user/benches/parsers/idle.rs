@@ -13,7 +13,7 @@ const BATCH: u64 = 64;
 /// Bytes that `count` connections hold together that did what `captured` did, in turn, and are open still.
 pub(crate) fn held(captured: &[&Captured], count: u64) -> i64 {
     let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
-    // The room of the queues is nobody's; nor are the threads.
+    // The queues' memory and the threads belong to no connection.
     fill(&mut engine, captured, 0..captured.len() as u64);
     let ((), used) = counted(|| fill(&mut engine, captured, 1000..1000 + count));
     let table_use = engine.table_use();

@@ -37,10 +37,10 @@ const IDLE_ALL: u64 = 100_000;
 /// Protocols whose connections are for one request each: none is idle.
 const ONE_EACH: [&str; 2] = ["scgi", "uwsgi"];
 
-/// Nobody is known.
-struct Nobody;
+/// No process is known.
+struct NoProcess;
 
-impl Introduce for Nobody {
+impl Introduce for NoProcess {
     fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
         None
     }
@@ -191,7 +191,7 @@ fn piped(captured: &[Captured]) -> Cost {
             }
             round.run(|| {
                 for bytes in records.iter() {
-                    pipeline.record(bytes, &mut Nobody);
+                    pipeline.record(bytes, &mut NoProcess);
                 }
                 pipeline.take_policies().for_each(drop);
                 if at - ticked > 1_000_000_000 {

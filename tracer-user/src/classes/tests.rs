@@ -335,7 +335,7 @@ fn literals_appear_after_a_few_requests_and_secrets_do_not() {
 }
 
 #[test]
-fn a_name_told_before_the_answer_is_no_class_and_no_secret() {
+fn a_name_sent_before_the_answer_is_no_class_and_no_secret() {
     let (mut classifier, mut names) = new();
     for (path, name) in [("/health", "GET /health"), ("/reset/sunshine", "GET /reset/{param}")] {
         assert_eq!(&*classifier.provisional(&mut names, &facts("GET", path, None)), name);

@@ -77,10 +77,10 @@ fn is_wanted(facts: &ProcessFacts, rules: &NamingRules, services: &[String]) -> 
     services.iter().any(|wanted| identity.is_called(wanted))
 }
 
-/// Introduces nobody: who ends need not be known.
-struct Nobody;
+/// Introduces no process: those that end need not be known.
+struct NoProcess;
 
-impl Introduce for Nobody {
+impl Introduce for NoProcess {
     fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
         None
     }
@@ -136,7 +136,7 @@ pub(super) struct Agent {
 const BEAT_EVERY: u32 = 1024;
 /// Ticks between two counts of what is in the kernel's maps.
 const COUNT_EVERY: u64 = 16;
-/// Between two looks whether operations were lost: much less than what is told waits, nanoseconds.
+/// Between two looks whether operations were lost: much less than records wait, nanoseconds.
 const LOSSES_EVERY: u64 = 50_000_000;
 /// How long before it is known that operations were lost they can have been: skipped programs are counted by the second,
 /// nanoseconds.
@@ -294,7 +294,7 @@ impl Agent {
         let others = self.netns.as_mut().map(OwnNetns::take_policies);
         for (cookie, ask) in pipeline.take_policies().chain(others.into_iter().flatten()) {
             self.kernel.policy.ask(cookie, ask);
-            // Until it is told, its messages are cut.
+            // Until its policy is set, its messages are cut.
             stirred |= ask.head_rx > 0 || ask.head_tx > 0;
         }
         let filled = self.rings.events_filled().max(samples_filled);
@@ -330,7 +330,7 @@ impl Agent {
                 self.kernel.detach_user(pid, Some(look));
             }
             log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
-            // Probes first: from the first task that is told on, none is made unseen.
+            // Probes first: from the first reported task on, none is made unseen.
             if let Err(error) = self.kernel.policy.runtime(pid, found.runtime) {
                 log::warn!("{error}");
             }
@@ -379,7 +379,7 @@ impl Agent {
             if let Some(recorder) = &mut self.recorder {
                 recorder.frame(Kind::Record, &record);
             }
-            pipeline.record(&record, &mut Nobody);
+            pipeline.record(&record, &mut NoProcess);
         }
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
     }

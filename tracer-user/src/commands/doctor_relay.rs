@@ -26,8 +26,8 @@ pub(super) fn relay(config: &Config) -> Option<Feature> {
     if let Err(why) = relay.settings() {
         return Some(less(why, "no agent starts with this configuration", "what the line says"));
     }
-    if let Some(said) = running(config.listen) {
-        return Some(judge(relay, &said));
+    if let Some(answer) = running(config.listen) {
+        return Some(judge(relay, &answer));
     }
     let Some(listen) = relay.listen else { return Some(Feature::full(NAME, "settings are good; no agent runs")) };
     Some(match TcpListener::bind(listen) {
@@ -56,16 +56,16 @@ fn running(listen: SocketAddr) -> Option<Value> {
     let mut reply = Vec::new();
     stream.take(MOST).read_to_end(&mut reply).ok()?;
     let head = reply.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    let said: Value = serde_json::from_slice(reply.get(head + 4..)?).ok()?;
-    (said.get("enabled")? == true).then_some(said)
+    let answer: Value = serde_json::from_slice(reply.get(head + 4..)?).ok()?;
+    (answer.get("enabled")? == true).then_some(answer)
 }
 
-fn judge(relay: &Relay, said: &Value) -> Feature {
+fn judge(relay: &Relay, answer: &Value) -> Feature {
     let text = |peer: &Value, name: &str| peer.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let peers: Vec<&Value> = said.get("peers").and_then(Value::as_array).into_iter().flatten().collect();
+    let peers: Vec<&Value> = answer.get("peers").and_then(Value::as_array).into_iter().flatten().collect();
     let up = peers.iter().filter(|peer| text(peer, "state") == "up").count();
-    let listens = said.get("listen").and_then(Value::as_str);
-    let mut detail = listens.map_or_else(|| "listens to nobody".to_owned(), |listen| format!("listens on {listen}"));
+    let listens = answer.get("listen").and_then(Value::as_str);
+    let mut detail = listens.map_or_else(|| "does not listen".to_owned(), |listen| format!("listens on {listen}"));
     detail.push_str(&format!("; {up} of {} sessions up", peers.len()));
     // Those that were looked for and are no agents are as they should be.
     let named = |peer: &&&Value| relay.peers.contains(&text(peer, "address")) && text(peer, "state") != "up";
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_no_agent_takes_are_said() {
+    fn settings_that_no_agent_accepts_are_reported() {
         let of =
             |relay: Relay| super::relay(&Config { relay, listen: ([127, 0, 0, 1], 1).into(), ..Config::default() });
         assert!(of(Relay::default()).is_none(), "nothing to say");

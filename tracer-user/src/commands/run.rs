@@ -60,7 +60,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     self_process::keep_little_freed();
     // Threads inherit it.
     let nice_before = prioritize(&config);
-    // Before anything touches the kernel: a port in use is said at once.
+    // Before anything touches the kernel: a port in use is reported at once.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("tracer-http")
@@ -382,7 +382,7 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
         kernel.no_unwind = Some("unwind_tables is 0".into());
         return None;
     }
-    // What follows is said by `check`.
+    // `check` reports what follows.
     kernel.try_unwinding(rings).ok()?;
     let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice);
     if let Err(error) = &started {
@@ -406,8 +406,8 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
         health.degraded.push(format!("stacks are followed by frame pointers only: {why}"));
     }
     if kernel.headers.is_some() {
-        let told = |limit: &String| format!("traceparent headers, self-test: {limit}");
-        health.degraded.extend(kernel.header_limits.iter().map(told));
+        let line = |limit: &String| format!("traceparent headers, self-test: {limit}");
+        health.degraded.extend(kernel.header_limits.iter().map(line));
     }
     let findings = selftest::run(kernel, rings)?;
     for finding in findings {
@@ -455,7 +455,7 @@ fn watch_signals(runtime: &tokio::runtime::Runtime, status: &Arc<Status>, interr
     }
 }
 
-/// Ids of two runs must differ; nobody needs to be unable to guess them.
+/// Ids of two runs must differ; they need not be unguessable.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_parts_are_told_apart() {
+    fn payload_parts_are_distinguished() {
         let bytes = op(b"GET /end", 5, 3, 100);
         let Ok(Record::Op { head, tail, .. }) = record(&bytes) else { panic!("an op") };
         assert_eq!((head, tail), (&b"GET /"[..], &b"end"[..]));
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..12) {
+        fn never_panics_on_arbitrary_input(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..12) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

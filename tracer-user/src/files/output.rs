@@ -1,4 +1,4 @@
-//! Writing: what is written to is the agent's own user's, whatever stands under its name, and opening it waits for nobody.
+//! Writing: the agent writes only to files of its own user, whatever stands under a name, and opening one never blocks.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_waits_for_nobody() {
+    fn opening_never_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         fifo(&path);

@@ -41,10 +41,10 @@ mod tests {
     fn a_flood_of_losses_is_one_message_a_minute() {
         let (mut log, begun) = (LossLog::default(), Instant::now());
         assert_eq!(log.due(begun, 0), None);
-        assert_eq!(log.due(begun, 3), Some(3), "the first is said at once");
-        let said: Vec<u64> =
+        assert_eq!(log.due(begun, 3), Some(3), "the first is reported at once");
+        let reported: Vec<u64> =
             (0..150).filter_map(|second| log.due(begun + Duration::from_secs(second), 3 + second * 10)).collect();
-        assert_eq!(said, [600, 600]);
+        assert_eq!(reported, [600, 600]);
         assert_eq!((log.rest(1503), log.rest(1503)), (Some(300), None));
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn thread(tid: u32) -> Option<(char, u64)> {
 
 /// Sets the nice value of the calling thread and of those it starts from now on; returns the previous value.
 pub fn set_nice(nice: i32) -> Result<i32, String> {
-    // SAFETY: a plain system call; 0 is the calling thread. -1 is also a value; the error need not be told apart.
+    // SAFETY: a plain system call; 0 is the calling thread. -1 is also a value; an error cannot be distinguished and need not be.
     let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: as above.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
@@ -147,7 +147,7 @@ pub(super) fn say(line: &str) {
     write(2, format!("tracer: {line}\n"), LAST_WORDS);
 }
 
-/// Writes `text` to stdout, at the end of the agent; waits for it a moment: a pipe nobody reads must not keep the agent.
+/// Writes `text` to stdout, at the end of the agent; waits for it a moment: a pipe without a reader must not keep the agent.
 pub fn print(text: String) {
     write(1, text, LAST_TABLE);
 }

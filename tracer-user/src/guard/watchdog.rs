@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn time_nobody_looked_is_no_standstill() {
+    fn time_without_a_check_is_no_standstill() {
         let mut watch = standstill();
         // Stopped for an hour, nine times, without time for a heartbeat.
         assert!((0..9).all(|_| !watch.look(Seen::Waits, 7200 * STEP)));
@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn a_panic_of_the_pipeline_detaches_and_ends_the_process() {
         if std::env::var_os(CHILD).is_none() {
-            let (code, said) = child("a_panic_of_the_pipeline_detaches_and_ends_the_process");
-            assert_eq!(code, Some(i32::from(EXIT_DETACHED)), "{said}");
-            assert!(said.contains("the worker goes on"), "{said}");
-            assert!(said.contains("detached first") && said.contains("index out of"), "{said}");
+            let (code, output) = child("a_panic_of_the_pipeline_detaches_and_ends_the_process");
+            assert_eq!(code, Some(i32::from(EXIT_DETACHED)), "{output}");
+            assert!(output.contains("the worker goes on"), "{output}");
+            assert!(output.contains("detached first") && output.contains("index out of"), "{output}");
             return;
         }
         end_on_panic(Arc::new(|| {
@@ -243,9 +243,12 @@ mod tests {
     fn a_pipeline_that_hangs_is_detached_by_a_thread_that_does_not() {
         if std::env::var_os(CHILD).is_none() {
             let began = Instant::now();
-            let (code, said) = child("a_pipeline_that_hangs_is_detached_by_a_thread_that_does_not");
-            assert_eq!(code, Some(i32::from(EXIT_DETACHED)), "{said}");
-            assert!(said.contains("has not moved for 1 s") && said.contains("standstill was the reason"), "{said}");
+            let (code, output) = child("a_pipeline_that_hangs_is_detached_by_a_thread_that_does_not");
+            assert_eq!(code, Some(i32::from(EXIT_DETACHED)), "{output}");
+            assert!(
+                output.contains("has not moved for 1 s") && output.contains("standstill was the reason"),
+                "{output}"
+            );
             // It ran for a second, stalled for one, and stayed to show the reason.
             assert!(began.elapsed() >= Duration::from_secs(2) + LINGER, "{:?}", began.elapsed());
             return;

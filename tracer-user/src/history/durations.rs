@@ -4,7 +4,7 @@ use super::rows::DurationHistogram;
 
 /// Steps per doubling.
 const STEPS: u32 = 8;
-/// The shortest duration told apart, as a power of two of nanoseconds: 1.02 µs.
+/// The shortest duration distinguished, as a power of two of nanoseconds: 1.02 µs.
 const LOWEST: u32 = 10;
 /// Doublings covered: up to 73 minutes.
 const DOUBLINGS: u32 = 32;

@@ -214,7 +214,7 @@ async fn nothing_changes_without_the_token() {
         assert!(status != 401 || answer.to_ascii_lowercase().contains("www-authenticate: bearer"), "{answer}");
         assert!(!answer.contains("0123456789abcdef"), "{answer}");
     }
-    // Whatever the path: nobody has to remember to guard a new one.
+    // Every path: new ones are guarded without a change.
     assert!(ask(listen, &put(listen, "/nothing", "")).await.starts_with("HTTP/1.1 401"));
     // Reading needs none.
     assert!(fetch(listen, "/api/v1/health").await.starts_with("HTTP/1.1 200"));

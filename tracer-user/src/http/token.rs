@@ -64,10 +64,10 @@ impl Token {
             return Err(unfit("a regular file"));
         }
         if about.uid() != own && about.uid() != 0 {
-            return Err(unfit("a file owned by root or by whom the agent runs as"));
+            return Err(unfit("a file owned by root or by the agent's user"));
         }
         if about.mode() & 0o077 != 0 {
-            return Err(unfit("a file nobody else can read or write (chmod 600)"));
+            return Err(unfit("a file only its owner can read or write (chmod 600)"));
         }
         let mut text = Vec::new();
         file.take(*LENGTH.end() as u64 + 2).read_to_end(&mut text).map_err(failed)?;

@@ -166,7 +166,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             State::Degraded,
             why(&["submit"]),
             "what is sent and received by io_uring is seen as bytes moved, without method, path or status",
-            "servers can be told to use epoll",
+            "servers can be configured to use epoll",
         ),
     });
     features.push(match on("consumed") {
@@ -234,7 +234,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "waiting times",
             State::Missing,
             why(&["switch"]),
-            "a request's time is not split into running and waiting, and CPU is charged to nobody",
+            "a request's time is not split into running and waiting, and CPU is unattributed",
             "",
         ),
     });
@@ -376,7 +376,7 @@ fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Fe
 
 /// Contexts in a `traceparent` header, which are off by default.
 fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
-    let follows = "--inband-header does nothing: callees without an agent are not told who calls";
+    let follows = "--inband-header does nothing: callees without an agent do not learn their caller";
     let name = "traceparent header";
     match (loads, &settings.no_groups) {
         (None, _) => Feature::less(name, State::Degraded, why, follows, ""),
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn function_exits_are_said_with_what_follows() {
+    fn function_exits_are_reported_with_their_consequence() {
         let features = judge(&attached(|p| p != "tx" && p != "rx"), &findings(), &settings());
         let hooks = &features[0];
         assert_eq!((hooks.name, hooks.state), ("socket hooks", State::Degraded));
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_less_than_full_is_said_without_its_consequence() {
+    fn every_limited_state_is_reported_with_its_consequence() {
         let broken = ["tcp", "unix", "udp"].map(|family| Finding { family, fault: Some("seen 2 times".into()) });
         let settings = Settings {
             preempts_programs: true,

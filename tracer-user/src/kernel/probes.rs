@@ -100,7 +100,7 @@ const fn second(program: &'static str, hooks: &'static [Hook]) -> Probe {
     Probe { until: Some(Until::Skipped), ..at(program, hooks, false, without) }
 }
 
-const ACCEPT: &str = "time in the accept queue is not told from time in the socket queue";
+const ACCEPT: &str = "time in the accept queue is not distinguished from time in the socket queue";
 
 const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
@@ -161,7 +161,7 @@ pub const PROBES: &[Probe] = &[
             "waking",
             &[Hook::Tracepoint("sched_waking")],
             false,
-            "calls that a pool's thread makes for a request are nobody's",
+            "calls that a pool's thread makes for a request are orphans",
         )
     },
     // After `switch`, whose thread records it looks at.
@@ -175,7 +175,7 @@ pub const PROBES: &[Probe] = &[
             "off_cpu_wakeup",
             &[Hook::Tracepoint("sched_wakeup")],
             false,
-            "off the CPU, the run queue is not told from waiting",
+            "off the CPU, the run queue is not distinguished from waiting",
         )
     },
     // After the programs they back up, whose state they check.

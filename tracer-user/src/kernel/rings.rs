@@ -53,7 +53,7 @@ impl Rings {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // poll skips negative descriptors.
         let mut poll = [entry(self.wake.as_raw_fd()), entry(also.map_or(-1, |fd| fd.as_raw_fd()))];
-        // SAFETY: the array has as many valid entries as the call is told.
+        // SAFETY: the array has as many valid entries as the call declares.
         unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, millis) };
         drain(&mut self.wake, usize::MAX, &mut |_| ());
         let [_, also] = poll;

@@ -1,5 +1,5 @@
 //! The test at start of walking stacks: does the kernel side find the mapping a thread of our own runs in? It reads the
-//! kernel's tree of mappings, whose layout is only partly said by the kernel's types.
+//! kernel's tree of mappings, whose layout is only partly described by the kernel's types.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};

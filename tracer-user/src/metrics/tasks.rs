@@ -18,7 +18,7 @@ pub(super) struct Tasks {
     waiting: IntGauge,
     looks: IntCounter,
     /// Label pairs set so far, to reset those that no longer apply.
-    told: BTreeSet<(&'static str, &'static str)>,
+    shown: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Tasks {
@@ -37,7 +37,7 @@ impl Tasks {
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
             waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
             looks: vec(r, IntCounter::new("tracer_runtime_detections_total", looks)),
-            told: BTreeSet::new(),
+            shown: BTreeSet::new(),
         }
     }
 }
@@ -61,13 +61,13 @@ impl Metrics {
     /// Current processes by runtime and state.
     pub fn set_runtimes(&mut self, counts: &[(&'static str, State, u64)]) {
         let now: BTreeSet<_> = counts.iter().map(|(runtime, state, _)| (*runtime, state.name())).collect();
-        for (runtime, state) in self.tasks.told.difference(&now) {
+        for (runtime, state) in self.tasks.shown.difference(&now) {
             self.tasks.processes.with_label_values(&[*runtime, *state]).set(0);
         }
         for (runtime, state, count) in counts {
             let gauge = self.tasks.processes.with_label_values(&[*runtime, state.name()]);
             gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
-        self.tasks.told.extend(now);
+        self.tasks.shown.extend(now);
     }
 }

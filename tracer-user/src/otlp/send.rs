@@ -149,12 +149,12 @@ fn of_grpc(status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u8]) 
             _ => Sent::Refused(format!("no gRPC answer (HTTP {status})")),
         };
     };
-    let said = format!("gRPC status {code} {}", field("grpc-message").unwrap_or_default());
+    let answer = format!("gRPC status {code} {}", field("grpc-message").unwrap_or_default());
     match code {
         0 => taken(body.get(5..).unwrap_or_default()),
         // CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
-        1 | 4 | 8 | 10 | 11 | 14 | 15 => Sent::Again(said, None),
-        _ => Sent::Refused(said),
+        1 | 4 | 8 | 10 | 11 | 14 | 15 => Sent::Again(answer, None),
+        _ => Sent::Refused(answer),
     }
 }
 

@@ -322,8 +322,8 @@ mod tests {
             ("http://c", "OTEL_BSP_MAX_QUEUE_SIZE", "0", "OTEL_BSP_MAX_QUEUE_SIZE: '0' is no number"),
             ("http://c", "OTEL_TRACES_SAMPLER", "jaeger_remote", "OTEL_TRACES_SAMPLER: 'jaeger_remote' is not"),
         ] {
-            let said = with(Some(flag), &[(name, value)]).expect_err(expected).to_string();
-            assert!(said.starts_with(expected), "{said}");
+            let error = with(Some(flag), &[(name, value)]).expect_err(expected).to_string();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

@@ -169,7 +169,7 @@ impl Namer {
         }
     }
 
-    /// Lets go of tables nobody needed for a while, and of names nobody has; whether any table went.
+    /// Drops tables that were unused for a while, and unused names; returns whether any table went.
     pub(super) fn rest(&mut self, now: Instant) -> bool {
         let idle = |table: &Option<(Symbolizer, Instant)>, rest| {
             table.as_ref().is_some_and(|(_, used)| now.saturating_duration_since(*used) >= rest)
@@ -517,7 +517,7 @@ mod tests {
         assert!(Arc::ptr_eq(&again[0][0], &first[0][0]));
         namer.forget(pid);
         assert_eq!(namer.sizes().2, 0);
-        // Names nobody has go with the tables.
+        // Unused names go with the tables.
         drop((first, again));
         namer.name(pid, &[stack(&[1])], u64::MAX, 4);
         namer.rest(Instant::now() + REST_KERNEL);
@@ -538,7 +538,7 @@ mod tests {
         let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
         let named = Namer::new().name(std::process::id(), &stacks, u64::MAX, 4);
         let roots: Vec<&str> = named.iter().map(|frames| &*frames[0]).collect();
-        // A walk has found mappings at all its addresses; of a chain of frame pointers nobody knows.
+        // A walk has found mappings at all its addresses; of a chain of frame pointers that is unknown.
         assert_eq!(roots, ["[stack incomplete: no unwind information]", "[unknown]", "[callers unknown]"]);
         assert_eq!(named[0].len(), 3);
     }

@@ -38,7 +38,7 @@ const STUCK: Duration = Duration::from_secs(30);
 /// Threads that may be left behind: each holds what it was reading.
 const REPLACED: u64 = 8;
 
-/// Whom names are for.
+/// The receiver of the names.
 #[derive(Debug)]
 enum For {
     /// Those who keep the stack, by its id: [`Symbols::take_named`].
@@ -51,7 +51,7 @@ enum For {
 #[derive(Debug)]
 struct Wanted {
     stack: Arc<Stack>,
-    whom: For,
+    receiver: For,
 }
 
 #[derive(Debug)]
@@ -223,7 +223,7 @@ impl Symbols {
 
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, id: u32, stack: &Arc<Stack>) {
-        self.send(Wanted { stack: Arc::clone(stack), whom: For::Keeper(id) });
+        self.send(Wanted { stack: Arc::clone(stack), receiver: For::Keeper(id) });
     }
 
     fn send(&self, wanted: Wanted) {
@@ -254,7 +254,7 @@ impl Symbols {
         let mut found: Vec<Option<Frames>> = vec![None; stacks.len()];
         let (answer, answers) = sync_channel(stacks.len());
         for (index, stack) in stacks.iter().enumerate() {
-            self.send(Wanted { stack: Arc::clone(stack), whom: For::Asker(index, answer.clone()) });
+            self.send(Wanted { stack: Arc::clone(stack), receiver: For::Asker(index, answer.clone()) });
         }
         drop(answer);
         let _ = self.jobs.try_send(Job::Wake);
@@ -380,7 +380,7 @@ impl Worker<'_> {
             stacks.iter().map(|stack| unknown(stack)).collect()
         });
         for (wanted, frames) in wanted.into_iter().zip(found) {
-            match wanted.whom {
+            match wanted.receiver {
                 For::Keeper(id) => {
                     if let Ok(mut results) = self.results.lock() {
                         results.push((id, frames));

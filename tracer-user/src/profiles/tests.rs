@@ -53,7 +53,7 @@ fn old_stacks_make_room_for_new_ones() {
         at(&mut profiles, 10, address);
     }
     assert_eq!((profiles.len(), profiles.refused), (100, 200), "the first hundred");
-    // An hour later, nobody has the first ones any more.
+    // An hour later, the first ones are gone.
     for address in 1000..1100 {
         at(&mut profiles, 4000, address);
     }

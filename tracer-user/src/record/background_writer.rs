@@ -142,9 +142,9 @@ impl Behind {
         let (queue, fragments) = channel();
         let (ends, ended) = channel();
         let state = Arc::new(State::default());
-        let (shared, said) = (Arc::clone(&state), words.clone());
+        let (shared, reported) = (Arc::clone(&state), words.clone());
         std::thread::Builder::new().name("tracer-files".into()).spawn(move || {
-            work(sink, &fragments, &shared, &said);
+            work(sink, &fragments, &shared, &reported);
             drop::<Sender<()>>(ends);
         })?;
         Ok(Self { queue: Some(queue), ended: Some(ended), state, words })
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_stalls_holds_up_nobody_and_costs_what_has_no_room() {
+    fn a_stalled_disk_blocks_no_thread_and_costs_what_does_not_fit() {
         let (mut behind, word, written) = disk();
         let piece = vec![7; WAITING_MAX / 4];
         // The disk does not answer meanwhile.
@@ -342,7 +342,7 @@ mod tests {
         behind.finish();
         assert_eq!((behind.written(), behind.dropped(), written.recv()), (41, 20, Ok(b"last".to_vec())));
         assert!(behind.write(b"late".to_vec(), 5), "there was room");
-        assert_eq!((behind.dropped(), behind.waiting().table_use().entries), (25, 0), "and nobody to write it");
+        assert_eq!((behind.dropped(), behind.waiting().table_use().entries), (25, 0), "no writer is left");
     }
 
     #[test]

@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), header in any::<bool>()) {
+        fn never_panics_on_arbitrary_input(bytes in proptest::collection::vec(any::<u8>(), 0..300), header in any::<bool>()) {
             let mut input = Vec::new();
             if header {
                 input.extend(MAGIC);

@@ -3,7 +3,7 @@
 //! Each agent subscribes to a subject for every address of its host and one for the host's name. An agent that opens a
 //! session publishes to that subject the inbox it listens at, and gets another inbox in reply; what both then publish
 //! to the other's inbox, numbered, is the byte stream of the session. Handshake, encryption and authentication are end
-//! to end as over TCP, so the server only sees who talks to whom and how much. A message the server loses ends the
+//! to end as over TCP, so the server only sees which agents communicate and how much. A message the server loses ends the
 //! session, which is then opened again.
 
 use std::collections::HashSet;

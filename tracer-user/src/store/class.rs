@@ -8,7 +8,7 @@ use crate::model::{ClassId, Nanos, Span, TraceId};
 
 /// Most entries in each of a class's three lists.
 pub(super) const QUOTA: usize = 10;
-/// Entries older than this are dropped, nanoseconds: the slowest request of last week helps nobody.
+/// Entries older than this are dropped, nanoseconds: the slowest request of last week is no longer useful.
 const AGE: Nanos = 15 * 60 * 1_000_000_000;
 
 /// The fields of a span that matter to its class.

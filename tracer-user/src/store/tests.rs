@@ -235,7 +235,7 @@ fn noteworthy_ones_are_handed_out_when_they_stand_still() {
     let mut store = Store::new(0, "h", 100);
     store.take(span(1, 10, 5, false));
     store.tick(10 * SECOND);
-    assert!(store.settled(&names, true).is_none(), "nobody asked for them");
+    assert!(store.settled(&names, true).is_none(), "none was requested");
 
     let mut store = Store::new(0, "h", 100);
     store.hand_out();

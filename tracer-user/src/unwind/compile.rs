@@ -147,7 +147,7 @@ pub fn compile(image: &Image<'_>, rules: &mut Rules) -> Result<Table, NoTable> {
     if let Some((entry, _)) = image.offset(image.entry)
         && !functions.iter().any(|(at, end, _)| (*at..*end).contains(&entry))
     {
-        // Where a program begins nobody called it, whether it says so or not: the dynamic linker does not.
+        // A program's entry point has no caller, whether its unwind table says so or not: the dynamic linker's does not.
         rows.push((entry, rules.number(END)));
     }
     // Functions that overlap are rare; what comes later wins.
@@ -155,7 +155,7 @@ pub fn compile(image: &Image<'_>, rules: &mut Rules) -> Result<Table, NoTable> {
     Ok(pages(image, &rows, none))
 }
 
-/// Where functions begin and end in the file, and what is said of them; sorted.
+/// Where functions begin and end in the file, and their unwind information; sorted.
 fn functions<'a>(
     image: &Image<'a>,
     section: &EhFrame<Slice<'a>>,

@@ -310,7 +310,7 @@ impl Store {
         words
     }
 
-    /// Frees what nobody reads any more, and lets files ask again that were refused.
+    /// Frees unused tables, and lets refused files ask again.
     pub(super) fn tick(&mut self, maps: &mut impl Maps, (at, now): (Instant, u32)) {
         let space = &mut self.space;
         self.leaving.retain(|(since, extent)| {

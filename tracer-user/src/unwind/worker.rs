@@ -239,7 +239,7 @@ impl Worker {
                 let cache = ReadCache::new(BoundedFile::new(file));
                 self.load(key, Image::parse(&cache))
             }
-            // No regular file: nobody knows what reading it does.
+            // No regular file: reading it may have effects.
             Ok(None) => self.store.without(&mut self.tables, key, moment().1),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 log::debug!("{path}: {error}");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_told_from_change() {
+    fn noise_is_distinguished_from_change() {
         let good = [0.97, 0.98, 0.96, 0.99, 0.97, 0.98, 0.96];
         let bad = [0.90, 0.91, 0.89, 0.92, 0.90, 0.91, 0.89];
         let noisy = [0.99, 0.93, 0.97, 0.95, 0.96, 1.01, 0.98];
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn other_cases_and_machines_are_said() {
+    fn other_cases_and_machines_are_reported() {
         let mut other = results(&[1.0]);
         other.cases[0].name = "b".into();
         other.cores = 64;

@@ -85,7 +85,7 @@ fn above(rows: &[Row]) -> Vec<&str> {
 
 fn read(lines: &str) -> Result<(Vec<Row>, Idle)> {
     let mut lines: Vec<&str> = lines.lines().filter(|line| line.starts_with('{')).collect();
-    let idle = lines.pop().context("the benchmark said nothing")?;
+    let idle = lines.pop().context("the benchmark printed nothing")?;
     let idle = serde_json::from_str(idle).with_context(|| format!("not the last line: {idle}"))?;
     let row = |line: &&str| serde_json::from_str(line).with_context(|| format!("not a line of a protocol: {line}"));
     Ok((lines.iter().map(row).collect::<Result<_>>()?, idle))
@@ -95,7 +95,7 @@ fn table(origin: &str, rows: &[Row], idle: &Idle) -> String {
     let mean = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
     let mut text = format!(
         "`cargo xtask bench --parsers` at {origin}: connections of real programs (`tracer-user/fixtures/`), played again and \
-         again as the kernel would have told of them. Per message (a request or a reply; of a WebSocket session, a send or \
+         again as the kernel would have reported them. Per message (a request or a reply; of a WebSocket session, a send or \
          receive), their connection's beginning and end included: *decode* of records and nothing else, *parse* on top of \
          that, and *whole*: everything to metrics and store. Idle: what an open connection holds on the heap once nothing \
          moves on it.\n\n\

@@ -66,11 +66,11 @@ impl Peer {
         // perf does not report when it starts tracing: wait a fixed time, and check at the end that it saw something.
         let looks = Instant::now() + Duration::from_millis(700);
         loop {
-            let said = fs::read_to_string(&log).unwrap_or_default();
+            let output = fs::read_to_string(&log).unwrap_or_default();
             if leash.ended()?.is_some() || Instant::now() > until {
-                bail!("{}", words(&said));
+                bail!("{}", words(&output));
             }
-            if Instant::now() > looks && (self != Self::Histogram || said.contains("READY")) {
+            if Instant::now() > looks && (self != Self::Histogram || output.contains("READY")) {
                 return Ok(Running { peer: self, leash, log });
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -96,21 +96,21 @@ impl Running {
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(self.leash);
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        if !saw(self.peer, &said) {
-            bail!("it saw nothing: {}", words(&said));
+        let output = fs::read_to_string(&self.log).unwrap_or_default();
+        if !saw(self.peer, &output) {
+            bail!("it saw nothing: {}", words(&output));
         }
         Ok(())
     }
 }
 
 /// Whether a peer's output shows that it worked.
-fn saw(peer: Peer, said: &str) -> bool {
+fn saw(peer: Peer, output: &str) -> bool {
     match peer {
-        Peer::Histogram => said.contains("@us:") && said.contains('['),
-        Peer::Trace => said.contains("events") && said.contains("sendfile"),
+        Peer::Histogram => output.contains("@us:") && output.contains('['),
+        Peer::Trace => output.contains("events") && output.contains("sendfile"),
         // "[ perf record: Captured and wrote 0.123 MB perf.data (456 samples) ]"
-        Peer::Record => said
+        Peer::Record => output
             .split_once(" samples)")
             .and_then(|(before, _)| before.rsplit('(').next()?.parse::<u64>().ok())
             .is_some_and(|samples| samples > 0),
@@ -118,10 +118,10 @@ fn saw(peer: Peer, said: &str) -> bool {
 }
 
 /// The end of a program's output, on one line.
-fn words(said: &str) -> String {
-    let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+fn words(output: &str) -> String {
+    let line = output.split_whitespace().collect::<Vec<_>>().join(" ");
     let skip = line.chars().count().saturating_sub(300);
-    if line.is_empty() { "it said nothing".into() } else { line.chars().skip(skip).collect() }
+    if line.is_empty() { "it printed nothing".into() } else { line.chars().skip(skip).collect() }
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn words_are_short() {
         assert_eq!(words(" a\n b"), "a b");
-        assert_eq!(words(""), "it said nothing");
+        assert_eq!(words(""), "it printed nothing");
         assert_eq!(words(&"é".repeat(900)).chars().count(), 300);
     }
 }

@@ -397,7 +397,7 @@ fn wait_for(
                 let text = fs::read_to_string(dir.join(log)).unwrap_or_default();
                 text.lines().for_each(|line| eprintln!("{log}: {line}"));
             }
-            bail!("{what} does not answer ({why}); what the programs said is above");
+            bail!("{what} does not answer ({why}); the output of the programs is above");
         }
         thread::sleep(Duration::from_millis(100));
     }

@@ -153,7 +153,7 @@ fn wait(shop: &mut Shop, dir: &Path) -> Result<()> {
                 text.lines().for_each(|line| eprintln!("{log}: {line}"));
             }
             let last = reply.map_or_else(|e| format!("{e:#}"), |reply| format!("status {}", reply.status));
-            bail!("the shop does not answer ({last}); what its programs said is above");
+            bail!("the shop does not answer ({last}); the output of its programs is above");
         }
         thread::sleep(Duration::from_millis(100));
     }

@@ -97,7 +97,7 @@ fn below(spans: &[Value], span: &Value, depth: usize) {
         line += &format!("   on CPU {cpu}, queue {queue}, run queue {runqueue}");
         if let Some(far) = far.as_str() {
             line += &match &*text("parent_from") {
-                "relay" => format!("; called from {far}: its agent told of the same sequence numbers (relay)"),
+                "relay" => format!("; called from {far}: its agent reported the same sequence numbers (relay)"),
                 carrier => format!("; called from {far}: {carrier}"),
             };
         }

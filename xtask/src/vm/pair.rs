@@ -28,13 +28,13 @@ pub(super) fn run(parts: &Parts, machine: Machine, chosen: &[&Source], into_docs
     let [one, other] = chosen else { bail!("--pair wants two different kernels") };
     let mut failed = Vec::new();
     for (caller, callee) in [(*one, *other), (*other, *one)] {
-        let mut said = both(parts, machine, caller, callee)?;
+        let mut outcome = both(parts, machine, caller, callee)?;
         // On a busy machine, a wait in an emulated guest can run out.
-        if let Err(why) = &said {
+        if let Err(why) = &outcome {
             shell::progress(format!("{} to {}: {why}; once more", caller.name, callee.name));
-            said = both(parts, machine, caller, callee)?;
+            outcome = both(parts, machine, caller, callee)?;
         }
-        match said {
+        match outcome {
             Ok(row) => {
                 shell::print(format!("{HEAD}{row}"));
                 // Immediately, because the other direction may fail separately.
@@ -87,7 +87,7 @@ fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Re
             return Ok(Err(format!("the {role}: {what}; its console: {}", boot.log.display())));
         }
     }
-    let edges = calls.figures.get("edges between two hosts").context("the test told no figure")?;
+    let edges = calls.figures.get("edges between two hosts").context("the test reported no figure")?;
     Ok(Ok(format!("| {} | {} | {edges} |\n", calls.version, called.version)))
 }
 

@@ -126,7 +126,7 @@ impl Top {
     }
 }
 
-/// Asks the agent until nobody listens any more.
+/// Asks the agent until the receiver is gone.
 fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Option<ClassKey>>, news: &mpsc::Sender<News>) {
     let mut class: Option<ClassKey> = None;
     let mut asked: Option<Instant> = None;

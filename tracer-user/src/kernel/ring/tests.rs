@@ -176,7 +176,7 @@ fn two_threads_for_long_lose_nothing_and_mix_nothing_up() {
 proptest! {
     /// With arbitrary memory, draining terminates, stays within the rings, and hands out at most what was reserved.
     #[test]
-    fn any_bytes_are_survived(words in prop::collection::vec(any::<u64>(), 64), ends in any::<[u64; 2]>()) {
+    fn never_panics_on_arbitrary_input(words in prop::collection::vec(any::<u64>(), 64), ends in any::<[u64; 2]>()) {
         let Both { mut events, writer } = both();
         for (i, value) in words.iter().enumerate() {
             writer.word(i % 2, DATA + i / 2 * 8).store(*value, Ordering::Relaxed);

@@ -83,7 +83,7 @@ fn a_request_is_counted_under_the_conventions_names() {
 }
 
 #[test]
-fn costs_add_up_whatever_the_units_said() {
+fn costs_add_up_whatever_spans_report() {
     let (names, mut metrics) = (names(1), Metrics::new());
     let cost = Cost { cpu: 500_000_000, runq: 250_000_000, blocked: 1_000_000_000, switches: 1 };
     metrics.cost(&names, Owner::Class(ClassId(0)), cost);

@@ -505,7 +505,7 @@ proptest! {
 
     /// Arbitrary bytes, partly captured: no panic, bounded memory, every exchange ends once.
     #[test]
-    fn anything_is_survived(
+    fn never_panics_on_arbitrary_operations(
         ops in proptest::collection::vec(
             (any::<bool>(), prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..200),

@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn never_panics_on_arbitrary_input(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = Decoder::default().read(&bytes, &mut Vec::new());
     }
 }

@@ -156,7 +156,7 @@ fn entries_of_the_linkage_table_and_signal_frames_are_known() {
 }
 
 #[test]
-fn where_a_program_begins_nobody_called_it() {
+fn an_entry_point_has_no_caller() {
     let path =
         ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"].into_iter().find_map(|p| std::fs::read(p).ok());
     let Some(bytes) = path else {

@@ -131,7 +131,7 @@ fn tables_in_use_stay_and_the_newcomer_is_refused() {
 }
 
 #[test]
-fn what_nobody_uses_goes_by_itself_and_comes_back_on_demand() {
+fn unused_tables_go_and_come_back_on_demand() {
     let (mut store, mut maps) = (Store::new(Bounds { bytes: 4 * MIB }), Fake::default());
     let begin = Instant::now();
     store.put(&mut maps, FileKey::default(), 1, &table(2, 10), (begin, 1)).unwrap();
