@@ -44,7 +44,7 @@ pub fn none_shows_with(
         }
     }
     let spans = agent.transactions.clone();
-    shown.push(("output".into(), agent.stop().shown));
+    shown.push(("output".into(), agent.stop().output));
     let spans = std::fs::read_to_string(&spans).unwrap_or_else(|error| panic!("{}: {error}", spans.display()));
     shown.push(("spans".into(), spans));
     let mut files = vec![dir.to_path_buf()];

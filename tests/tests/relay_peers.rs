@@ -305,8 +305,8 @@ fn claims() {
         let count = outcome(&hosts, 3, &callee, "refused") - before;
         let calls = calls.into_inner().expect("whole");
         // The client's requests have no caller here: its host has no agent.
-        let calls = |span: &&Span| span.server && span.service == "application" && span.path.contains(name);
-        let served: Vec<&Span> = spans.iter().filter(calls).collect();
+        let served_here = |span: &&Span| span.server && span.service == "application" && span.path.contains(name);
+        let served: Vec<&Span> = spans.iter().filter(served_here).collect();
         let ids: HashMap<&str, &Span> = spans.iter().map(|span| (span.id.as_str(), span)).collect();
         let right = |span: &&&Span| {
             let parent = span.parent.as_deref().and_then(|parent| ids.get(parent));

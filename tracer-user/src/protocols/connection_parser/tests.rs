@@ -490,7 +490,7 @@ proptest! {
                     totals.0 += request_bytes;
                     totals.1 += reply_bytes;
                 }
-                ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } => prop_assert!(false, "{:?}", word),
+                ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } => prop_assert!(false, "{:?}", event),
                 ExchangeEvent::Judged { .. }
                 | ExchangeEvent::Linked { .. }
                 | ExchangeEvent::Unnamed
