@@ -20,7 +20,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::http;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 use crate::{build, build_ebpf, setup};
 
 /// Where the agent listens if the port is free.
@@ -100,7 +100,7 @@ fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
 }
 
 /// Lets the load run, prints the figures and, unless `--once` is set, waits for Ctrl-C.
-fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) -> Result<()> {
+fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr, options: &Options) -> Result<()> {
     shell::progress(format!("tracing for {} s; console: http://{console}/", options.seconds));
     let until = Instant::now() + Duration::from_secs(options.seconds);
     while Instant::now() < until {
@@ -124,13 +124,13 @@ fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) 
 }
 
 /// Starts the agent and waits until every mandatory hook is attached.
-fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(Leash, SocketAddr)> {
+fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(SupervisedChild, SocketAddr)> {
     let console = if TcpListener::bind(CONSOLE).is_ok() { CONSOLE } else { free_address()? };
     if console != CONSOLE {
         shell::progress(format!("{CONSOLE} is in use; the console is on {console}"));
     }
     let listen = console.to_string();
-    let mut agent = Leash::start(root, tracer, &["run", "--listen", &listen], &[], &agent_log(dir))?;
+    let mut agent = SupervisedChild::start(root, tracer, &["run", "--listen", &listen], &[], &agent_log(dir))?;
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         alive(&mut agent, dir)?;
@@ -149,7 +149,7 @@ fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(Leash, SocketAd
 }
 
 /// Fails with the agent's last output if it has ended.
-fn alive(agent: &mut Leash, dir: &Path) -> Result<()> {
+fn alive(agent: &mut SupervisedChild, dir: &Path) -> Result<()> {
     let Some(status) = agent.ended()? else { return Ok(()) };
     let log = fs::read(agent_log(dir)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let tail: Vec<&str> = log.lines().rev().take(20).collect();

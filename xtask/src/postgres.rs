@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// PostgreSQL refuses to run as root; this user has no privileges.
 const USER: &str = "nobody";
@@ -63,14 +63,14 @@ impl Cluster {
     }
 
     /// Starts the server; see [`Self::is_ready`].
-    pub(crate) fn start(&self, address: SocketAddr, log: &Path) -> Result<Leash> {
+    pub(crate) fn start(&self, address: SocketAddr, log: &Path) -> Result<SupervisedChild> {
         let (port, socket) = (address.port().to_string(), self.data.display().to_string());
         let host = address.ip().to_string();
         let mut words = self.words("postgres");
         let options = ["-h", &host, "-p", &port, "-k", &socket, "-c", "fsync=off", "-c", "autovacuum=off"];
         words.extend(options.map(str::to_owned));
         let (program, arguments) = words.split_first().context("no program")?;
-        Leash::start(Root::Already, Path::new(program), arguments, &[], log)
+        SupervisedChild::start(Root::Already, Path::new(program), arguments, &[], log)
     }
 
     /// Whether the server at `address` accepts connections.

@@ -39,14 +39,14 @@ exit $code
 "#;
 
 /// A supervised process; dropping it ends the process and waits for its end.
-pub(crate) struct Leash {
+pub(crate) struct SupervisedChild {
     name: String,
     child: Child,
     /// Our end of the pipe; the process lives while it is open.
     held: Option<ChildStdin>,
 }
 
-impl Leash {
+impl SupervisedChild {
     /// Starts `program`; its output goes to `log`.
     pub(crate) fn start(
         root: Root,
@@ -60,7 +60,7 @@ impl Leash {
         let file = file.with_context(|| format!("cannot create {}", log.display()))?;
         let errors = file.try_clone().with_context(|| format!("cannot open {} twice", log.display()))?;
         let mut command = root.command("sh");
-        command.args(["-c", SCRIPT, "leash"]).arg(program).args(args);
+        command.args(["-c", SCRIPT, "supervisor"]).arg(program).args(args);
         for (key, value) in env {
             command.env(key, value);
         }
@@ -102,7 +102,7 @@ impl Leash {
     }
 }
 
-impl Drop for Leash {
+impl Drop for SupervisedChild {
     fn drop(&mut self) {
         self.held = None;
         // Bounded: the shell kills after five seconds.
@@ -119,14 +119,15 @@ mod tests {
         Path::new("/proc").join(pid).exists()
     }
 
-    fn start(script: &str, dir: &Path) -> (Leash, String) {
+    fn start(script: &str, dir: &Path) -> (SupervisedChild, String) {
         let log = dir.join("log");
-        let leash = Leash::start(Root::Already, Path::new("/bin/sh"), &["-c", script], &[], &log).expect("sh");
+        let child =
+            SupervisedChild::start(Root::Already, Path::new("/bin/sh"), &["-c", script], &[], &log).expect("sh");
         let until = Instant::now() + Duration::from_secs(10);
         loop {
             let text = fs::read_to_string(&log).expect("log");
             if let Some(pid) = text.strip_suffix('\n') {
-                return (leash, pid.to_owned());
+                return (child, pid.to_owned());
             }
             assert!(Instant::now() < until, "nothing printed");
             thread::sleep(Duration::from_millis(5));
@@ -134,25 +135,25 @@ mod tests {
     }
 
     #[test]
-    fn the_process_ends_with_the_leash() {
+    fn the_process_ends_with_its_supervisor() {
         let dir = tempfile::tempdir().expect("dir");
-        let (leash, pid) = start("echo $$; exec sleep 1000", dir.path());
+        let (child, pid) = start("echo $$; exec sleep 1000", dir.path());
         assert!(lives(&pid));
-        assert_eq!(leash.pid().expect("number").to_string(), pid);
-        let status = leash.end().expect("wait");
+        assert_eq!(child.pid().expect("number").to_string(), pid);
+        let status = child.end().expect("wait");
         assert_eq!(status.code(), Some(128 + libc::SIGTERM));
         assert!(!lives(&pid));
     }
 
     #[test]
-    fn the_leash_ends_with_the_process() {
+    fn the_supervisor_ends_with_the_process() {
         let dir = tempfile::tempdir().expect("dir");
-        let (mut leash, _) = start("echo $$; exit 77", dir.path());
+        let (mut child, _) = start("echo $$; exit 77", dir.path());
         let until = Instant::now() + Duration::from_secs(10);
-        while leash.ended().expect("wait").is_none() {
+        while child.ended().expect("wait").is_none() {
             assert!(Instant::now() < until, "still there");
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(leash.ended().expect("wait").and_then(|s| s.code()), Some(77));
+        assert_eq!(child.ended().expect("wait").and_then(|s| s.code()), Some(77));
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Relaying {
     /// When a call to another host was last seen.
     called: Nanos,
     /// When another agent's word last ended a rest.
-    rung: Nanos,
+    woken_at: Nanos,
     /// Of which connections agents are believed, until the pipeline knows.
     policy: Option<Policy>,
     _runtime: Background,
@@ -85,7 +85,7 @@ impl Relaying {
             received_at: 0,
             outbox: Outbox::default(),
             called: 0,
-            rung: 0,
+            woken_at: 0,
             policy,
             _runtime: runtime,
         }))
@@ -178,19 +178,19 @@ impl Agent {
     /// is long until one of them says something. `rested`: whether the last rest was as long as it should be; gives the same
     /// of this one.
     pub(super) fn rest(&mut self, pipeline: &mut Pipeline, pace: &mut Pace, found: &Found, rested: bool) -> bool {
-        let Some(Relaying { hub, outbox, called, rung, .. }) = &mut self.relaying else {
+        let Some(Relaying { hub, outbox, called, woken_at, .. }) = &mut self.relaying else {
             self.rings.wait(pace.after(found), None);
             return true;
         };
         let wait = pace.after_for_others(found, rested);
         let now = monotonic();
-        let bell = hub.bell();
+        let wakeup = hub.wakeup();
         if wait <= SHORTEST {
             // Under load it looks often enough.
-            bell.want();
-            let rang = !hub.is_quiet() || self.rings.wait(wait, Some(bell.fd()));
-            bell.quiet();
-            if rang {
+            wakeup.arm();
+            let woken = !hub.is_quiet() || self.rings.wait(wait, Some(wakeup.fd()));
+            wakeup.disarm();
+            if woken {
                 // Requests that were read know their callers from here on; the rings get their turn as without it.
                 self.hear(pipeline);
                 let over = monotonic().saturating_sub(now) / MILLI;
@@ -203,19 +203,19 @@ impl Agent {
         }
         let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
         pace.cut(wait);
-        if now.saturating_sub(*rung) < DEAF {
+        if now.saturating_sub(*woken_at) < DEAF {
             self.rings.wait(wait.min(DEAF_WAIT), None);
             return false;
         }
         let due = |due: Nanos| i32::try_from(due.saturating_sub(now) / MILLI + 1).unwrap_or(wait);
         let due = outbox.due().map_or(i32::MAX, due);
-        bell.want();
-        let rang = !hub.is_quiet() || self.rings.wait(wait.min(due), Some(bell.fd()));
-        bell.quiet();
-        if rang {
-            *rung = monotonic();
+        wakeup.arm();
+        let woken = !hub.is_quiet() || self.rings.wait(wait.min(due), Some(wakeup.fd()));
+        wakeup.disarm();
+        if woken {
+            *woken_at = monotonic();
         }
-        !rang
+        !woken
     }
 
     /// About once a second: figures and states of the other agents.

@@ -465,5 +465,4 @@ fn lock(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(test)]
-#[path = "directory_tests.rs"]
 mod tests;

@@ -13,6 +13,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::request_time::RequestTime;
 use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
 use super::families::{Families, vec};
@@ -59,7 +60,7 @@ pub struct Metrics {
     /// Calls of declared functions.
     functions: HistogramVec,
     work: IntCounterVec,
-    work_time: [CounterVec; 8],
+    request_time: RequestTime<CounterVec>,
     service_cpu: CounterVec,
     host_cpu: Seconds,
     host_busy: Counter,
@@ -130,15 +131,8 @@ struct Class {
     simple: LowCardinality,
     folded: bool,
     work: Option<Work>,
-    /// CPU, run queue, blocked, queue, downstream, accept queue, socket queue, pool queue.
-    time: [Counter; 8],
+    time: RequestTime<Counter>,
 }
-
-const ACCEPT_QUEUE: &str = "Seconds of the queue time before the request's connection was accepted. Requests whose \
-                            accept time the kernel does not expose count in neither the accept queue nor the socket \
-                            queue.";
-
-const POOL_QUEUE: &str = "Seconds of the duration that the request's jobs provably waited for a free worker thread.";
 
 /// Spans by outcome.
 #[derive(Debug)]
@@ -164,36 +158,7 @@ impl Metrics {
         };
         let counter = |name: &str, help: &str, labels: &[&str]| CounterVec::new(Opts::new(name, help), labels);
         let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        let work_labels = &["service_name", "request_class", "protocol"];
-        let work_time = [
-            (
-                "tracer_request_cpu_seconds_total",
-                "CPU seconds charged to requests of the class, including work after the reply.",
-            ),
-            (
-                "tracer_request_runqueue_seconds_total",
-                "Seconds that requests of the class were ready to run and waited for a CPU.",
-            ),
-            (
-                "tracer_request_blocked_seconds_total",
-                "Seconds that threads were blocked while they held a request of the class.",
-            ),
-            (
-                "tracer_request_queue_seconds_total",
-                "Seconds from the arrival of a request's first byte until it was read.",
-            ),
-            (
-                "tracer_request_downstream_seconds_total",
-                "Seconds during which requests of the class had at least one downstream call open.",
-            ),
-            ("tracer_request_accept_queue_seconds_total", ACCEPT_QUEUE),
-            (
-                "tracer_request_socket_queue_seconds_total",
-                "Seconds of the queue time that requests waited in accepted connections.",
-            ),
-            ("tracer_request_pool_queue_seconds_total", POOL_QUEUE),
-        ]
-        .map(|(name, help)| vec(r, counter(name, help, work_labels)));
+        let request_time = RequestTime::new(r);
         let attribution = vec(r, int("tracer_attribution_total", "Calls by the grade of their parent.", &["grade"]));
         let build = vec(
             r,
@@ -331,7 +296,7 @@ impl Metrics {
                     &["service_name", "request_class", "protocol", "status"],
                 ),
             ),
-            work_time,
+            request_time,
             service_cpu: vec(
                 r,
                 counter(
@@ -440,7 +405,6 @@ impl Metrics {
             let info = names.class(id)?;
             let folded = self.classes_named >= CLASSES;
             let [service, name] = class_labels(info, folded);
-            let labels = [service, name, info.protocol];
             let work = |status: &str| self.work.with_label_values(&[service, name, info.protocol, status]);
             let made = Class {
                 durations: Durations::default(),
@@ -456,7 +420,7 @@ impl Metrics {
                     aborted: work("aborted"),
                     unfinished: work("unfinished"),
                 }),
-                time: self.work_time.each_ref().map(|family| family.with_label_values(&labels)),
+                time: self.request_time.series([service, name, info.protocol]),
             };
             self.classes_named += usize::from(!folded);
             if let Some(entry) = self.per_class.get_mut(index) {
@@ -551,12 +515,7 @@ impl Sink for Metrics {
             Outcome::Unfinished => work.unfinished.inc(),
             _ => work.ok.inc(),
         }
-        class.time[3].inc_by(span.queue() as f64 / 1e9);
-        class.time[4].inc_by(span.downstream as f64 / 1e9);
-        let queues = span.queues().unwrap_or_default();
-        class.time[5].inc_by(queues.accept as f64 / 1e9);
-        class.time[6].inc_by(queues.socket as f64 / 1e9);
-        class.time[7].inc_by(span.pool_queue.unwrap_or_default() as f64 / 1e9);
+        class.time.waits(span);
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {
@@ -564,9 +523,7 @@ impl Sink for Metrics {
         match owner {
             Owner::Class(id) => {
                 if let Some(class) = self.class(names, id) {
-                    class.time[0].inc_by(cpu);
-                    class.time[1].inc_by(cost.runq as f64 / 1e9);
-                    class.time[2].inc_by(cost.blocked as f64 / 1e9);
+                    class.time.cost(cost);
                 }
                 if let Some(info) = names.class(id) {
                     let family = &self.service_cpu;
@@ -605,6 +562,7 @@ pub fn text(registry: &Registry) -> prometheus::Result<String> {
 }
 
 mod figures;
+mod request_time;
 
 #[cfg(test)]
 mod tests;

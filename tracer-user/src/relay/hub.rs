@@ -27,7 +27,7 @@ use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
 use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
-use super::wakeup_fd::Bell;
+use super::wakeup_fd::WakeupFd;
 use super::{Agent, Outcomes, Outgoing, Received};
 use crate::model::Nanos;
 
@@ -126,7 +126,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Hub {
     queue: mpsc::Sender<Vec<Outgoing>>,
     inbox: mpsc::Receiver<Received>,
-    bell: Arc<Bell>,
+    wakeup: Arc<WakeupFd>,
     state: Arc<State>,
     /// The address it listens at.
     pub listen: Option<SocketAddr>,
@@ -154,8 +154,8 @@ impl Hub {
             Some(url) => Some(Nats::connect(url).await?),
             None => None,
         };
-        let bell = Arc::new(Bell::new()?);
-        let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&bell)));
+        let wakeup = Arc::new(WakeupFd::new()?);
+        let (settings, inbox) = (Arc::new(settings), (sender, Arc::clone(&wakeup)));
         let common = Common { settings, own, state: Arc::clone(&state), nats, inbox, begun: Instant::now() };
         if let Some(nats) = common.nats.clone() {
             tokio::spawn(meet(nats, common.clone()));
@@ -164,7 +164,7 @@ impl Hub {
             tokio::spawn(accept(listener, common.clone()));
         }
         tokio::spawn(Router::new(common).run(waiting));
-        Ok(Self { queue, inbox: received, bell, state, listen })
+        Ok(Self { queue, inbox: received, wakeup, state, listen })
     }
 
     /// Sends a batch; a full queue drops it and counts the messages.
@@ -180,9 +180,9 @@ impl Hub {
         self.inbox.try_recv().ok()
     }
 
-    /// Rings when another agent sent contexts. After [`Bell::want`] check [`Self::is_quiet`].
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    /// Readable when another agent sent contexts. After [`WakeupFd::arm`] check [`Self::is_quiet`].
+    pub fn wakeup(&self) -> &WakeupFd {
+        &self.wakeup
     }
 
     /// Whether [`Self::receive`] would return nothing.
@@ -232,14 +232,14 @@ struct Common {
     state: Arc<State>,
     /// Where agents meet, instead of dialling each other.
     nats: Option<Nats>,
-    /// Messages for the pipeline, and the bell that wakes it.
-    inbox: (mpsc::Sender<Received>, Arc<Bell>),
+    /// Messages for the pipeline, and what wakes it.
+    inbox: (mpsc::Sender<Received>, Arc<WakeupFd>),
     /// Origin of [`Common::now`].
     begun: Instant,
 }
 
 impl Common {
-    fn inbox(&self) -> (&mpsc::Sender<Received>, &Bell) {
+    fn inbox(&self) -> (&mpsc::Sender<Received>, &WakeupFd) {
         (&self.inbox.0, &self.inbox.1)
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer, is_mute};
 use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
-use super::wakeup_fd::Bell;
+use super::wakeup_fd::WakeupFd;
 use super::{Agent, Received};
 
 /// One summary in this many carries the time its request was read: clocks drift slowly.
@@ -206,12 +206,12 @@ impl Session {
     }
 
     /// Sends the messages of `outbox` and puts received ones into `inbox`; waits while `inbox` is full, and so does the
-    /// other end. Rings the bell of `inbox`'s reader for contexts.
+    /// other end. Wakes the reader of `inbox` for contexts.
     pub async fn run(
         self,
         takes: Takes,
         outbox: &mut mpsc::Receiver<Message>,
-        (inbox, bell): (&mpsc::Sender<Received>, &Bell),
+        (inbox, wakeup): (&mpsc::Sender<Received>, &WakeupFd),
         traffic: &Traffic,
         heard: impl Fn(&[Message]),
     ) -> Ended {
@@ -219,7 +219,7 @@ impl Session {
         let asked = Notify::new();
         tokio::select! {
             ended = speak(writer, encoder, outbox, (takes, beat, &asked), traffic) => ended,
-            ended = listen((takes, &asked), (reader, decoder), agent, (inbox, bell), traffic, heard) => ended,
+            ended = listen((takes, &asked), (reader, decoder), agent, (inbox, wakeup), traffic, heard) => ended,
         }
     }
 }
@@ -294,7 +294,7 @@ async fn listen(
     (takes, asked): (Takes, &Notify),
     (mut reader, mut decoder): (Reader, Decoder),
     agent: Agent,
-    (inbox, bell): (&mpsc::Sender<Received>, &Bell),
+    (inbox, wakeup): (&mpsc::Sender<Received>, &WakeupFd),
     traffic: &Traffic,
     heard: impl Fn(&[Message]),
 ) -> Ended {
@@ -331,7 +331,7 @@ async fn listen(
             }
             busy += since.elapsed();
             if takes == Takes::Contexts {
-                bell.ring();
+                wakeup.wake();
             }
         }
         if !wait.is_zero() {

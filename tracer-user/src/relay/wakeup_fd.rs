@@ -5,16 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An eventfd that rings only while the pipeline wants it to.
+/// An eventfd that is written only while the pipeline has armed it.
 #[derive(Debug)]
-pub struct Bell {
+pub struct WakeupFd {
     fd: OwnedFd,
-    /// Whether the pipeline wants to be woken.
-    wanted: AtomicBool,
+    /// Whether the pipeline waits for it.
+    armed: AtomicBool,
 }
 
-impl Bell {
-    /// A bell that is not wanted yet.
+impl WakeupFd {
+    /// An unarmed one.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers; the descriptor is new.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
@@ -23,33 +23,33 @@ impl Bell {
         }
         // SAFETY: just created and owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, wanted: AtomicBool::new(false) })
+        Ok(Self { fd, armed: AtomicBool::new(false) })
     }
 
-    /// From here on [`Self::ring`] makes [`Self::fd`] readable. Check for messages before sleeping.
-    pub fn want(&self) {
-        self.wanted.store(true, Ordering::SeqCst);
+    /// From here on [`Self::wake`] makes [`Self::fd`] readable. Check for messages before sleeping.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
     }
 
-    /// The pipeline is awake: stop ringing and clear the descriptor.
-    pub fn quiet(&self) {
-        self.wanted.store(false, Ordering::SeqCst);
+    /// The pipeline is awake: stop writing and clear the descriptor.
+    pub fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
         let mut count = [0u8; 8];
         // SAFETY: an eventfd reads eight bytes into a buffer of eight. It does not block; an empty one is fine.
         unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 
-    /// Wakes the pipeline if it wants to be woken.
-    pub fn ring(&self) {
-        if self.wanted.swap(false, Ordering::SeqCst) {
+    /// Wakes the pipeline if it waits.
+    pub fn wake(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
             let one = 1u64.to_ne_bytes();
-            // SAFETY: an eventfd takes eight bytes. It cannot be full: the pipeline empties it before it wants it
+            // SAFETY: an eventfd takes eight bytes. It cannot be full: the pipeline empties it before it arms it
             // again.
             unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }
     }
 
-    /// Readable after the bell rang.
+    /// Readable after it was written.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -59,29 +59,29 @@ impl Bell {
 mod tests {
     use super::*;
 
-    fn rang(bell: &Bell) -> bool {
-        let mut poll = libc::pollfd { fd: bell.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    fn is_readable(wakeup: &WakeupFd) -> bool {
+        let mut poll = libc::pollfd { fd: wakeup.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid entry.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
     }
 
     #[test]
     fn it_rings_once_and_only_where_it_is_wanted() {
-        let bell = Bell::new().unwrap();
-        bell.ring();
-        assert!(!rang(&bell), "no thread sleeps");
+        let wakeup = WakeupFd::new().unwrap();
+        wakeup.wake();
+        assert!(!is_readable(&wakeup), "no thread sleeps");
         for _ in 0..3 {
-            bell.want();
-            assert!(!rang(&bell));
-            bell.ring();
-            bell.ring();
-            assert!(rang(&bell));
-            bell.quiet();
-            assert!(!rang(&bell));
-            bell.want();
-            bell.quiet();
-            bell.ring();
-            assert!(!rang(&bell), "awake before");
+            wakeup.arm();
+            assert!(!is_readable(&wakeup));
+            wakeup.wake();
+            wakeup.wake();
+            assert!(is_readable(&wakeup));
+            wakeup.disarm();
+            assert!(!is_readable(&wakeup));
+            wakeup.arm();
+            wakeup.disarm();
+            wakeup.wake();
+            assert!(!is_readable(&wakeup), "awake before");
         }
     }
 }

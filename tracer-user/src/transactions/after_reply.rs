@@ -12,7 +12,7 @@ use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
 
 use super::engine::Engine;
 use super::event_loop::is_looped;
-use super::open_span::{Cause, Kept, OpenSpan, Slot};
+use super::open_span::{Cause, OpenSpan, Slot, SpanRef};
 use super::task_table::is_unique;
 use super::thread::Target;
 use crate::model::{Direction, Nanos, Side};
@@ -27,7 +27,7 @@ const CONNECTIONS: usize = 8;
 pub struct Answered {
     request: Slot,
     /// What remains of the request once it is reported.
-    pub(super) kept: Kept,
+    pub(super) kept: SpanRef,
     /// The request's connection.
     cookie: u64,
     /// The task that answered it, if the runtime has tasks.
@@ -41,7 +41,7 @@ pub struct Answered {
 }
 
 impl Answered {
-    fn new(request: Slot, kept: Kept, op: &Op) -> Self {
+    fn new(request: Slot, kept: SpanRef, op: &Op) -> Self {
         let ThreadCounters { idles, polls, reads, .. } = op.counters;
         let (cookie, entity) = (op.cookie, op.entity);
         Self { request, kept, cookie, entity, idles, polls, reads, connections: SmallVec::new() }
@@ -201,7 +201,7 @@ impl Engine {
     }
 
     /// The request is reported: later work of its thread for it refers to the reported ids.
-    pub(super) fn reported_before_its_work_ended(&mut self, tid: u32, request: Slot, kept: Kept) {
+    pub(super) fn reported_before_its_work_ended(&mut self, tid: u32, request: Slot, kept: SpanRef) {
         let after = self.threads.get_mut(&tid).and_then(|thread| thread.after_reply.as_mut());
         if let Some(after) = after.filter(|after| after.request == request) {
             after.kept = kept;

@@ -4,7 +4,7 @@
 //! tied to exactly one request were done for that request; spans tied to several are ambiguous. Implemented as a
 //! disjoint set with union by rank: a node lives as long as its span or any node below it.
 
-use super::open_span::{Kept, Slot};
+use super::open_span::{Slot, SpanRef};
 use crate::model::Nanos;
 
 /// A span's node in the forest. Each span releases it exactly once ([`CallbackGroups::untie`]).
@@ -19,7 +19,7 @@ pub struct Asker {
     /// When it was read.
     pub since: Nanos,
     /// Span id, trace id, service and class.
-    pub kept: Kept,
+    pub kept: SpanRef,
 }
 
 /// The owner of a group of tied spans.
@@ -125,7 +125,7 @@ impl CallbackGroups {
     }
 
     /// Updates what is known of the owning request.
-    pub fn keep(&mut self, callback_group: CallbackGroup, slot: Slot, kept: Kept) {
+    pub fn keep(&mut self, callback_group: CallbackGroup, slot: Slot, kept: SpanRef) {
         let root = self.root(callback_group);
         if let Some(Entry { whose: GroupOwner::One(asker), .. }) = self.entries.get_mut(root as usize)
             && asker.slot == slot

@@ -21,7 +21,7 @@ use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
 use super::begin::During;
 use super::callback_groups::{Asker, GroupOwner};
 use super::engine::Engine;
-use super::open_span::{Cause, GroupMembership, Kept, OpenSpan, Slot};
+use super::open_span::{Cause, GroupMembership, OpenSpan, Slot, SpanRef};
 use super::streams::is_stream;
 use super::thread::{Group, IntervalOwner, Thread};
 use crate::guard::tables::TableUse;
@@ -408,7 +408,7 @@ impl Engine {
     }
 
     /// What remains of the one request a loop's call is tied to.
-    pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<Kept> {
+    pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<SpanRef> {
         match self.callback_groups.whose(group_membership.callback_group) {
             GroupOwner::One(asker) => Some(asker.kept),
             GroupOwner::Untied | GroupOwner::Several => None,

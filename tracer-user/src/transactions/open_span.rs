@@ -57,7 +57,7 @@ pub struct Cause {
     /// Where the candidate comes from, as text for people.
     pub evidence: &'static str,
     /// Ids of the candidate, kept in case it is reported first.
-    pub kept: Option<Kept>,
+    pub kept: Option<SpanRef>,
     /// A thread that held no request made the call: the thread that waits for its result may still show up.
     pub open: bool,
     /// How the thread that waited for the call's result was found.
@@ -110,7 +110,7 @@ impl Cause {
 }
 
 /// What remains of a span once it is reported: span id, trace id, service and class.
-pub type Kept = (SpanId, TraceId, ServiceId, Option<ClassId>);
+pub type SpanRef = (SpanId, TraceId, ServiceId, Option<ClassId>);
 
 /// How the thread that waited for a call's result was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,7 @@ pub struct OpenSpan {
 
 impl OpenSpan {
     /// What remains of it once it is reported.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> SpanRef {
         (self.id, self.trace, self.service, self.class)
     }
 

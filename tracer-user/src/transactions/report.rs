@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
-use super::open_span::{Handed, Kept, OpenSpan, Slot, grade};
+use super::open_span::{Handed, OpenSpan, Slot, SpanRef, grade};
 use crate::model::{ClassId, Grade, Nanos, Side, SpanId};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// What remains of that parent once it is reported.
-    pub(super) fn kept(&self, live: &OpenSpan) -> Option<Kept> {
+    pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
         live.group_membership.and_then(|group_membership| self.loop_kept(group_membership)).or(live.cause.kept)
     }
 

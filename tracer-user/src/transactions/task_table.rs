@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, Op, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
 
-use super::open_span::{Kept, Slot};
+use super::open_span::{Slot, SpanRef};
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 
@@ -65,7 +65,7 @@ pub struct Answer {
     /// The request.
     pub request: Slot,
     /// What remains of it once it is reported.
-    pub kept: Kept,
+    pub kept: SpanRef,
     /// When it was read.
     pub start: Nanos,
 }

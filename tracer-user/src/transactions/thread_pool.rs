@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::engine::{Engine, Output};
-use super::open_span::{CallTime, Handed, Kept, OpenSpan, Slot, Vote};
+use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
 use super::pools::{End, Pools};
 use super::thread::Target;
 use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
@@ -31,7 +31,7 @@ struct ResultWakeup {
     request: Slot,
     /// When that request was read.
     since: Nanos,
-    kept: Kept,
+    kept: SpanRef,
     /// The woken thread.
     by: u32,
     /// Whether it slept before the reply came; a thread that waits for a lock taken after the reply did not.

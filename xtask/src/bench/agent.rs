@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 use super::sched;
 use crate::http;
 use crate::shell::Root;
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// A running agent. It has normal priority and runs on any core, as in production.
 pub(super) struct Agent {
-    leash: Leash,
+    child: SupervisedChild,
     console: SocketAddr,
     pid: i32,
 }
@@ -34,16 +34,16 @@ impl Agent {
         args.extend(services.iter().flat_map(|service| ["--service", service]));
         args.extend(more.iter().map(String::as_str));
         let log = dir.join("agent.log");
-        let mut leash = Leash::start(Root::Already, tracer, &args, &[], &log)?;
+        let mut child = SupervisedChild::start(Root::Already, tracer, &args, &[], &log)?;
         let until = Instant::now() + Duration::from_secs(60);
         while !http::get(console, "/readyz").is_ok_and(|reply| reply.status == 200) {
-            if leash.ended()?.is_some() || Instant::now() > until {
+            if child.ended()?.is_some() || Instant::now() > until {
                 bail!("the agent did not become ready: {}", fs::read_to_string(&log).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let pid = leash.pid()?;
-        let agent = Self { leash, console, pid };
+        let pid = child.pid()?;
+        let agent = Self { child, console, pid };
         agent.calm()?;
         Ok(agent)
     }
@@ -86,7 +86,7 @@ impl Agent {
     }
 
     pub(super) fn end(self) -> Result<()> {
-        self.leash.end().map(drop)
+        self.child.end().map(drop)
     }
 }
 

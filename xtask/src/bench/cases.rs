@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use super::results::Sample;
 use super::sched::{self, Urgency};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 use pairs::Pair;
 pub(crate) use sleeper::serve as sleeper;
@@ -174,28 +174,28 @@ impl Workload for Idle {
 
 /// A server in a process of its own (and its children), pinned to the server's core.
 struct Server {
-    leash: Leash,
+    child: SupervisedChild,
     pid: i32,
     urgency: Option<Urgency>,
 }
 
 impl Server {
     /// Waits until `answers` returns true; shows `log` if it never does.
-    fn ready(mut leash: Leash, log: &Path, mut answers: impl FnMut() -> bool) -> Result<Self> {
+    fn ready(mut child: SupervisedChild, log: &Path, mut answers: impl FnMut() -> bool) -> Result<Self> {
         let until = Instant::now() + Duration::from_secs(20);
         while !answers() {
-            if leash.ended()?.is_some() || Instant::now() > until {
+            if child.ended()?.is_some() || Instant::now() > until {
                 bail!("a server does not answer: {}", std::fs::read_to_string(log).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let pid = leash.pid()?;
-        Ok(Self { leash, pid, urgency: None })
+        let pid = child.pid()?;
+        Ok(Self { child, pid, urgency: None })
     }
 
     /// Gives it the run's urgency.
     fn place(&mut self, urgency: Urgency) -> Result<()> {
-        if let Some(status) = self.leash.ended()? {
+        if let Some(status) = self.child.ended()? {
             bail!("the server has ended: {status}");
         }
         if self.urgency != Some(urgency) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// A tool and what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,17 +61,17 @@ impl Peer {
             bail!("bpftrace is not installed");
         }
         let found = shell::find(program).with_context(|| format!("{program} is not installed"))?;
-        let mut leash = Leash::start(Root::Already, &found, &args, &[], &log)?;
+        let mut child = SupervisedChild::start(Root::Already, &found, &args, &[], &log)?;
         let until = Instant::now() + Duration::from_secs(10);
         // perf does not report when it starts tracing: wait a fixed time, and check at the end that it saw something.
         let looks = Instant::now() + Duration::from_millis(700);
         loop {
             let output = fs::read_to_string(&log).unwrap_or_default();
-            if leash.ended()?.is_some() || Instant::now() > until {
+            if child.ended()?.is_some() || Instant::now() > until {
                 bail!("{}", words(&output));
             }
             if Instant::now() > looks && (self != Self::Histogram || output.contains("READY")) {
-                return Ok(Running { peer: self, leash, log });
+                return Ok(Running { peer: self, child, log });
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -81,21 +81,21 @@ impl Peer {
 /// A peer at work.
 pub(super) struct Running {
     peer: Peer,
-    leash: Leash,
+    child: SupervisedChild,
     log: PathBuf,
 }
 
 impl Running {
     /// Ends it as Ctrl-C would; fails if it saw nothing.
     pub(super) fn end(mut self) -> Result<()> {
-        let pid = self.leash.pid()?;
+        let pid = self.child.pid()?;
         // SAFETY: a signal to our own child, not waited for yet.
         unsafe { libc::kill(pid, libc::SIGINT) };
         let until = Instant::now() + Duration::from_secs(10);
-        while self.leash.ended()?.is_none() && Instant::now() < until {
+        while self.child.ended()?.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
-        drop(self.leash);
+        drop(self.child);
         let output = fs::read_to_string(&self.log).unwrap_or_default();
         if !saw(self.peer, &output) {
             bail!("it saw nothing: {}", words(&output));

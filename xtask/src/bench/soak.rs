@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use super::agent::free_address;
 use crate::build_ebpf::{self, Way};
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 use crate::{build, http, setup};
 use load::{Load, PATH};
 
@@ -112,7 +112,7 @@ fn soak(tracer: &Path, dir: &Path, time: Duration) -> Result<()> {
     let lost = agent.operations_lost()?;
     let late = agent.late.get();
     let last = samples.last().cloned().unwrap_or_default();
-    agent.leash.end()?;
+    agent.child.end()?;
     drop(nginx);
 
     let half = samples.get(samples.len() / 2..).unwrap_or_default();
@@ -170,7 +170,7 @@ fn rise(points: &[(f64, f64)]) -> f64 {
 
 /// The agent, seen from outside.
 struct Agent {
-    leash: Leash,
+    child: SupervisedChild,
     console: SocketAddr,
     pid: u32,
     /// Replies that came too late.
@@ -182,16 +182,16 @@ impl Agent {
         let console = free_address()?;
         let listen = console.to_string();
         let log = dir.join("soak-agent.log");
-        let mut leash = Leash::start(Root::Already, tracer, &["run", "--listen", &listen], &[], &log)?;
+        let mut child = SupervisedChild::start(Root::Already, tracer, &["run", "--listen", &listen], &[], &log)?;
         let until = Instant::now() + Duration::from_secs(60);
         while !http::get(console, "/readyz").is_ok_and(|reply| reply.status == 200) {
-            if leash.ended()?.is_some() || Instant::now() > until {
+            if child.ended()?.is_some() || Instant::now() > until {
                 bail!("the agent did not become ready: {}", fs::read_to_string(&log)?);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         let pid = pid_of(&listen).context("the agent's process is not found")?;
-        Ok(Self { leash, console, pid, late: Cell::new(0) })
+        Ok(Self { child, console, pid, late: Cell::new(0) })
     }
 
     fn metrics(&self) -> Result<Vec<(String, f64)>> {
@@ -241,7 +241,7 @@ impl Agent {
     }
 
     fn sample(&mut self, begin: Instant) -> Result<Sample> {
-        if let Some(status) = self.leash.ended()? {
+        if let Some(status) = self.child.ended()? {
             bail!("the agent ended: {status}");
         }
         let proc = Path::new("/proc").join(self.pid.to_string());

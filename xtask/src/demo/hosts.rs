@@ -22,7 +22,7 @@ use super::{alive, open_to_all, stop_on_signals, stopped, tree};
 use crate::http;
 use crate::postgres::Cluster;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 const APPLICATION: &str = include_str!("../../../demo/hosts.py");
 const NGINX: &str = include_str!("../../../demo/nginx.conf");
@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host's agent and the file it writes spans to.
 struct Agent {
-    leash: Leash,
+    child: SupervisedChild,
     spans: PathBuf,
     dir: PathBuf,
 }
@@ -70,7 +70,7 @@ pub(super) fn run(tracer: &Path, seconds: u64, once: bool) -> Result<()> {
     shell::progress(format!("the agents have found each other; ordering for {seconds} s"));
     let shown = watch(&star, &mut agents, seconds, once);
     for agent in agents {
-        agent.leash.end()?;
+        agent.child.end()?;
     }
     drop(programs);
     drop(star);
@@ -88,7 +88,7 @@ fn watch(star: &Star, agents: &mut [Agent], seconds: u64, once: bool) -> Result<
         }
         let until = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < until && !stopped() {
-            agents.iter_mut().try_for_each(|agent| alive(&mut agent.leash, &agent.dir))?;
+            agents.iter_mut().try_for_each(|agent| alive(&mut agent.child, &agent.dir))?;
             thread::sleep(Duration::from_millis(100));
         }
         load.paused.store(true, Ordering::Relaxed);
@@ -107,7 +107,7 @@ fn watch(star: &Star, agents: &mut [Agent], seconds: u64, once: bool) -> Result<
                 shell::progress(format!("  {words} curl -s http://{CONSOLE}/api/v1/peers"));
             }
             while !stopped() {
-                agents.iter_mut().try_for_each(|agent| alive(&mut agent.leash, &agent.dir))?;
+                agents.iter_mut().try_for_each(|agent| alive(&mut agent.child, &agent.dir))?;
                 thread::sleep(Duration::from_millis(100));
             }
         }
@@ -183,7 +183,7 @@ fn show(load: &Load, agents: &mut [Agent]) -> Result<()> {
     let (spans, edges) = loop {
         let mut spans = Vec::new();
         for agent in agents.iter_mut() {
-            alive(&mut agent.leash, &agent.dir)?;
+            alive(&mut agent.child, &agent.dir)?;
             spans.extend(read(&agent.spans)?);
         }
         let edges = Edges::of(&spans, answered);
@@ -220,7 +220,7 @@ fn meet(star: &Star, agents: &mut [Agent]) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     for (host, agent) in (1..).zip(agents) {
         loop {
-            alive(&mut agent.leash, &agent.dir)?;
+            alive(&mut agent.child, &agent.dir)?;
             let reply = star.inside(host, || http::get(CONSOLE, "/api/v1/peers"))?;
             let text = reply.map(|reply| reply.text).unwrap_or_default();
             let peers: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -275,11 +275,11 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
     for other in (1..=DATA).filter(|other| *other != host) {
         words.extend(["--relay-peer".to_owned(), place(other)]);
     }
-    let leash = start(&words, &[], &super::agent_log(&own))?;
-    let mut agent = Agent { leash, spans, dir: own };
+    let child = start(&words, &[], &super::agent_log(&own))?;
+    let mut agent = Agent { child, spans, dir: own };
     let until = Instant::now() + Duration::from_secs(60);
     loop {
-        alive(&mut agent.leash, &agent.dir)?;
+        alive(&mut agent.child, &agent.dir)?;
         let ready = star.inside(host, || http::get(CONSOLE, "/readyz"))?;
         if ready.as_ref().is_ok_and(|reply| reply.status == 200) {
             return Ok(agent);
@@ -293,7 +293,7 @@ fn agent(star: &Star, host: u8, name: &str, tracer: &Path, dir: &Path) -> Result
 }
 
 /// Starts the traced programs and waits until an order can pass through them.
-fn programs(star: &Star, dir: &Path) -> Result<Vec<Leash>> {
+fn programs(star: &Star, dir: &Path) -> Result<Vec<SupervisedChild>> {
     write(&dir.join("hosts.py"), APPLICATION)?;
     let at = |host: u8, port: u16| SocketAddr::from((star.own(host), port));
     let called = |host: u8, port: u16| SocketAddr::from((star.address(host), port));
@@ -378,7 +378,7 @@ fn programs(star: &Star, dir: &Path) -> Result<Vec<Leash>> {
 /// the programs' output.
 fn wait_for(
     what: &str,
-    running: &mut [Leash],
+    running: &mut [SupervisedChild],
     dir: &Path,
     mut why_not: impl FnMut() -> Result<Option<String>>,
 ) -> Result<()> {
@@ -403,9 +403,9 @@ fn wait_for(
     }
 }
 
-fn start(words: &[String], variables: &[(&str, &str)], log: &Path) -> Result<Leash> {
+fn start(words: &[String], variables: &[(&str, &str)], log: &Path) -> Result<SupervisedChild> {
     let (program, arguments) = words.split_first().context("no program")?;
-    Leash::start(Root::Already, Path::new(program), arguments, variables, log)
+    SupervisedChild::start(Root::Already, Path::new(program), arguments, variables, log)
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -14,7 +14,7 @@ use super::stopped;
 use crate::http;
 use crate::postgres::Cluster;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 const NGINX: &str = include_str!("../../../demo/nginx.conf");
 const SHOP: &str = include_str!("../../../demo/shop.py");
@@ -27,7 +27,7 @@ const LARGE: u64 = 20_000_000;
 pub(super) struct Shop {
     /// Where nginx listens.
     pub(super) front: SocketAddr,
-    processes: Vec<Leash>,
+    processes: Vec<SupervisedChild>,
 }
 
 /// Starts nginx and the two services and waits until requests pass through them.
@@ -60,15 +60,21 @@ pub(super) fn start(dir: &Path) -> Result<Shop> {
 }
 
 /// Starts the load: `demo/load.lua` defines the mix and the pauses.
-pub(super) fn load(dir: &Path, front: SocketAddr) -> Result<Leash> {
+pub(super) fn load(dir: &Path, front: SocketAddr) -> Result<SupervisedChild> {
     let script = dir.join("load.lua");
     let args = ["-t1", "-c8", "-d86400", "--timeout=10", "-s"].map(String::from);
     let args: Vec<String> =
         args.into_iter().chain([script.display().to_string(), format!("http://{front}/")]).collect();
-    Leash::start(Root::Already, &program("wrk")?, &args, &[], &dir.join("wrk.log"))
+    SupervisedChild::start(Root::Already, &program("wrk")?, &args, &[], &dir.join("wrk.log"))
 }
 
-fn gunicorn(dir: &Path, name: &str, address: SocketAddr, size: &[&str], env: &[(&str, &str)]) -> Result<Leash> {
+fn gunicorn(
+    dir: &Path,
+    name: &str,
+    address: SocketAddr,
+    size: &[&str],
+    env: &[(&str, &str)],
+) -> Result<SupervisedChild> {
     let (bind, chdir) = (format!("--bind={address}"), format!("--chdir={}", dir.display()));
     let (heartbeat, application) = (format!("--worker-tmp-dir={}", dir.display()), format!("{name}:app"));
     let mut args = vec![
@@ -88,7 +94,7 @@ fn gunicorn(dir: &Path, name: &str, address: SocketAddr, size: &[&str], env: &[(
     // The service's name; without it both would get the program's name.
     let mut variables = vec![("OTEL_SERVICE_NAME", name), ("PYTHONDONTWRITEBYTECODE", "1")];
     variables.extend(env);
-    Leash::start(Root::Already, &program("gunicorn")?, &args, &variables, &dir.join(format!("{name}.log")))
+    SupervisedChild::start(Root::Already, &program("gunicorn")?, &args, &variables, &dir.join(format!("{name}.log")))
 }
 
 /// The libpq connection string of the orders' database.
@@ -110,18 +116,18 @@ fn table(cluster: &Cluster, database: SocketAddr) -> Result<()> {
     shell::output(psql.args(["-qc", statement, &connection(database)]).current_dir("/")).map(drop)
 }
 
-fn redis(dir: &Path, address: SocketAddr) -> Result<Leash> {
+fn redis(dir: &Path, address: SocketAddr) -> Result<SupervisedChild> {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let args = ["--bind", &host, "--port", &port, "--save", "", "--daemonize", "no"];
-    Leash::start(Root::Already, &program("redis-server")?, &args, &[], &dir.join("redis.log"))
+    SupervisedChild::start(Root::Already, &program("redis-server")?, &args, &[], &dir.join("redis.log"))
 }
 
-fn nginx(dir: &Path) -> Result<Leash> {
+fn nginx(dir: &Path) -> Result<SupervisedChild> {
     let (prefix, file) = (dir.display().to_string(), dir.join("nginx.conf").display().to_string());
     let errors = dir.join("nginx.error.log").display().to_string();
     // -e: the compiled-in log file belongs to the system's nginx.
     let args = ["-p", &prefix, "-e", &errors, "-c", &file];
-    Leash::start(Root::Already, &program("nginx")?, &args, &[], &dir.join("nginx.log"))
+    SupervisedChild::start(Root::Already, &program("nginx")?, &args, &[], &dir.join("nginx.log"))
 }
 
 /// nginx's configuration for this run.

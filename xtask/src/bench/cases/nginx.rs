@@ -13,7 +13,7 @@ use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
 use crate::http;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 pub(super) struct Nginx {
     server: Server,
@@ -41,9 +41,9 @@ impl Nginx {
         let program = shell::find("nginx").context("nginx is not installed; run `cargo xtask setup`")?;
         let errors = base.join("error.log");
         let args = ["-p", &here, "-e", &errors.to_string_lossy(), "-c", &file.to_string_lossy()].map(str::to_owned);
-        let leash = Leash::start(Root::Already, &program, &args, &[], &base.join("log"))?;
+        let child = SupervisedChild::start(Root::Already, &program, &args, &[], &base.join("log"))?;
         let answers = || http::get(address, "/").is_ok_and(|reply| reply.status == 200);
-        let server = Server::ready(leash, &errors, answers)?;
+        let server = Server::ready(child, &errors, answers)?;
         let worker = sched::tree(server.pid).get(1).copied().context("nginx has no worker")?;
         let load = Load { address, request: REQUEST, reply: reply_length(address)?, connections, rate, core };
         Ok(Self { server, worker, load })

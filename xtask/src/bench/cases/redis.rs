@@ -11,7 +11,7 @@ use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 pub(super) struct Redis {
     server: Server,
@@ -30,8 +30,8 @@ impl Redis {
         let args = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
         let args: Vec<String> = args.into_iter().map(str::to_owned).chain([dir.display().to_string()]).collect();
         let log = dir.join("log");
-        let leash = Leash::start(Root::Already, &program, &args, &[], &log)?;
-        let server = Server::ready(leash, &log, || TcpStream::connect(address).is_ok())?;
+        let child = SupervisedChild::start(Root::Already, &program, &args, &[], &log)?;
+        let server = Server::ready(child, &log, || TcpStream::connect(address).is_ok())?;
         prepare(address)?;
         // A fixed rate comes from several clients as in production; saturation from as many as redis-benchmark uses.
         let connections = if rate.is_some() { 16 } else { 50 };

@@ -12,7 +12,7 @@ use crate::bench::agent::free_address;
 use crate::bench::generator::Load;
 use crate::http;
 use crate::shell::Root;
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// Name the agent shows it under.
 pub(super) const SERVICE: &str = "bench-sleeper";
@@ -30,9 +30,9 @@ impl Sleeper {
         let address = free_address()?;
         let program = std::env::current_exe().context("cannot find xtask's own program")?;
         let (args, log) = (["bench-sleeper".to_owned(), address.to_string()], dir.join("log"));
-        let leash = Leash::start(Root::Already, &program, &args, &[("OTEL_SERVICE_NAME", SERVICE)], &log)?;
+        let child = SupervisedChild::start(Root::Already, &program, &args, &[("OTEL_SERVICE_NAME", SERVICE)], &log)?;
         let answers = || http::get(address, "/").is_ok_and(|reply| reply.status == 200);
-        let server = Server::ready(leash, &log, answers)?;
+        let server = Server::ready(child, &log, answers)?;
         let (reply, core) = (REPLY.len(), sched::load_core());
         let load = Load { address, request: REQUEST, reply, connections: 64, rate: Some(1000), core };
         Ok(Self { server, load })

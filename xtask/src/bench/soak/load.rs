@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::agent::free_address;
 use crate::http;
 use crate::shell::{self, Root};
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// The path requested on kept connections: these requests are counted.
 pub(super) const PATH: &str = "/soak.html";
@@ -34,7 +34,7 @@ const LIFE: u64 = 1000;
 /// A web server of its own.
 pub(super) struct Nginx {
     pub(super) address: SocketAddr,
-    _leash: Leash,
+    _child: SupervisedChild,
 }
 
 impl Nginx {
@@ -56,7 +56,7 @@ impl Nginx {
         let program = shell::find("nginx").context("nginx is not installed; run `cargo xtask setup`")?;
         let args =
             ["-p", &text, "-e", &format!("{text}/error.log"), "-c", &file.display().to_string()].map(str::to_owned);
-        let leash = Leash::start(Root::Already, &program, &args, &[], &base.join("log"))?;
+        let child = SupervisedChild::start(Root::Already, &program, &args, &[], &base.join("log"))?;
         let until = Instant::now() + Duration::from_secs(10);
         while !http::get(address, ABORTED).is_ok_and(|reply| reply.status == 200) {
             if Instant::now() > until {
@@ -64,7 +64,7 @@ impl Nginx {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(Self { address, _leash: leash })
+        Ok(Self { address, _child: child })
     }
 }
 
