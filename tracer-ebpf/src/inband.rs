@@ -37,24 +37,51 @@ use crate::{
         task::Task,
     },
     offsets::{INBAND_HEADER, INBAND_NETNS},
-    policy, ring,
-    storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, HEADS, SOCK_IGNORED, SOCKS},
+    policy, ring, runtime,
+    storage::{CARRIER_RECEIVES, CARRIER_SENDS, CARRIERS, Carrier, HEADS, SOCK_IGNORED, SOCK_PASSIVE, SOCKS},
 };
 
-/// The transaction of the request a thread read last and has not answered yet.
+/// The transaction of the request that a thread or task read last.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
+    /// Zeros: a request whose transaction is not known here.
     pub(crate) trace: [u64; 2],
-    /// The connection the request came by.
-    cookie: u64,
-    pub(crate) flags: u64,
+    /// The socket it came by; 0: it was answered.
+    request: u64,
+    pub(crate) flags: u32,
+    /// `HELD_…`.
+    state: u32,
 }
 
-/// By thread. The loader sizes it only if contexts are propagated.
-#[map]
-pub(crate) static HELD: LruHashMap<u32, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
+/// The thread made a call or opened a connection since.
+const HELD_USED: u32 = 1;
+/// The thread had two requests at once.
+const HELD_MANY: u32 = 2;
+/// It read a second request before it did anything for the first: the order of its reads says nothing.
+const HELD_BATCH: u32 = 4;
+/// It received something else since.
+const HELD_STALE: u32 = 8;
 
+/// A thread, or a task where tasks share threads.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Holder {
+    process: u64,
+    task: u64,
+}
+
+/// Requests by who works for them. The loader sizes it only if contexts are propagated.
+///
+/// A call gets a request's transaction only where no other request can have caused it: the task that read the request
+/// makes the call; or the thread does, if it has no other request. A thread with several passes on only what it read
+/// with its last receive, and nothing once it was seen to read requests in batches. Other calls get an id of their own.
+#[map]
+static HELD: LruHashMap<Holder, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
+
+/// [`Carrier::reserved`]: the segment has room for the context; it has none.
+const ROOM_RESERVED: u32 = 1;
+const ROOM_REFUSED: u32 = 2;
 const MSG_PEEK: i32 = 2;
 /// First argument of a room callback: the kernel asks for the segment size (`include/uapi/linux/bpf.h`).
 const BPF_WRITE_HDR_TCP_CURRENT_MSS: u32 = 1;
@@ -102,28 +129,17 @@ fn carrier(ops: *mut bpf_sock_ops, create: bool) -> Option<&'static mut Carrier>
     Some(unsafe { &mut *carrier })
 }
 
-/// Whether the agent may see the connection's ends and they are on different hosts: ends on one host are joined without
-/// this.
+/// Whether the agent may see the connection's ends. Ends on one host are joined without this, but what the further one
+/// sends to other hosts must carry the same transaction.
 #[inline(always)]
 fn wanted(ops: *mut bpf_sock_ops) -> bool {
     let Some(control) = policy::control() else { return false };
     // SAFETY: members of the context.
-    let (family, remote, local_port, remote_port) =
-        unsafe { ((*ops).family, (*ops).remote_ip4, (*ops).local_port, u32::from_be((*ops).remote_port)) };
-    let loopback = match family as u16 {
-        FAMILY_INET => remote.to_ne_bytes()[0] == 127,
-        // SAFETY: members of the context.
-        FAMILY_INET6 => unsafe {
-            let (a, b) = ((*ops).remote_ip6[0], (*ops).remote_ip6[1]);
-            let (c, d) = ((*ops).remote_ip6[2], (*ops).remote_ip6[3]);
-            a | b == 0 && (c == 0 && d == 1u32.to_be() || c == 0xffffu32.to_be() && d.to_ne_bytes()[0] == 127)
-        },
-        _ => true,
-    };
-    if loopback || !policy::ports_traced(control, local_port as u16, remote_port as u16) {
-        return false;
-    }
-    own_namespace(ops)
+    let (family, local_port, remote_port) =
+        unsafe { ((*ops).family, (*ops).local_port, u32::from_be((*ops).remote_port)) };
+    (family as u16 == FAMILY_INET || family as u16 == FAMILY_INET6)
+        && policy::ports_traced(control, local_port as u16, remote_port as u16)
+        && own_namespace(ops)
 }
 
 /// Whether a callback's connection is in a traced network namespace.
@@ -154,10 +170,9 @@ fn connects(ops: *mut bpf_sock_ops) {
     carrier.role = CARRIER_SENDS;
     // SAFETY: the context is one the helper takes.
     carrier.cookie = unsafe { bpf_get_socket_cookie(ops.cast()) };
-    // SAFETY: copied out at once.
-    if let Some(held) = unsafe { HELD.get(task.tid()) } {
+    if let Some(held) = held(task, None) {
         carrier.opener = held.trace;
-        carrier.opener_flags = held.flags as u32;
+        carrier.opener_flags = held.flags;
         carrier.opened = 1;
     }
 }
@@ -221,10 +236,12 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
     if first && carrier.opened != 0 {
         carrier.trace = carrier.opener;
         carrier.flags = carrier.opener_flags;
-    // SAFETY: copied out at once.
-    } else if let Some(held) = unsafe { HELD.get(Task::current().tid()) } {
+    // SAFETY: read at once, if there is one.
+    } else if let Some(held) =
+        held(Task::current(), Some(if sock.is_null() { 0 } else { unsafe { (*sock).established } }))
+    {
         carrier.trace = held.trace;
-        carrier.flags = held.flags as u32;
+        carrier.flags = held.flags;
     } else {
         carrier.held = 0;
         carrier.trace = [random(), random()];
@@ -265,6 +282,7 @@ fn room(ops: *mut bpf_sock_ops, what: u32) {
         }
         return;
     }
+    let refused = carrier.reserved == ROOM_REFUSED;
     carrier.reserved = 0;
     // SAFETY: members of the context.
     let (len, next, most) = unsafe { ((*ops).skb_len, (*ops).snd_nxt, (*ops).mss_cache) };
@@ -274,28 +292,40 @@ fn room(ops: *mut bpf_sock_ops, what: u32) {
     if next != carrier.start {
         // Its first byte went out already.
         carrier.pending = 0;
+        if refused {
+            emit::count(Lost::TagRoom);
+        }
         return;
     }
     // A segment too long for its path would be fragmented, or lost again and again.
     // SAFETY: the context is the helper's.
     let fits = carrier.armed != 0 || len + ROOM <= most;
     if !fits || unsafe { bpf_reserve_hdr_opt(ops, length(carrier.flags), 0) } != 0 {
-        carrier.pending = 0;
-        emit::count(Lost::TagRoom);
+        // If another agent's program has the room, its context stands for both: see `write`.
+        carrier.reserved = ROOM_REFUSED;
         return;
     }
-    carrier.reserved = 1;
+    carrier.reserved = ROOM_RESERVED;
 }
 
 /// The kernel sends the segment with a request's first byte.
 #[inline(always)]
 fn write(ops: *mut bpf_sock_ops) {
     let Some(carrier) = carrier(ops, false) else { return };
-    if carrier.reserved == 0 {
+    let reserved = carrier.reserved;
+    if reserved == 0 {
         return;
     }
     carrier.reserved = 0;
     carrier.pending = 0;
+    if reserved == ROOM_REFUSED {
+        // The other end learns another agent's ids: the call takes them, so that its request has a parent there.
+        let Some((trace, span, flags)) = option(ops) else { return emit::count(Lost::TagRoom) };
+        if let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) {
+            put(slot, INBAND_TX, carrier.cookie, trace, span, carrier.start, flags as u32);
+        }
+        return;
+    }
     // Reserve the record first: user space could not match a context it never learns of to a call.
     let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
     let len = length(carrier.flags);
@@ -326,9 +356,9 @@ fn read(ops: *mut bpf_sock_ops) {
     }
 }
 
-/// Takes the context from the received segment, if it has one.
+/// The context in a segment's option, received or already written: transaction, call, trace flags.
 #[inline(always)]
-fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
+fn option(ops: *mut bpf_sock_ops) -> Option<([u64; 2], u64, u8)> {
     let mut words = [0u64; 4];
     let option = words.as_mut_ptr().cast::<u8>();
     // SAFETY: in the buffer.
@@ -336,16 +366,22 @@ fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
     // SAFETY: the context is the helper's; the buffer has the bytes.
     let len = unsafe { bpf_load_hdr_opt(ops, option.cast(), ROOM, 0) };
     if len != LEN as i64 && len != LEN_FLAGS as i64 {
-        return;
+        return None;
     }
     // SAFETY: in the buffer.
-    let (trace, span, flags) = unsafe {
-        (
+    unsafe {
+        Some((
             [option.add(2).cast::<u64>().read_unaligned(), option.add(10).cast::<u64>().read_unaligned()],
             option.add(18).cast::<u64>().read_unaligned(),
             if len == LEN as i64 { SAMPLED } else { option.add(26).read() },
-        )
-    };
+        ))
+    }
+}
+
+/// Takes the context from the received segment, if it has one.
+#[inline(always)]
+fn came(ops: *mut bpf_sock_ops, carrier: &mut Carrier) {
+    let Some((trace, span, flags)) = option(ops) else { return };
     // A further segment of a long request, or a retransmission.
     if carrier.has_come != 0 && carrier.came_span == span && carrier.came[0] == trace[0] && carrier.came[1] == trace[1]
     {
@@ -462,22 +498,98 @@ fn of_socket(sk: SockPtr) -> Option<&'static mut Carrier> {
     Some(unsafe { &mut *carrier })
 }
 
-/// The current thread read from a connection: if a request begins, the thread holds it from now on.
+/// Who works on the current thread, if that is certain.
+#[inline(always)]
+fn holder(task: Task) -> Option<Holder> {
+    let tgid = task.tgid();
+    let entity = runtime::holder(task, tgid)?;
+    Some(of(task, tgid, entity))
+}
+
+#[inline(always)]
+fn of(task: Task, tgid: u32, entity: u64) -> Holder {
+    if entity == 0 {
+        return Holder { process: task.tid() as u64, task: 0 };
+    }
+    Holder { process: 1 << 32 | tgid as u64, task: entity }
+}
+
+/// The request that a call belongs to which the current thread sends now, on a connection `established` then, or that
+/// opens a connection; `None` if it may be another's.
+#[inline(always)]
+pub(crate) fn held(task: Task, established: Option<u64>) -> Option<Held> {
+    let tgid = task.tgid();
+    let mut entity = runtime::holder(task, tgid)?;
+    if let Some(established) = established {
+        entity = runtime::sender(task, tgid, entity, established);
+    }
+    let held = HELD.get_ptr_mut(of(task, tgid, entity))?;
+    // SAFETY: one thread works for a holder at a time; an evicted element stays memory of the map.
+    let held = unsafe { &mut *held };
+    let state = held.state;
+    held.state = state | HELD_USED;
+    let is_stale = state & (HELD_MANY | HELD_STALE) == HELD_MANY | HELD_STALE;
+    if held.request == 0 || held.trace[0] | held.trace[1] == 0 || state & HELD_BATCH != 0 || is_stale {
+        return None;
+    }
+    Some(*held)
+}
+
+/// A request begins on the socket `request`, in a transaction (zeros: not known).
+#[inline(always)]
+fn take(holder: Holder, request: u64, trace: [u64; 2], flags: u32) {
+    let mut state = 0;
+    // SAFETY: copied out at once.
+    if let Some(old) = unsafe { HELD.get(holder) } {
+        state = old.state & (HELD_MANY | HELD_BATCH);
+        if old.request != 0 && old.request != request {
+            state |= HELD_MANY | if old.state & HELD_USED == 0 { HELD_BATCH } else { 0 };
+        }
+    }
+    // A full map evicts the least recently used holder.
+    let _ = HELD.insert(holder, Held { trace, request, flags, state }, 0);
+}
+
+/// More bytes of a request, or of anything that begins none.
+#[inline(always)]
+fn more(holder: Holder, request: u64) {
+    let Some(held) = HELD.get_ptr_mut(holder) else { return };
+    // SAFETY: as in `held`.
+    let held = unsafe { &mut *held };
+    if held.request == request {
+        held.state &= !HELD_STALE;
+    } else {
+        held.state |= HELD_STALE;
+    }
+}
+
+/// The current thread read from a connection: if a request begins, it holds the request from now on.
 #[inline(always)]
 fn holds(sk: SockPtr, bytes: u32) {
-    let Some(carrier) = of_socket(sk) else { return };
-    if carrier.role != CARRIER_RECEIVES {
-        return;
-    }
+    let task = Task::current();
+    let Some(holder) = holder(task) else { return };
+    let request = sk.0 as u64;
     let sock = SOCKS.get(sk.0, false);
     // SAFETY: not null.
-    if !sock.is_null() && unsafe { (*sock).flags } & SOCK_IGNORED != 0 {
+    let flags = if sock.is_null() { 0 } else { unsafe { (*sock).flags } };
+    let Some(carrier) = of_socket(sk).filter(|carrier| carrier.role == CARRIER_RECEIVES) else {
+        if flags & SOCK_PASSIVE == 0 {
+            return more(holder, request);
+        }
+        // A request by a UNIX socket, or by a connection that was there before the agent.
+        // SAFETY: read at once.
+        if unsafe { HELD.get(holder) }.is_none_or(|held| held.request != request) {
+            take(holder, request, [0, 0], 0);
+        }
         return;
+    };
+    if flags & SOCK_IGNORED != 0 {
+        return more(holder, request);
     }
     let Some(tcp) = sk.tcp() else { return };
     let written = tcp.write_seq();
     if carrier.begun != 0 && carrier.other == written {
-        return;
+        return more(holder, request);
     }
     carrier.begun = 1;
     carrier.other = written;
@@ -485,39 +597,48 @@ fn holds(sk: SockPtr, bytes: u32) {
     // The FIN takes a sequence number and was consumed with the bytes.
     let end = if sk.receive_shut() && copied == tcp.rcv_nxt() { copied.wrapping_sub(1) } else { copied };
     let start = end.wrapping_sub(bytes);
-    let task = Task::current();
-    let mut held = Held { trace: carrier.came, cookie: carrier.cookie, flags: carrier.came_flags as u64 };
+    let (mut trace, mut trace_flags) = (carrier.came, carrier.came_flags);
     let header = if INBAND_HEADER.load() != 0 { came::context(task, carrier, bytes) } else { None };
-    if let Some((trace, flags)) = header {
-        held.trace = trace;
-        held.flags = flags as u64;
+    if let Some((named, flags)) = header {
+        trace = named;
+        trace_flags = flags;
     } else if carrier.has_come == 0 || carrier.start != start {
         // The request came without a context: name its transaction anyway, for its calls and for user space.
-        held.trace = [random(), random()];
-        held.flags = SAMPLED as u64;
+        trace = [random(), random()];
+        trace_flags = SAMPLED as u32;
         let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
-        put(slot, INBAND_NAMED, carrier.cookie, held.trace, 0, start, SAMPLED as u32);
+        put(slot, INBAND_NAMED, carrier.cookie, trace, 0, start, SAMPLED as u32);
     }
-    // A full map evicts the least recently used thread.
-    let _ = HELD.insert(task.tid(), held, 0);
+    take(holder, request, trace, trace_flags);
 }
 
 /// The current thread sent on a connection: a reply, or a request whose context must be out by now.
 #[inline(always)]
 fn sent(sk: SockPtr) {
-    let Some(carrier) = of_socket(sk) else { return };
-    if carrier.role == CARRIER_SENDS {
+    if let Some(carrier) = of_socket(sk)
+        && carrier.role == CARRIER_SENDS
+    {
         if carrier.pending != 0 {
             // User space could not match a context reported after the operation to a span.
             carrier.pending = 0;
-            emit::count(Lost::TagLate);
+            emit::count(if carrier.reserved == ROOM_REFUSED { Lost::TagRoom } else { Lost::TagLate });
+            carrier.reserved = 0;
         }
         return;
     }
-    let tid = Task::current().tid();
-    // SAFETY: only compared.
-    if unsafe { HELD.get(tid) }.is_some_and(|held| held.cookie == carrier.cookie) {
-        // May be gone already.
-        let _ = HELD.remove(tid);
+    let sock = SOCKS.get(sk.0, false);
+    // SAFETY: not null.
+    if sock.is_null() || unsafe { (*sock).flags } & SOCK_PASSIVE == 0 {
+        return;
+    }
+    let Some(holder) = holder(Task::current()) else { return };
+    let Some(held) = HELD.get_ptr_mut(holder) else { return };
+    // SAFETY: as in `held`.
+    let held = unsafe { &mut *held };
+    if held.request == sk.0 as u64 {
+        held.request = 0;
+    } else if held.request != 0 {
+        // It answers an earlier request than the one it read last.
+        held.state |= HELD_MANY | HELD_STALE;
     }
 }

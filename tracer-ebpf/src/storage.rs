@@ -268,7 +268,7 @@ pub(crate) struct Carrier {
     pub(crate) pending: u32,
     /// The current segment size leaves room for it.
     pub(crate) armed: u32,
-    /// The current segment has room for it.
+    /// Whether the current segment has room for it (`inband::ROOM_…`).
     pub(crate) reserved: u32,
     /// `CARRIER_…`.
     pub(crate) role: u32,

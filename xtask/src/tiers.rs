@@ -88,6 +88,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("service_manager", All),
     // Several hosts.
     ("inband", Only(&["options_alone_link_hosts"])),
+    ("inband_callers", Only(&["loops_and_goroutines_pass_on_no_other_requests_id"])),
     ("inband_header", Only(&["programs_get_headers_and_nothing_else_changes"])),
     ("inband_kept", Nothing),
     ("inband_wire", Nothing),

@@ -34,7 +34,7 @@ use tracer_common::{
 
 use crate::{
     emit,
-    inband::{HELD, listen, own_namespace, put, random, socket},
+    inband::{held, listen, own_namespace, put, random, socket},
     kernel::{
         sock::{SockPtr, Tcp},
         task::Task,
@@ -270,9 +270,8 @@ fn insert(
     }
     let (trace, flags, held) = if heads.opened != 0 {
         (heads.opener, heads.opener_flags, INBAND_HELD)
-    // SAFETY: copied out at once.
-    } else if let Some(held) = unsafe { HELD.get(task.tid()) } {
-        (held.trace, held.flags as u32, INBAND_HELD)
+    } else if let Some(held) = held(task, Some(sock.established)) {
+        (held.trace, held.flags, INBAND_HELD)
     } else {
         ([random(), random()], SAMPLED as u32, 0)
     };
@@ -392,10 +391,9 @@ fn connects(ops: *mut bpf_sock_ops) {
     let heads = unsafe { &mut *heads };
     // SAFETY: the context is one the helper takes.
     heads.cookie = unsafe { bpf_get_socket_cookie(ops.cast()) };
-    // SAFETY: copied out at once.
-    if let Some(held) = unsafe { HELD.get(task.tid()) } {
+    if let Some(held) = held(task, None) {
         heads.opener = held.trace;
-        heads.opener_flags = held.flags as u32;
+        heads.opener_flags = held.flags;
         heads.opened = 1;
     }
 }

@@ -109,6 +109,38 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
     }
 }
 
+/// The task the current thread works for, if that is certain: `Some(0)` means the thread itself, in a process without
+/// tasks or outside of them; `None`: unknown, or a task whose name may be that of an earlier one.
+#[inline(always)]
+pub(crate) fn holder(task: Task, tgid: u32) -> Option<u64> {
+    let Some(runtime) = of(tgid) else { return Some(0) };
+    if runtime.at[0] == AT_UNKNOWN {
+        return None;
+    }
+    let entity = match runtime.kind {
+        KIND_PYTHON => python::entity(task, runtime),
+        KIND_GO => go::entity(task, runtime),
+        KIND_TOKIO => tokio::entity(task, runtime),
+        KIND_GREENLET => greenlet::entity(task, runtime),
+        _ => return None,
+    };
+    let is_named = entity & ((1 << ENTITY_BITS) - 1) != 0;
+    match runtime.kind {
+        KIND_GO | KIND_TOKIO if is_named => Some(entity),
+        KIND_PYTHON | KIND_GREENLET if !is_named => Some(0),
+        _ => None,
+    }
+}
+
+/// The task on whose behalf the current thread sends by a descriptor it connected: `own`, unless another was noted.
+#[inline(always)]
+pub(crate) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
+    match of(tgid) {
+        Some(runtime) if runtime.kind == KIND_GO => uses::sender(task, tgid, own, established),
+        _ => own,
+    }
+}
+
 /// The goroutine at `at` of a Go process, as `tracer_common::event::Op::entity`; 0 if its runtime is not known.
 #[inline(always)]
 pub(crate) fn goroutine(tgid: u32, at: u64) -> u64 {

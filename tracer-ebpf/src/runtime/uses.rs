@@ -39,6 +39,15 @@ pub(super) fn sends(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
     if found.since < established { own } else { found.entity }
 }
 
+/// The same before the send is reported: the note stays.
+#[inline(always)]
+pub(super) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
+    let key = Descriptor { tgid, fd: Regs::of(task).arg0() as u32 };
+    // SAFETY: read at once.
+    let found = unsafe { USES.get(&key) }.filter(|found| found.since >= established);
+    found.map_or(own, |found| found.entity)
+}
+
 /// Notes that the next send by a descriptor is on behalf of `entity`.
 #[inline(always)]
 pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
