@@ -321,6 +321,8 @@ pub(crate) struct Heads {
     pub(crate) opener_flags: u32,
     /// Bytes of the body in the last send.
     pub(crate) body: u32,
+    /// The transaction of the request to be sent, trace flags and record flags: used while it is sent.
+    pub(crate) chosen: [u64; 3],
 }
 
 /// [`Heads::state`]: nothing was sent yet.

@@ -268,12 +268,20 @@ fn insert(
         count(Outcome::Busy);
         return Ok(0);
     }
+    // Through memory, so that the verifier walks what follows once, and not for each way to an id.
+    let chosen = &raw mut heads.chosen;
     let (trace, flags, held) = if heads.opened != 0 {
         (heads.opener, heads.opener_flags, INBAND_HELD)
     } else if let Some(held) = held(task, Some(sock.established)) {
         (held.trace, held.flags, INBAND_HELD)
     } else {
         ([random(), random()], SAMPLED as u32, 0)
+    };
+    // SAFETY: a field of the record, which a sender has locked.
+    let (trace, flags, held) = unsafe {
+        chosen.write_volatile([trace[0], trace[1], (flags as u64) << 8 | held as u64]);
+        let [first, second, rest] = chosen.read_volatile();
+        ([first, second], (rest >> 8) as u32, rest as u8)
     };
     let span = random();
     // Reserve the record first: user space could not match a context it never learns of to a call.
