@@ -234,6 +234,21 @@ fn is_request(msg: *mut sk_msg_md, line: u64) -> bool {
         && scan::byte(msg, line - 11) == Some(b' ')
 }
 
+/// Sets [`Heads::chosen`] for a request on a connection `established` then. A function of its own, and through memory:
+/// otherwise the compiler keeps so many values that the verifier never sees the same state twice in the loops before.
+#[inline(never)]
+fn choose(heads: &mut Heads, established: u64) {
+    let task = Task::current();
+    let (trace, flags, held) = if heads.opened != 0 {
+        (heads.opener, heads.opener_flags, INBAND_HELD)
+    } else if let Some(held) = held(task, Some(established)) {
+        (held.trace, held.flags, INBAND_HELD)
+    } else {
+        ([random(), random()], SAMPLED as u32, 0)
+    };
+    heads.chosen = [trace[0], trace[1], (flags as u64) << 8 | held as u64];
+}
+
 /// Inserts the header behind the first line, unless the kernel could send it in part; returns how many bytes it added.
 #[inline(always)]
 fn insert(
@@ -268,21 +283,9 @@ fn insert(
         count(Outcome::Busy);
         return Ok(0);
     }
-    // Through memory, so that the verifier walks what follows once, and not for each way to an id.
-    let chosen = &raw mut heads.chosen;
-    let (trace, flags, held) = if heads.opened != 0 {
-        (heads.opener, heads.opener_flags, INBAND_HELD)
-    } else if let Some(held) = held(task, Some(sock.established)) {
-        (held.trace, held.flags, INBAND_HELD)
-    } else {
-        ([random(), random()], SAMPLED as u32, 0)
-    };
-    // SAFETY: a field of the record, which a sender has locked.
-    let (trace, flags, held) = unsafe {
-        chosen.write_volatile([trace[0], trace[1], (flags as u64) << 8 | held as u64]);
-        let [first, second, rest] = chosen.read_volatile();
-        ([first, second], (rest >> 8) as u32, rest as u8)
-    };
+    choose(heads, sock.established);
+    let [first, second, rest] = heads.chosen;
+    let (trace, flags, held) = ([first, second], (rest >> 8) as u32, rest as u8);
     let span = random();
     // Reserve the record first: user space could not match a context it never learns of to a call.
     let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return Ok(0) };
