@@ -401,6 +401,7 @@ impl Detector {
             cause,
             since_ns: self.start_of(since),
             until_ns: news.then(|| self.end_of(t)),
+            opened_ns: self.end_of(t),
             change_ratio: ratio,
             confidence,
             since,
@@ -542,11 +543,53 @@ impl Detector {
         }
         let recent = |f: &Finding| f.kind == Kind::WorkloadChange && f.opened + 60 > t;
         if let Some(cause) = cause.filter(|_| !self.findings.iter().any(recent)) {
-            let since = t - 6;
+            let since = workload_since(s, lo, t, cause, &classes);
             let (kind, service, resource) = (Kind::WorkloadChange, s.service.as_str(), "load");
             self.open(t, Opening { kind, service, classes, resource, since, cause, ratio, confidence: 0.9 });
         }
     }
+}
+
+/// When the load began to differ: the step in what `cause` names.
+fn workload_since(s: &Series, lo: usize, t: usize, cause: Cause, classes: &[String]) -> usize {
+    let lo = lo.max(t.saturating_sub(48));
+    let windows: Vec<(Vec<f64>, Vec<f64>)> =
+        (lo..=t).map(|at| (s.expected(at, at + 1).0, s.requests(at, at + 1))).collect();
+    let total = |cost: &[f64]| cost.iter().sum::<f64>().max(1e-12);
+    let class = classes.first().and_then(|name| s.classes.iter().position(|class| class.name == *name));
+    let values: Vec<f64> = match (cause, class) {
+        (Cause::NewClass, Some(i)) => {
+            let first = windows.iter().position(|(_, n)| n[i] > 0.0).unwrap_or(windows.len() - 1);
+            return lo + first;
+        }
+        (Cause::Payload, Some(i)) => windows.iter().map(|(cost, n)| cost[i] / n[i].max(1.0)).collect(),
+        (Cause::Mix, _) => {
+            // The class whose share moved most.
+            let share = |i: usize| windows.iter().map(|(cost, _)| cost[i] / total(cost)).collect::<Vec<f64>>();
+            let moved = |values: &[f64]| {
+                let (before, after) = values.split_at(values.len().saturating_sub(6));
+                (mean(after) - mean(before)).abs()
+            };
+            let most = (0..s.classes.len()).max_by(|a, b| moved(&share(*a)).total_cmp(&moved(&share(*b))));
+            most.map(share).unwrap_or_default()
+        }
+        _ => windows.iter().map(|(cost, _)| total(cost)).collect(),
+    };
+    lo + step_at(&values)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / (values.len() as f64).max(1.0)
+}
+
+/// The index from which on values are at another level, most likely.
+fn step_at(values: &[f64]) -> usize {
+    let likelihood = |at: usize| {
+        let (before, after) = values.split_at(at);
+        let (n, m) = (before.len() as f64, after.len() as f64);
+        (mean(after) - mean(before)).powi(2) * n * m / (n + m)
+    };
+    (1..values.len()).max_by(|a, b| likelihood(*a).total_cmp(&likelihood(*b))).unwrap_or(0)
 }
 
 /// Whether the service's demand still decays: the last three windows against the three before.

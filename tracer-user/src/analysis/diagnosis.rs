@@ -184,6 +184,10 @@ impl Detector {
         let ratio = 1.0 + strongest.map_or(0.0, |i| zr(i).1);
         let service = s.service.clone();
         if stat == Stat::Downstream && !deployed {
+            let small = |i: &usize| zr(*i).1.abs() < c.least_wait + load_effect(s, since, t);
+            if self.callee_moved(s, specific, m) || (m.loaded && specific.iter().all(small)) {
+                return;
+            }
             let opening = Opening {
                 kind: Kind::Environment,
                 service: &service,
@@ -242,6 +246,7 @@ impl Detector {
             Stat::Cpu if m.fading && lasted < c.settle_shared => return,
             Stat::Cpu => (kind, service.as_str(), Vec::new(), "cpu", build, 0.8),
             _ if m.loaded && explained => return,
+            Stat::Downstream if self.callee_moved(s, &(0..s.classes.len()).collect::<Vec<_>>(), m) => return,
             Stat::Downstream => (Kind::Environment, service.as_str(), Vec::new(), "downstream", Cause::None, 0.9),
             Stat::Calls => (kind, service.as_str(), Vec::new(), "downstream", Cause::Calls, 0.8),
             Stat::Blocked | Stat::Queue => (kind, service.as_str(), Vec::new(), stat.resource(), build, 0.7),
@@ -251,6 +256,18 @@ impl Detector {
         let id = self.open(t, opening);
         let everything: Vec<usize> = (0..s.classes.len()).collect();
         hold(s, &everything, id);
+    }
+
+    /// Whether another service of this host explains the time that calls of `which` take: its requests got slower, or
+    /// faster, by about as many seconds. A callee's requests take less time in all than its caller's. What is the matter
+    /// is said of that service.
+    fn callee_moved(&self, s: &Series, which: &[usize], m: &Moment) -> bool {
+        let extra = s.sums(Stat::Downstream, m.since, m.t + 1, |i| which.contains(&i))[3];
+        let (own, _) = s.slower(m.since, m.t, 1.0);
+        self.series.iter().any(|other| {
+            let (total, more) = other.slower(m.since, m.t, extra.signum());
+            total < own && more > 0.4 * extra.abs()
+        })
     }
 
     /// Whether another service of the host moved by a like factor at the same time.

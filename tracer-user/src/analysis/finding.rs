@@ -100,6 +100,8 @@ pub struct Finding {
     pub since_ns: u64,
     /// End of the last; `None` while it lasts.
     pub until_ns: Option<u64>,
+    /// End of the window in which it was found.
+    pub opened_ns: u64,
     /// Cost after ÷ cost before.
     pub change_ratio: f64,
     /// 0 to 1.

@@ -408,6 +408,26 @@ impl Series {
         if n > 0.0 { sum / n } else { 0.0 }
     }
 
+    /// Seconds that requests took in windows `since` to `t`, and how many more (`sign` 1) or fewer (−1) than those of the
+    /// reference took, summed over the classes of which that is so. All of their time, whatever load and payload let
+    /// expect: callers wait for just that.
+    pub(super) fn slower(&self, since: usize, t: usize, sign: f64) -> (f64, f64) {
+        let of = |cell: &Cell| cell.observed[0] + cell.observed[1] + cell.observed[3] + cell.observed[4];
+        let (mut total, mut more) = (0.0, 0.0);
+        for i in 0..self.classes.len() {
+            let add = |(n, time): (f64, f64), column: &Column| {
+                (n + column.cells[i].requests(), time + of(&column.cells[i]))
+            };
+            let (n0, time0) = self.reference_windows(i).fold((0.0, 0.0), add);
+            let (n, time) = self.windows(since, t + 1).fold((0.0, 0.0), add);
+            total += time;
+            if n0 > 0.0 {
+                more += (sign * (time - n * time0 / n0)).max(0.0);
+            }
+        }
+        (total, more)
+    }
+
     /// One per cent of what the host's CPUs can do in a window, seconds.
     pub(super) fn one_percent(&self) -> f64 {
         0.01 * self.cores * self.length
