@@ -643,6 +643,7 @@ impl Simulation {
             identity: 1,
             starts: 0,
             entry: name != "app",
+            callees: if name == "front" { vec!["app".to_owned()] } else { Vec::new() },
             overhead_s,
             ambiguous,
             classes,

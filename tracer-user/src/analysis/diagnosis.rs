@@ -105,6 +105,8 @@ impl Detector {
             .iter()
             .copied()
             .filter(|i| s.classes[*i].held.is_none())
+            // What moved with the host, only less, is no change of its own.
+            .filter(|i| !(environment && g != 0.0 && (0.0..1.0).contains(&(r(*i) / g))))
             .filter(|i| (r(*i) - g).abs() > f64::max(wide, (0.7 * h).sqrt() * se[*i]) && z(*i).powi(2) > 0.5 * h)
             .collect();
         let (mut common, mut shared) = (g.abs() > least + grown, g);
@@ -258,16 +260,12 @@ impl Detector {
         hold(s, &everything, id);
     }
 
-    /// Whether another service of this host explains the time that calls of `which` take: its requests got slower, or
-    /// faster, by about as many seconds. A callee's requests take less time in all than its caller's. What is the matter
-    /// is said of that service.
+    /// Whether a service of this host that `s` calls explains the time that calls of `which` take: its requests got
+    /// slower, or faster, by about as many seconds. What is the matter is said of that service.
     fn callee_moved(&self, s: &Series, which: &[usize], m: &Moment) -> bool {
         let extra = s.sums(Stat::Downstream, m.since, m.t + 1, |i| which.contains(&i))[3];
-        let (own, _) = s.slower(m.since, m.t, 1.0);
-        self.series.iter().any(|other| {
-            let (total, more) = other.slower(m.since, m.t, extra.signum());
-            total < own && more > 0.4 * extra.abs()
-        })
+        let callees = self.series.iter().filter(|other| s.callees.contains(&other.service));
+        callees.map(|callee| callee.slower(m.since, m.t, extra.signum())).sum::<f64>() > 0.4 * extra.abs()
     }
 
     /// Whether another service of the host moved by a like factor at the same time.

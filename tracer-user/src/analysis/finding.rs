@@ -48,6 +48,8 @@ pub enum Cause {
     AllClasses,
     /// CPU went from classes to what belongs to no request.
     Unattributed,
+    /// By regression these requests use more CPU, or less, than is charged to them.
+    Regression,
     /// CPU of the service outside any request grew.
     Overhead,
     /// The number of requests changed.
@@ -72,6 +74,7 @@ impl Cause {
             Self::WholeHost => "one factor for all services of the host",
             Self::AllClasses => "all classes of the service alike",
             Self::Unattributed => "their CPU is now among what belongs to no request",
+            Self::Regression => "by regression they use another amount of CPU than is charged to them: unattributed work",
             Self::Overhead => "CPU of the service outside any request grew",
             Self::Load => "the number of requests changed",
             Self::Mix => "the shares of the request classes changed",

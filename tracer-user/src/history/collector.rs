@@ -11,7 +11,7 @@ use super::recent::{Point, Recent, WINDOWS};
 use super::rows::{ClassRow, HostRow, Identity, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::DECLARED;
-use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span};
+use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span, SpanId};
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;
@@ -20,6 +20,10 @@ const SIZES: usize = 64;
 const QUANTILES: [f64; STRATA - 1] = [0.35, 0.9];
 /// Services that count as serving; beyond it a service's CPU counts as foreign.
 const SERVING: usize = 4096;
+
+/// Requests of a window whose callers are looked for, and callees of one service that are remembered.
+const CALLED: usize = 1024;
+const CALLEES: usize = 32;
 
 /// Sums over the spans of a class. Nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +99,9 @@ pub struct Collector {
     overhead: FxHashMap<ServiceId, u64>,
     /// Services that serve requests, and those that only make calls.
     serving: HashMap<ServiceId, Side>,
+    /// Services that answered calls of this window, by the call's span; and who calls whom.
+    called: FxHashMap<SpanId, ServiceId>,
+    callees: HashMap<ServiceId, Vec<ServiceId>>,
     /// What services run.
     pub identities: Identities,
     /// Recent windows.
@@ -120,6 +127,8 @@ impl Collector {
             sizes: HashMap::new(),
             overhead: FxHashMap::default(),
             serving: HashMap::new(),
+            called: FxHashMap::default(),
+            callees: HashMap::new(),
             identities: Identities::default(),
             recent: Recent::for_memory(memory),
             left_out: 0,
@@ -174,6 +183,7 @@ impl Collector {
         let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
         let before = std::mem::replace(&mut self.host, host);
         self.began = now;
+        self.called.clear();
         let length_s = seconds(length);
         let since = |of: fn(&HostCpu) -> f64| (of(&host.cpu) - of(&before.cpu)).max(0.0);
         let (operations, lost) =
@@ -223,6 +233,25 @@ impl Collector {
         Some(window)
     }
 
+    /// Learns who calls whom on this host: the end of a call names the caller, the request at its other end the callee.
+    fn note_call(&mut self, span: &Span) {
+        match (span.side, span.parent) {
+            (Side::Server, Some(call)) if self.called.len() < CALLED => {
+                self.called.insert(call, span.service);
+            }
+            (Side::Client, _) => {
+                let Some(callee) = self.called.remove(&span.id).filter(|callee| *callee != span.service) else { return };
+                if self.callees.len() < SERVING || self.callees.contains_key(&span.service) {
+                    let known = self.callees.entry(span.service).or_default();
+                    if known.len() < CALLEES && !known.contains(&callee) {
+                        known.push(callee);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// What services did as servers.
     fn services(&mut self, names: &Names) -> Vec<ServiceWindow> {
         let mut services: HashMap<ServiceId, (ServiceWindow, [u32; 3])> = HashMap::new();
@@ -234,7 +263,9 @@ impl Collector {
             let (window, sums) = services.entry(info.service).or_insert_with(|| {
                 let (identity, starts) = self.identities.take(info.service);
                 let service_name = names.service(info.service).to_string();
-                (ServiceWindow { service_name, identity, starts, ..ServiceWindow::default() }, [0; 3])
+                let callees = self.callees.get(&info.service).into_iter().flatten();
+                let callees = callees.map(|callee| names.service(*callee).to_string()).collect();
+                (ServiceWindow { service_name, identity, starts, callees, ..ServiceWindow::default() }, [0; 3])
             });
             let requests = totals.requests();
             for (sum, more) in sums.iter_mut().zip([requests, totals.roots, totals.ambiguous]) {
@@ -288,6 +319,7 @@ impl Sink for Collector {
                 *role = Side::Server;
             }
         }
+        self.note_call(span);
         let size = span.request_bytes.saturating_add(span.reply_bytes);
         let room = self.sizes.len() < CLASSES || self.sizes.contains_key(&span.class);
         let sizes = room.then(|| self.sizes.entry(span.class).or_insert_with(|| Sizes::Learning(Vec::new())));
