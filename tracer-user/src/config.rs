@@ -483,7 +483,8 @@ impl Config {
                 "low" => 36.0,
                 _ => return Err(source.wrong(&word.span(), "expected \"high\", \"normal\" or \"low\"")),
             };
-            config.analysis.threshold_deployed = config.analysis.threshold_deployed.max(config.analysis.threshold - 7.0);
+            config.analysis.threshold_deployed =
+                config.analysis.threshold_deployed.max(config.analysis.threshold - 7.0);
         }
         let least = &mut config.analysis;
         for (given, share) in [

@@ -3,6 +3,8 @@
 //!
 //! Arguments: seeds per scenario, then names of scenarios (all without). With names, also prints every wrong run.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its tables")]
+
 mod random;
 mod scenarios;
 mod scoring;
@@ -26,8 +28,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let seeds = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(20);
     let names = arguments.get(1..).unwrap_or_default();
-    let wanted: Vec<&Scenario> =
-        SCENARIOS.iter().filter(|scenario| names.is_empty() || names.iter().any(|name| name == scenario.name)).collect();
+    let wanted: Vec<&Scenario> = SCENARIOS
+        .iter()
+        .filter(|scenario| names.is_empty() || names.iter().any(|name| name == scenario.name))
+        .collect();
     let jobs: Vec<(&Scenario, u64)> =
         wanted.iter().flat_map(|scenario| (0..seeds).map(move |seed| (*scenario, FIRST + seed))).collect();
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -45,7 +49,10 @@ fn main() {
     rows.sort_by_key(|row| (SCENARIOS.iter().position(|scenario| scenario.name == row.scenario), row.seed));
     if !names.is_empty() {
         for row in rows.iter().filter(|row| row.right != row.found || row.alarms > 0) {
-            eprintln!("{} seed {}: {:?} instead of {:?}: {:?}", row.scenario, row.seed, row.found, row.right, row.words);
+            eprintln!(
+                "{} seed {}: {:?} instead of {:?}: {:?}",
+                row.scenario, row.seed, row.found, row.right, row.words
+            );
         }
     }
     println!("{}", scoring::tables(&rows, seeds as usize));

@@ -6,23 +6,23 @@ use super::shop::{CLASSES, MIXES, World};
 
 /// The right answer.
 #[derive(Clone, Debug, Default)]
-pub struct Truth {
+pub(crate) struct Truth {
     /// `None`: nothing changed.
-    pub kind: Option<Kind>,
+    pub(crate) kind: Option<Kind>,
     /// Also right.
-    pub also: &'static [Option<Kind>],
-    pub classes: Vec<usize>,
-    pub resource: Option<&'static str>,
-    pub ratio: Option<f64>,
+    pub(crate) also: &'static [Option<Kind>],
+    pub(crate) classes: Vec<usize>,
+    pub(crate) resource: Option<&'static str>,
+    pub(crate) ratio: Option<f64>,
     /// No window is the first changed one.
-    pub gradual: bool,
+    pub(crate) gradual: bool,
 }
 
 /// A scenario: its name, what it is, and how it changes the world from window `t` on.
-pub struct Scenario {
-    pub name: &'static str,
-    pub words: &'static str,
-    pub change: fn(&mut World, usize) -> Truth,
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) words: &'static str,
+    pub(crate) change: fn(&mut World, usize) -> Truth,
 }
 
 const APPLICATION: Option<Kind> = Some(Kind::ApplicationChange);
@@ -69,7 +69,7 @@ fn cold_cache(w: &mut World, t: usize, slowest: f64) {
 }
 
 /// All of them; the numbers are those of the research this follows.
-pub const SCENARIOS: &[Scenario] = &[
+pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "S0", words: "nothing, one hour", change: |_, _| answer(None) },
     Scenario {
         name: "S1",
@@ -202,7 +202,13 @@ pub const SCENARIOS: &[Scenario] = &[
         change: |w, t| {
             for at in 0..w.windows {
                 let (dice, lost) = (w.random.uniform(), w.random.between(0.02, 0.08));
-                w.loss[at] = if (t..t + 30).contains(&at) { 0.05 } else if dice < 0.25 { lost } else { 0.0 };
+                w.loss[at] = if (t..t + 30).contains(&at) {
+                    0.05
+                } else if dice < 0.25 {
+                    lost
+                } else {
+                    0.0
+                };
             }
             answer(None)
         },
@@ -258,7 +264,7 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 /// A world in which the scenario happens, the window it happens in, and the right answer.
-pub fn prepare(scenario: &Scenario, seed: u64) -> (World, usize, Truth) {
+pub(crate) fn prepare(scenario: &Scenario, seed: u64) -> (World, usize, Truth) {
     let nth = SCENARIOS.iter().position(|other| other.name == scenario.name).unwrap_or(0);
     let random = Random::new(seed.wrapping_mul(1009).wrapping_add(nth as u64));
     let windows = if scenario.name == "S0" { 60 + 360 } else { 300 };
@@ -269,6 +275,6 @@ pub fn prepare(scenario: &Scenario, seed: u64) -> (World, usize, Truth) {
 }
 
 /// Names of the classes that the scenario changes.
-pub fn names(truth: &Truth) -> Vec<String> {
+pub(crate) fn names(truth: &Truth) -> Vec<String> {
     truth.classes.iter().map(|class| CLASSES[*class].to_owned()).collect()
 }

@@ -18,26 +18,26 @@ const KINDS: [(Option<Kind>, &str); 5] = [
 
 /// What came of one run.
 #[derive(Clone, Debug)]
-pub struct Row {
-    pub scenario: &'static str,
-    pub seed: u64,
-    pub right: Option<Kind>,
-    pub found: Option<Kind>,
+pub(crate) struct Row {
+    pub(crate) scenario: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) right: Option<Kind>,
+    pub(crate) found: Option<Kind>,
     /// Alarms before the change, and the hours without one.
-    pub alarms: usize,
-    pub hours: f64,
+    pub(crate) alarms: usize,
+    pub(crate) hours: f64,
     /// Windows from the first changed one to the one in which the finding came; the change point's error.
-    pub delay: Option<f64>,
-    pub change_point: Option<f64>,
-    pub class_right: Option<bool>,
-    pub resource_right: Option<bool>,
-    pub ratio_error: Option<f64>,
+    pub(crate) delay: Option<f64>,
+    pub(crate) change_point: Option<f64>,
+    pub(crate) class_right: Option<bool>,
+    pub(crate) resource_right: Option<bool>,
+    pub(crate) ratio_error: Option<f64>,
     /// Everything that was found, for whoever asks why.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 /// Judges findings by the gravest after the change; those before it are false alarms.
-pub fn score(scenario: &'static str, seed: u64, windows: usize, at: usize, truth: &Truth, found: &[Finding]) -> Row {
+pub(crate) fn score(scenario: &'static str, seed: u64, windows: usize, at: usize, truth: &Truth, found: &[Finding]) -> Row {
     let number = |ns: u64| (ns as f64 / 1e9 / LENGTH).round();
     let quiet = matches!(scenario, "S0" | "S12");
     let at = if quiet { 0.0 } else { at as f64 };
@@ -84,24 +84,25 @@ pub fn score(scenario: &'static str, seed: u64, windows: usize, at: usize, truth
 }
 
 /// Figures over all runs that a test can judge.
-pub struct Summary {
-    pub runs: usize,
-    pub right: usize,
-    pub false_alarms_an_hour: f64,
+pub(crate) struct Summary {
+    pub(crate) runs: usize,
+    pub(crate) right: usize,
+    pub(crate) false_alarms_an_hour: f64,
     /// F1 of application changes, and without the two scenarios whose change is near what can be seen at all.
-    pub application: f64,
-    pub application_without_small: f64,
-    pub macro_f1: f64,
+    pub(crate) application: f64,
+    pub(crate) application_without_small: f64,
+    pub(crate) macro_f1: f64,
 }
 
 fn f1(rows: &[&Row], kind: Option<Kind>) -> f64 {
     let hit = rows.iter().filter(|row| row.right == kind && row.found == kind).count() as f64;
-    let either = rows.iter().filter(|row| row.right == kind).count() + rows.iter().filter(|row| row.found == kind).count();
+    let either =
+        rows.iter().filter(|row| row.right == kind).count() + rows.iter().filter(|row| row.found == kind).count();
     if either == 0 { 1.0 } else { 2.0 * hit / either as f64 }
 }
 
 /// Adds everything up.
-pub fn summary(rows: &[Row]) -> Summary {
+pub(crate) fn summary(rows: &[Row]) -> Summary {
     let all: Vec<&Row> = rows.iter().collect();
     let without: Vec<&Row> = rows.iter().filter(|row| !matches!(row.scenario, "S3-10" | "S14")).collect();
     let application = Some(Kind::ApplicationChange);
@@ -132,7 +133,7 @@ fn share(values: &[bool]) -> String {
 }
 
 /// The tables of `docs/verdicts.md`.
-pub fn tables(rows: &[Row], seeds: usize) -> String {
+pub(crate) fn tables(rows: &[Row], seeds: usize) -> String {
     let mut out = String::new();
     let s = summary(rows);
     // Writing to a string does not fail.

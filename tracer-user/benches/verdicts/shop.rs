@@ -11,9 +11,9 @@ use super::random::Random;
 use super::{ClassWindow, STRATA, ServiceWindow, Window};
 
 /// Seconds a window.
-pub const LENGTH: f64 = 10.0;
+pub(crate) const LENGTH: f64 = 10.0;
 /// Request classes.
-pub const CLASSES: [&str; 14] = [
+pub(crate) const CLASSES: [&str; 14] = [
     "home",
     "new_products",
     "best_sellers",
@@ -30,7 +30,7 @@ pub const CLASSES: [&str; 14] = [
     "admin_confirm",
 ];
 /// Browsing, shopping, ordering: per cent of the requests.
-pub const MIXES: [[f64; 14]; 3] = [
+pub(crate) const MIXES: [[f64; 14]; 3] = [
     [29.0, 11.0, 11.0, 21.0, 12.0, 11.0, 2.0, 0.82, 0.75, 0.69, 0.30, 0.25, 0.10, 0.09],
     [16.0, 5.0, 5.0, 17.0, 20.0, 17.0, 11.6, 3.0, 2.6, 1.2, 0.75, 0.66, 0.10, 0.09],
     [9.12, 0.46, 0.46, 12.35, 14.53, 13.08, 13.53, 12.86, 12.73, 10.18, 0.25, 0.22, 0.12, 0.11],
@@ -64,41 +64,41 @@ const DB_MS: [f64; QUERIES] = [0.3, 0.8, 4.0, 1.0, 0.4, 1.5];
 const DB_BLOCK_MS: [f64; QUERIES] = [0.2, 0.5, 2.0, 0.5, 0.6, 3.0];
 /// Cost by payload size, and how requests are divided.
 const SIZE_COST: [f64; STRATA] = [0.7, 1.0, 2.4];
-pub const SIZE_MIX: [f64; STRATA] = [0.35, 0.55, 0.10];
+pub(crate) const SIZE_MIX: [f64; STRATA] = [0.35, 0.55, 0.10];
 
 /// What scenarios change, by window.
-pub struct World {
-    pub random: Random,
-    pub windows: usize,
-    pub cores: [f64; 2],
+pub(crate) struct World {
+    pub(crate) random: Random,
+    pub(crate) windows: usize,
+    pub(crate) cores: [f64; 2],
     /// Requests a second, and shares of the classes.
-    pub rate: Vec<f64>,
-    pub mix: Vec<[f64; 14]>,
+    pub(crate) rate: Vec<f64>,
+    pub(crate) mix: Vec<[f64; 14]>,
     /// Factors of CPU and calls in `app`; seconds of blocked time more.
-    pub app_cpu: Vec<[f64; 14]>,
-    pub app_calls: Vec<[f64; 14]>,
-    pub app_block_more: Vec<[f64; 14]>,
+    pub(crate) app_cpu: Vec<[f64; 14]>,
+    pub(crate) app_calls: Vec<[f64; 14]>,
+    pub(crate) app_block_more: Vec<[f64; 14]>,
     /// Factor of blocked time in `db`.
-    pub db_block: Vec<f64>,
+    pub(crate) db_block: Vec<f64>,
     /// Shares of payload sizes.
-    pub size: Vec<[[f64; STRATA]; 14]>,
+    pub(crate) size: Vec<[[f64; STRATA]; 14]>,
     /// Misses of the application's cache, and what they cost each class.
-    pub miss: Vec<f64>,
+    pub(crate) miss: Vec<f64>,
     miss_cost: [f64; 14],
     /// Factor of all CPU of a host; cores that others burn; cores that the hypervisor takes.
-    pub host_factor: [Vec<f64>; 2],
-    pub foreign: [Vec<f64>; 2],
-    pub steal: [Vec<f64>; 2],
+    pub(crate) host_factor: [Vec<f64>; 2],
+    pub(crate) foreign: [Vec<f64>; 2],
+    pub(crate) steal: [Vec<f64>; 2],
     /// CPU of `app` outside requests, as a share of theirs.
-    pub app_overhead: Vec<f64>,
+    pub(crate) app_overhead: Vec<f64>,
     /// Share of requests lost to the tracer; share of a class's CPU that loses its owner.
-    pub loss: Vec<f64>,
-    pub unowned: Vec<[f64; 14]>,
-    pub identity: Vec<u64>,
-    pub starts: Vec<u32>,
-    pub db_seen: bool,
+    pub(crate) loss: Vec<f64>,
+    pub(crate) unowned: Vec<[f64; 14]>,
+    pub(crate) identity: Vec<u64>,
+    pub(crate) starts: Vec<u32>,
+    pub(crate) db_seen: bool,
     /// No requests of the last class before this window.
-    pub new_class: usize,
+    pub(crate) new_class: usize,
     cv: [f64; 14],
     noise: Vec<[f64; 14]>,
     ambiguous: Vec<f64>,
@@ -109,7 +109,7 @@ pub struct World {
 
 impl World {
     /// An ordinary day.
-    pub fn new(mut random: Random, windows: usize) -> Self {
+    pub(crate) fn new(mut random: Random, windows: usize) -> Self {
         let r = &mut random;
         let cores = [[2.0, 4.0, 8.0][r.below(3)], [2.0, 4.0][r.below(2)]];
         let mix = MIXES[r.below(3)].map(|per_cent| per_cent / 100.0);
@@ -168,13 +168,13 @@ impl World {
     }
 
     /// A class with at least two per cent of the requests.
-    pub fn frequent_class(&mut self) -> usize {
+    pub(crate) fn frequent_class(&mut self) -> usize {
         let many: Vec<usize> = (0..14).filter(|i| self.mix[0][*i] > 0.02).collect();
         many[self.random.below(many.len())]
     }
 
     /// A restart in window `t`: few requests for a window, and code that is cold for a while.
-    pub fn restart(&mut self, t: usize, new_build: bool) {
+    pub(crate) fn restart(&mut self, t: usize, new_build: bool) {
         self.rate[t] *= self.random.between(0.2, 0.7);
         self.starts[t] = 1;
         for at in t..self.windows {
@@ -185,7 +185,7 @@ impl World {
     }
 
     /// The windows of both hosts.
-    pub fn run(self) -> Vec<[Window; 2]> {
+    pub(crate) fn run(self) -> Vec<[Window; 2]> {
         Simulation::new(self).run()
     }
 }
@@ -337,8 +337,7 @@ struct Simulation {
 impl Simulation {
     fn new(world: World) -> Self {
         let names = |names: &[&str]| -> Vec<ClassWindow> {
-            let class =
-                |name: &&str| ClassWindow { request_class: (*name).to_owned(), ..ClassWindow::default() };
+            let class = |name: &&str| ClassWindow { request_class: (*name).to_owned(), ..ClassWindow::default() };
             names.iter().map(class).collect()
         };
         let queries = ["q0", "q1", "q2", "q3", "q4", "q5"];

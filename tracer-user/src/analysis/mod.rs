@@ -9,8 +9,8 @@
 
 #![expect(clippy::many_single_char_names, clippy::needless_range_loop, reason = "the formulas' own names and indices")]
 
-pub mod detector;
 mod cross_check;
+pub mod detector;
 mod diagnosis;
 pub mod evidence;
 pub mod finding;
@@ -20,4 +20,6 @@ mod series;
 pub mod signature;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vector_tests;
 pub mod window;

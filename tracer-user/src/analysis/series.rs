@@ -95,7 +95,8 @@ struct Reference {
     own: f64,
     cv2: f64,
     tau2: f64,
-    inflation: f64,
+    /// How much more sums vary because windows resemble their neighbours.
+    inflation: [f64; 5],
     dispersion: [f64; 4],
     mean_scale: [f64; 4],
     v_ref: [f64; 5],
@@ -444,9 +445,8 @@ impl Series {
         let of = |cell: &Cell| cell.observed[0] + cell.observed[1] + cell.observed[3] + cell.observed[4];
         let mut more = 0.0;
         for i in 0..self.classes.len() {
-            let add = |(n, time): (f64, f64), column: &Column| {
-                (n + column.cells[i].requests(), time + of(&column.cells[i]))
-            };
+            let add =
+                |(n, time): (f64, f64), column: &Column| (n + column.cells[i].requests(), time + of(&column.cells[i]));
             let (n0, time0) = self.reference_windows(i).fold((0.0, 0.0), add);
             let (n, time) = self.windows(since, t + 1).fold((0.0, 0.0), add);
             if n0 > 0.0 {

@@ -11,7 +11,9 @@ use super::recent::{Point, Recent, WINDOWS};
 use super::rows::{ClassRow, HostRow, Identity, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::DECLARED;
-use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span, SpanId};
+use crate::model::{
+    ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span, SpanId,
+};
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;
@@ -240,7 +242,9 @@ impl Collector {
                 self.called.insert(call, span.service);
             }
             (Side::Client, _) => {
-                let Some(callee) = self.called.remove(&span.id).filter(|callee| *callee != span.service) else { return };
+                let Some(callee) = self.called.remove(&span.id).filter(|callee| *callee != span.service) else {
+                    return;
+                };
                 if self.callees.len() < SERVING || self.callees.contains_key(&span.service) {
                     let known = self.callees.entry(span.service).or_default();
                     if known.len() < CALLEES && !known.contains(&callee) {

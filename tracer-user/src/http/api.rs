@@ -367,7 +367,8 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
         };
         let earlier = before.zip(range).map(|(before, range)| {
             // Requests of just the time that has samples.
-            let requests = |range| view.profiles.covered(monotonic(range)).map_or(0.0, |at| requests(view, &filter, at));
+            let requests =
+                |range| view.profiles.covered(monotonic(range)).map_or(0.0, |at| requests(view, &filter, at));
             let (then, now) = (requests(before), requests(range));
             (of(Some(before)), if then > 0.0 && now > 0.0 { now / then } else { 1.0 })
         });

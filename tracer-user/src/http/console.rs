@@ -328,7 +328,8 @@ fn far(span: &SpanView) -> String {
 
 pub(super) async fn finding(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected the number of a finding"))?;
-    let id: u64 = id.parse().map_err(|_| Problem::bad(format!("id: '{id}' given, expected the number of a finding")))?;
+    let id: u64 =
+        id.parse().map_err(|_| Problem::bad(format!("id: '{id}' given, expected the number of a finding")))?;
     let find = move |view: &super::View<'_>| {
         (view.health.clone(), view.detector.findings().find(|finding| finding.id == id).cloned())
     };

@@ -62,7 +62,8 @@ pub(super) async fn one(
     let found = app.shared.ask(move |view| view.detector.evidence(id)).await?;
     let evidence = found.ok_or_else(|| Problem::missing("no such finding; /api/v1/findings lists them"))?;
     // Fits take milliseconds: not on a thread that serves others.
-    let failed = |_| Problem(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the evidence could not be computed".into());
+    let failed =
+        |_| Problem(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the evidence could not be computed".into());
     tokio::task::spawn_blocking(move || Json(whole(&evidence))).await.map_err(failed)
 }
 

@@ -451,9 +451,8 @@ impl Profiles {
     pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
         let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
         // Of a range, what is wholly in it: before and after a change must not mix.
-        let within = |period: &Period| {
-            filter.range.is_none_or(|(from, until)| period.start >= from && period.end <= until)
-        };
+        let within =
+            |period: &Period| filter.range.is_none_or(|(from, until)| period.start >= from && period.end <= until);
         let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
             (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
                 // A declared transaction's samples are those of the request or the overhead around it, once more.

@@ -132,8 +132,8 @@ impl Snapshot {
             options.factor = 1e-3;
         }
         let mut out = Vec::new();
-        let drawn = self.samples() > 0
-            && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
+        let drawn =
+            self.samples() > 0 && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
         if drawn { out } else { empty(title).into_bytes() }
     }
 
