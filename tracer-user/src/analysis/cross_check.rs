@@ -1,5 +1,5 @@
-//! Regression beside measurement: where the CPU of a service grows with the requests of a class by another amount than is
-//! charged to them, work is attributed to nobody, or to the wrong class.
+//! Regression beside measurement: where a service's CPU outside any request grows with the requests of a class, work of these
+//! requests is attributed to nobody. What is measured is subtracted first: its noise would hide everything.
 
 use super::detector::{Detector, Opening};
 use super::finding::{Cause, Kind};
@@ -12,7 +12,7 @@ const LEAST: usize = 120;
 const MOST: usize = 360;
 /// A class with less of the CPU that requests use is not judged.
 const SHARE: f64 = 0.05;
-/// How far the two must be apart: as a share of the measured demand, and in standard errors.
+/// How much it must be: as a share of the measured demand, and in standard errors.
 const APART: f64 = 0.25;
 const ERRORS: f64 = 5.0;
 
@@ -44,16 +44,15 @@ impl Detector {
                 let of = |i: &usize| all.get(*i).copied().unwrap_or(0.0);
                 let own: Vec<f64> = core.iter().map(of).collect();
                 let rest = all.iter().sum::<f64>() - own.iter().sum::<f64>();
-                Sample { requests: own.into_iter().chain([rest]).collect(), cpu_s: s.cpu(window) }
+                Sample { requests: own.into_iter().chain([rest]).collect(), cpu_s: s.overhead(window) }
             })
             .collect();
-        let Some(model) = regression::fit(&samples, core.len() + 1) else { return };
+        let Some(model) = regression::fit_all(&samples, core.len() + 1) else { return };
         let apart = |at: usize, i: usize| {
-            let (found, error) = (model.demand_s[at]?, model.error_s[at]?);
+            let (extra, error) = (model.demand_s[at]?, model.error_s[at]?);
             let measured = cpu[i] / n[i].max(1.0);
-            let by = found - measured;
-            let far = cpu[i] > SHARE * total && by.abs() > APART * measured && by.abs() > ERRORS * error;
-            far.then_some((i, found / measured))
+            let far = cpu[i] > SHARE * total && extra > APART * measured && extra > ERRORS * error;
+            far.then_some((i, 1.0 + extra / measured))
         };
         let far: Vec<(usize, f64)> = core.iter().enumerate().filter_map(|(at, i)| apart(at, *i)).collect();
         let most = far.iter().max_by(|a, b| a.1.ln().abs().total_cmp(&b.1.ln().abs()));

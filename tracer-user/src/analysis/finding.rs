@@ -48,7 +48,7 @@ pub enum Cause {
     AllClasses,
     /// CPU went from classes to what belongs to no request.
     Unattributed,
-    /// By regression these requests use more CPU, or less, than is charged to them.
+    /// CPU outside any request grows with these requests.
     Regression,
     /// CPU of the service outside any request grew.
     Overhead,
@@ -75,7 +75,7 @@ impl Cause {
             Self::AllClasses => "all classes of the service alike",
             Self::Unattributed => "their CPU is now among what belongs to no request",
             Self::Regression => {
-                "by regression they use another amount of CPU than is charged to them: unattributed work"
+                "CPU outside any request grows with them: unattributed work"
             }
             Self::Overhead => "CPU of the service outside any request grew",
             Self::Load => "the number of requests changed",

@@ -184,6 +184,26 @@ pub fn fit(samples: &[Sample], columns: usize) -> Option<Model> {
     Some(model(&Gram::of(samples, columns), columns, correlation(samples, columns)))
 }
 
+/// Fits a model with every class in it: for what measurement left over, where a class left out would give its part to another.
+pub fn fit_all(samples: &[Sample], columns: usize) -> Option<Model> {
+    let columns = columns.min(COLUMNS - 2);
+    if samples.len() < columns + 3 || samples.iter().any(|sample| sample.requests.len() != columns) {
+        return None;
+    }
+    let gram = Gram::of(samples, columns);
+    let every: Vec<usize> = (0..=columns).collect();
+    let (demand, error) = gram.fit(&every);
+    let variance = error / (gram.windows - columns as f64 - 1.0).max(1.0) * correlation(samples, columns);
+    let diagonal = gram.inverse_diagonal(&every);
+    let error_of = |at: usize| diagonal.as_ref().map(|diagonal| (variance * diagonal[at].max(0.0)).sqrt());
+    Some(Model {
+        base_s: demand[0],
+        demand_s: demand[1..].iter().copied().map(Some).collect(),
+        error_s: (1..=columns).map(error_of).collect(),
+        deviation_s: variance.sqrt(),
+    })
+}
+
 /// How much more sums of the error vary than independent ones: windows that follow each other resemble each other.
 fn correlation(samples: &[Sample], columns: usize) -> f64 {
     let plain = model(&Gram::of(samples, columns), columns, 1.0);

@@ -426,6 +426,11 @@ impl Series {
         window.checked_sub(self.base).and_then(|at| self.columns.get(at)).map_or(&[], |column| &column.cells)
     }
 
+    /// CPU of the service outside any request in one window.
+    pub(super) fn overhead(&self, window: usize) -> f64 {
+        window.checked_sub(self.base).and_then(|at| self.columns.get(at)).map_or(0.0, |column| column.overhead)
+    }
+
     /// CPU of the service in one window, in requests and outside.
     pub(super) fn cpu(&self, window: usize) -> f64 {
         let column = window.checked_sub(self.base).and_then(|at| self.columns.get(at));

@@ -104,6 +104,8 @@ pub struct Collector {
     /// Services that answered calls of this window, by the call's span; and who calls whom.
     called: FxHashMap<SpanId, ServiceId>,
     callees: HashMap<ServiceId, Vec<ServiceId>>,
+    /// Calls to a service whose callers are known, and how many of these callers serve nobody: load enters there.
+    entered: HashMap<ServiceId, (u32, u32)>,
     /// What services run.
     pub identities: Identities,
     /// Recent windows.
@@ -131,6 +133,7 @@ impl Collector {
             serving: HashMap::new(),
             called: FxHashMap::default(),
             callees: HashMap::new(),
+            entered: HashMap::new(),
             identities: Identities::default(),
             recent: Recent::for_memory(memory),
             left_out: 0,
@@ -245,6 +248,14 @@ impl Collector {
                 let Some(callee) = self.called.remove(&span.id).filter(|callee| *callee != span.service) else {
                     return;
                 };
+                if self.entered.len() < SERVING || self.entered.contains_key(&callee) {
+                    let (calls, outside) = self.entered.entry(callee).or_default();
+                    if *calls >= CALLED as u32 {
+                        (*calls, *outside) = (*calls / 2, *outside / 2);
+                    }
+                    *calls += 1;
+                    *outside += u32::from(self.serving.get(&span.service) == Some(&Side::Client));
+                }
                 if self.callees.len() < SERVING || self.callees.contains_key(&span.service) {
                     let known = self.callees.entry(span.service).or_default();
                     if known.len() < CALLEES && !known.contains(&callee) {
@@ -259,6 +270,7 @@ impl Collector {
     /// What services did as servers.
     fn services(&mut self, names: &Names) -> Vec<ServiceWindow> {
         let mut services: HashMap<ServiceId, (ServiceWindow, [u32; 3])> = HashMap::new();
+        let entered = &self.entered;
         for (class, totals) in &self.classes {
             let Some(info) = names.class(*class).filter(|info| info.side == Side::Server && info.protocol != DECLARED)
             else {
@@ -292,13 +304,16 @@ impl Collector {
                 None => window.classes.push(class),
             }
         }
-        let finish = |(mut window, [requests, roots, ambiguous]): (ServiceWindow, [u32; 3])| {
-            window.entry = roots * 2 > requests;
+        let finish = |(service, (mut window, [requests, roots, ambiguous])): (ServiceId, (ServiceWindow, [u32; 3]))| {
+            // From another host, or from a program that serves nobody itself, such as a load generator.
+            let (calls, outside) = entered.get(&service).copied().unwrap_or((1, 0));
+            let called = f64::from(requests.saturating_sub(roots)) * f64::from(outside) / f64::from(calls.max(1));
+            window.entry = (f64::from(roots) + called) * 2.0 > f64::from(requests);
             window.ambiguous = f64::from(ambiguous) / f64::from(requests.max(1));
             window.classes.sort_by(|a, b| a.request_class.cmp(&b.request_class));
             window
         };
-        let mut services: Vec<ServiceWindow> = services.into_values().map(finish).collect();
+        let mut services: Vec<ServiceWindow> = services.into_iter().map(finish).collect();
         // Where every caller is traced, no service is known to be the first.
         if services.iter().all(|service| !service.entry) {
             for service in &mut services {
