@@ -37,7 +37,14 @@ pub(crate) struct Row {
 }
 
 /// Judges findings by the gravest after the change; those before it are false alarms.
-pub(crate) fn score(scenario: &'static str, seed: u64, windows: usize, at: usize, truth: &Truth, found: &[Finding]) -> Row {
+pub(crate) fn score(
+    scenario: &'static str,
+    seed: u64,
+    windows: usize,
+    at: usize,
+    truth: &Truth,
+    found: &[Finding],
+) -> Row {
     let number = |ns: u64| (ns as f64 / 1e9 / LENGTH).round();
     let quiet = matches!(scenario, "S0" | "S12");
     let at = if quiet { 0.0 } else { at as f64 };

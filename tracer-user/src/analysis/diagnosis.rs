@@ -185,9 +185,12 @@ impl Detector {
         let strongest = specific.iter().copied().max_by(|a, b| zr(*a).0.abs().total_cmp(&zr(*b).0.abs()));
         let ratio = 1.0 + strongest.map_or(0.0, |i| zr(i).1);
         let service = s.service.clone();
+        if stat == Stat::Downstream && self.callee_moved(s, specific, m) {
+            return;
+        }
         if stat == Stat::Downstream && !deployed {
             let small = |i: &usize| zr(*i).1.abs() < c.least_wait + load_effect(s, since, t);
-            if self.callee_moved(s, specific, m) || (m.loaded && specific.iter().all(small)) {
+            if m.loaded && specific.iter().all(small) {
                 return;
             }
             let opening = Opening {

@@ -125,6 +125,12 @@ impl Evidence {
             }
             self.samples.push(Sample { requests, cpu_s: series.cpu(window) });
         }
+        // The reference may be that of after the change by now: what is expected is what came before.
+        let before = &self.cost[..self.since.min(self.cost.len())];
+        let (cost, expected) = before.iter().fold((0.0, 0.0), |sum, at| (sum.0 + at.cost, sum.1 + at.expected));
+        if cost > 0.0 && expected > 0.0 {
+            self.cost.iter_mut().for_each(|point| point.expected *= cost / expected);
+        }
         let middle = from + self.since;
         let (n, cpu) = (series.requests(from, middle), series.observed_cpu(from, middle));
         let (m, now) = (series.requests(middle, end), series.observed_cpu(middle, end));

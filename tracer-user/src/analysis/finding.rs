@@ -74,9 +74,7 @@ impl Cause {
             Self::WholeHost => "one factor for all services of the host",
             Self::AllClasses => "all classes of the service alike",
             Self::Unattributed => "their CPU is now among what belongs to no request",
-            Self::Regression => {
-                "CPU outside any request grows with them: unattributed work"
-            }
+            Self::Regression => "CPU outside any request grows with them: unattributed work",
             Self::Overhead => "CPU of the service outside any request grew",
             Self::Load => "the number of requests changed",
             Self::Mix => "the shares of the request classes changed",
