@@ -180,7 +180,7 @@ fn a_load_that_doubles_is_at_most_a_workload_change() {
         findings(&agent).into_iter().find(|one| one["kind"] == "workload_change")
     });
     assert_eq!(news["service_name"], "burn");
-    // Also later nothing else is said of the service.
+    // Also later there is no other finding about the service.
     let so_far = windows(&agent, "GET /medium");
     let later = || (windows(&agent, "GET /medium") >= so_far + 20).then_some(());
     wait("twenty windows", Duration::from_secs(60), later);

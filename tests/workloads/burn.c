@@ -1,5 +1,6 @@
 /* An HTTP server that knows what its handlers cost. /light, /medium and /heavy use 1, 5 and 20 ms of CPU, /alpha and
- * /beta 7 and 3 ms in a function of their own; /set/medium/7500 makes /medium use 7.5 ms from then on. /truth answers what RUSAGE_THREAD said inside the handlers and what
+ * /beta 7 and 3 ms in a function of their own; /set/medium/7500 makes /medium use 7.5 ms from then
+ * on. /truth answers what RUSAGE_THREAD said inside the handlers and what
  * the thread used around them, from the call that read the request to the end of the one that sent the reply. */
 #include "http.h"
 

@@ -1,5 +1,5 @@
 //! Regression beside measurement: where a service's CPU outside any request grows with the requests of a class, work of these
-//! requests is attributed to nobody. What is measured is subtracted first: its noise would hide everything.
+//! requests is unattributed. What is measured is subtracted first: its noise would hide everything.
 
 use super::detector::{Detector, Opening};
 use super::finding::{Cause, Kind};

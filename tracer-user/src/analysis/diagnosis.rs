@@ -264,7 +264,7 @@ impl Detector {
     }
 
     /// Whether a service of this host that `s` calls explains the time that calls of `which` take: its requests got
-    /// slower, or faster, by about as many seconds. What is the matter is said of that service.
+    /// slower, or faster, by about as many seconds. The finding is that service's.
     fn callee_moved(&self, s: &Series, which: &[usize], m: &Moment) -> bool {
         let extra = s.sums(Stat::Downstream, m.since, m.t + 1, |i| which.contains(&i))[3];
         let callees = self.series.iter().filter(|other| s.callees.contains(&other.service));

@@ -23,3 +23,4 @@ mod tests;
 #[cfg(test)]
 mod vector_tests;
 pub mod window;
+mod workload;

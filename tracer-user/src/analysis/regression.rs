@@ -123,8 +123,8 @@ impl Gram {
         (chosen, demand, error)
     }
 
-    /// The diagonal of the inverse over `columns`: variances of demands by that of the error. `None`: they cannot be told
-    /// apart, because they always came together.
+    /// The diagonal of the inverse over `columns`: variances of demands by that of the error. `None`: they cannot be
+    /// distinguished, because they always came together.
     fn inverse_diagonal(&self, columns: &[usize]) -> Option<Vec<f64>> {
         let n = columns.len();
         let mut rows: Vec<Vec<f64>> = columns
@@ -385,7 +385,7 @@ mod tests {
         let odd = |value: f64| Sample { requests: vec![value; 3], cpu_s: value };
         let same: Vec<Sample> = (0..50).map(|_| odd(0.0)).collect();
         assert!(fit(&same, 3).is_some());
-        assert!(fit(&same, 2).is_none(), "other columns than said");
+        assert!(fit(&same, 2).is_none(), "another number of columns");
         let huge: Vec<Sample> = (0..50).map(|t| odd(1e15 * f64::from(t))).collect();
         assert!(fit(&huge, 3).is_some() && !segments(&huge, 3).is_empty());
         assert!(segments(&same, 3).iter().all(|one| one.model.base_s.is_finite()));

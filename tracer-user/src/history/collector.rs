@@ -101,10 +101,10 @@ pub struct Collector {
     overhead: FxHashMap<ServiceId, u64>,
     /// Services that serve requests, and those that only make calls.
     serving: HashMap<ServiceId, Side>,
-    /// Services that answered calls of this window, by the call's span; and who calls whom.
+    /// Services that answered calls of this window, by the call's span; and callees by caller.
     called: FxHashMap<SpanId, ServiceId>,
     callees: HashMap<ServiceId, Vec<ServiceId>>,
-    /// Calls to a service whose callers are known, and how many of these callers serve nobody: load enters there.
+    /// Calls to a service whose callers are known, and how many of these callers serve no requests: load enters there.
     entered: HashMap<ServiceId, (u32, u32)>,
     /// What services run.
     pub identities: Identities,
@@ -238,7 +238,7 @@ impl Collector {
         Some(window)
     }
 
-    /// Learns who calls whom on this host: the end of a call names the caller, the request at its other end the callee.
+    /// Learns callers and callees on this host: the end of a call names the caller, the request at its other end the callee.
     fn note_call(&mut self, span: &Span) {
         match (span.side, span.parent) {
             (Side::Server, Some(call)) if self.called.len() < CALLED => {
@@ -305,7 +305,7 @@ impl Collector {
             }
         }
         let finish = |(service, (mut window, [requests, roots, ambiguous])): (ServiceId, (ServiceWindow, [u32; 3]))| {
-            // From another host, or from a program that serves nobody itself, such as a load generator.
+            // From another host, or from a program that serves no requests, such as a load generator.
             let (calls, outside) = entered.get(&service).copied().unwrap_or((1, 0));
             let called = f64::from(requests.saturating_sub(roots)) * f64::from(outside) / f64::from(calls.max(1));
             window.entry = (f64::from(roots) + called) * 2.0 > f64::from(requests);
