@@ -21,6 +21,7 @@ use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 
 mod declared;
+mod findings;
 mod hosts;
 
 pub use hosts::Relay;
@@ -58,7 +59,7 @@ struct File {
     agent: Agent,
     sampling: SamplingFile,
     history: HistoryFile,
-    analysis: AnalysisFile,
+    analysis: findings::AnalysisFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
     runtimes: RuntimesFile,
@@ -99,18 +100,6 @@ struct HistoryFile {
     dir: Option<Spanned<String>>,
     max_size: Option<Spanned<String>>,
     max_age: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AnalysisFile {
-    warmup_windows: Option<Spanned<i64>>,
-    segment_windows_min: Option<Spanned<i64>>,
-    sensitivity: Option<Spanned<String>>,
-    least_cpu_change: Option<Spanned<f64>>,
-    least_wait_change: Option<Spanned<f64>>,
-    foreign_cpu: Option<Spanned<f64>>,
-    stolen_cpu: Option<Spanned<f64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -469,36 +458,7 @@ impl Config {
             let years = Duration::from_secs(10 * 366 * 24 * 3600);
             config.history.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
         }
-        if let Some(windows) = &file.analysis.warmup_windows {
-            config.analysis.warmup = source.number(windows, 12..361)?;
-        }
-        if let Some(windows) = &file.analysis.segment_windows_min {
-            config.analysis.settle = source.number(windows, 4..61)?;
-            config.analysis.settle_shared = config.analysis.settle_shared.max(config.analysis.settle);
-        }
-        if let Some(word) = &file.analysis.sensitivity {
-            config.analysis.threshold = match word.get_ref().as_str() {
-                "high" => 20.0,
-                "normal" => 25.0,
-                "low" => 36.0,
-                _ => return Err(source.wrong(&word.span(), "expected \"high\", \"normal\" or \"low\"")),
-            };
-            config.analysis.threshold_deployed =
-                config.analysis.threshold_deployed.max(config.analysis.threshold - 7.0);
-        }
-        let least = &mut config.analysis;
-        for (given, share) in [
-            (&file.analysis.least_cpu_change, &mut least.least_cpu),
-            (&file.analysis.least_wait_change, &mut least.least_wait),
-            (&file.analysis.foreign_cpu, &mut least.foreign),
-            (&file.analysis.stolen_cpu, &mut least.steal),
-        ] {
-            let Some(given) = given else { continue };
-            if !(0.01..=10.0).contains(given.get_ref()) {
-                return Err(source.wrong(&given.span(), "expected a share, 0.01 to 10"));
-            }
-            *share = *given.get_ref();
-        }
+        file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
         let transactions = &mut config.transactions;
         for (given, time) in [
