@@ -21,6 +21,7 @@ use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 
 mod declared;
+mod findings;
 mod hosts;
 
 pub use hosts::Relay;
@@ -58,7 +59,7 @@ struct File {
     agent: Agent,
     sampling: SamplingFile,
     history: HistoryFile,
-    analysis: AnalysisFile,
+    analysis: findings::AnalysisFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
     runtimes: RuntimesFile,
@@ -99,13 +100,6 @@ struct HistoryFile {
     dir: Option<Spanned<String>>,
     max_size: Option<Spanned<String>>,
     max_age: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AnalysisFile {
-    warmup_windows: Option<Spanned<i64>>,
-    segment_windows_min: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -464,13 +458,8 @@ impl Config {
             let years = Duration::from_secs(10 * 366 * 24 * 3600);
             config.history.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
         }
-        if let Some(windows) = &file.analysis.warmup_windows {
-            config.analysis.warmup = source.number(windows, 12..361)?;
-        }
-        if let Some(windows) = &file.analysis.segment_windows_min {
-            config.analysis.settle = source.number(windows, 4..61)?;
-            config.analysis.settle_shared = config.analysis.settle_shared.max(config.analysis.settle);
-        }
+        file.analysis.apply(&source, &mut config.analysis)?;
+        config.analysis.scale_to(config.window);
         let transactions = &mut config.transactions;
         for (given, time) in [
             (&file.transactions.grace, &mut transactions.grace),

@@ -3,6 +3,7 @@
 
 mod edges;
 mod hosts;
+mod regression;
 mod report;
 mod shop;
 mod tree;
@@ -40,6 +41,10 @@ pub(crate) struct Options {
     /// wrong.
     #[arg(long, value_name = "3", value_parser = clap::value_parser!(u8).range(3..=3))]
     hosts: Option<u8>,
+    /// Let one class of request get dearer while everything runs, and wait until the agent says which, since when and by how
+    /// much; fails if it does not. Windows of a second.
+    #[arg(long, conflicts_with = "hosts")]
+    regression: bool,
     /// The agent's binary, when sudo restarts this program as root.
     #[arg(long, hide = true)]
     tracer: Option<PathBuf>,
@@ -71,9 +76,14 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     ));
     // Before the agent: connections and processes older than it are traced too.
     let load = shop::load(dir.path(), shop.front)?;
-    let (mut agent, console) = start_agent(root, &tracer, dir.path())?;
+    let more = if options.regression { regression::arguments(dir.path())? } else { Vec::new() };
+    let (mut agent, console) = start_agent(root, &tracer, dir.path(), &more)?;
 
-    let shown = watch(&mut agent, dir.path(), console, options);
+    let shown = if options.regression {
+        regression::watch(&mut agent, dir.path(), console, options.once)
+    } else {
+        watch(&mut agent, dir.path(), console, options)
+    };
     // The load first, so that no request meets a stopped server; then the agent.
     drop(load);
     let ended = agent.end();
@@ -115,6 +125,11 @@ fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr, options: 
     if options.once {
         return Ok(());
     }
+    until_stopped(agent, dir, console)
+}
+
+/// Waits for Ctrl-C.
+fn until_stopped(agent: &mut Leash, dir: &Path, console: SocketAddr) -> Result<()> {
     shell::progress(format!("still running; console: http://{console}/ ; Ctrl-C ends everything"));
     while !stopped() {
         alive(agent, dir)?;
@@ -124,13 +139,15 @@ fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr, options: 
 }
 
 /// Starts the agent and waits until every mandatory hook is attached.
-fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(SupervisedChild, SocketAddr)> {
+fn start_agent(root: Root, tracer: &Path, dir: &Path, more: &[String]) -> Result<(SupervisedChild, SocketAddr)> {
     let console = if TcpListener::bind(CONSOLE).is_ok() { CONSOLE } else { free_address()? };
     if console != CONSOLE {
         shell::progress(format!("{CONSOLE} is in use; the console is on {console}"));
     }
     let listen = console.to_string();
-    let mut agent = SupervisedChild::start(root, tracer, &["run", "--listen", &listen], &[], &agent_log(dir))?;
+    let arguments: Vec<&str> =
+        ["run", "--listen", &listen].into_iter().chain(more.iter().map(String::as_str)).collect();
+    let mut agent = SupervisedChild::start(root, tracer, &arguments, &[], &agent_log(dir))?;
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         alive(&mut agent, dir)?;

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("faults", "docs/faults.md"),
     ("attribution", "docs/attribution-results.md"),
     ("config", "docs/configuration.md"),
+    ("verdicts", "docs/verdicts.md"),
 ];
 
 /// Replaces the table `name` in its file.

@@ -1,5 +1,5 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|package|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|tidy`.
+//! `cargo xtask setup|build-ebpf|build|package|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|verdicts|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the only list of installed packages, with reasons.
 //! Nothing here is part of the tracer.
@@ -33,6 +33,7 @@ mod tiers;
 mod times;
 mod transactions;
 mod vendor;
+mod verdicts;
 mod vm;
 mod wheels;
 mod workloads;
@@ -92,6 +93,8 @@ enum Task {
     Docs,
     /// Copy the console's libraries, as vendor.toml locks them, from the npm registry into the repository.
     Vendor,
+    /// Judge the verdicts by a simulated shop in which something changes: confusion matrix, delays, what is named.
+    Verdicts(verdicts::Options),
     /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments, links and stale pages.
     Tidy,
 }
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Task::Deny => deny::run(),
         Task::Docs => docs::run(),
         Task::Vendor => vendor::run(),
+        Task::Verdicts(options) => verdicts::run(&options),
         Task::Tidy => tidy::run(),
     };
     match done {

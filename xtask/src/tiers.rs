@@ -82,6 +82,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("narrow", All),
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
+    ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
     ("secrets", All),

@@ -2,7 +2,9 @@
 //! deviation of classes means is decided in `diagnosis.rs`.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use super::evidence::{HostPoint, stat_of};
 use super::finding::{Cause, Finding, Kind};
 use super::series::{Series, Stat};
 use super::window::Window;
@@ -92,6 +94,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Code is cold and caches are empty for seconds, not for windows: with windows shorter than ten seconds, starts count
+    /// for as many more.
+    pub fn scale_to(&mut self, window: Duration) {
+        let windows = |seconds: f64| (seconds / window.as_secs_f64().max(1.0)).ceil() as usize;
+        self.hold_off = self.hold_off.max(windows(60.0));
+        self.hold_off_most = self.hold_off_most.max(windows(300.0));
+        self.deployed = self.deployed.max(windows(600.0));
+    }
+
     /// Windows kept: a reference, and the longest time after it.
     pub(super) fn kept(&self) -> usize {
         2 * self.reference + self.reference_lag
@@ -138,8 +149,8 @@ pub struct Detector {
     pub(super) settings: Settings,
     pub(super) series: Vec<Series>,
     findings: VecDeque<Finding>,
-    /// Start of each window kept, nanoseconds since the epoch, and the number of the first.
-    starts: VecDeque<(u64, u64)>,
+    /// Each window kept, and the number of the first.
+    hosts: VecDeque<HostPoint>,
     first: usize,
     t: usize,
     next_id: u64,
@@ -170,7 +181,7 @@ impl Detector {
             settings,
             series: Vec::new(),
             findings: VecDeque::new(),
-            starts: VecDeque::new(),
+            hosts: VecDeque::new(),
             first: 0,
             t: 0,
             next_id: 1,
@@ -201,9 +212,19 @@ impl Detector {
         let t = self.t;
         self.t += 1;
         let length = (window.length_s.max(0.0) * 1e9) as u64;
-        self.starts.push_back((window.start_ns, window.start_ns.saturating_add(length)));
-        while self.starts.len() > self.settings.kept() {
-            self.starts.pop_front();
+        let share = |seconds: f64| {
+            let share = seconds / window.length_s / window.cores;
+            if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
+        };
+        self.hosts.push_back(HostPoint {
+            start_ns: window.start_ns,
+            end_ns: window.start_ns.saturating_add(length),
+            utilisation: share(window.busy_s),
+            foreign: share(window.foreign_s),
+            steal: share(window.steal_s),
+        });
+        while self.hosts.len() > self.settings.kept() {
+            self.hosts.pop_front();
             self.first += 1;
         }
         self.add(window, t);
@@ -272,6 +293,7 @@ impl Detector {
         self.class_tests(s, t);
         self.overhead_test(s, t);
         self.workload_test(s, t);
+        self.cross_check(s, t);
         let late = t.saturating_sub(c.reference_lag);
         if t.is_multiple_of(12) && late > s.hi && !self.forming(s, t) {
             let lo = late.saturating_sub(c.reference);
@@ -295,13 +317,7 @@ impl Detector {
                 s.classes.iter_mut().filter(|class| class.held == Some(id)).for_each(|class| class.held = None);
                 continue;
             };
-            let stat = match f.resource {
-                "downstream" if f.cause == Cause::Calls => Stat::Calls,
-                "downstream" => Stat::Downstream,
-                "blocked" => Stat::Blocked,
-                "queue" => Stat::Queue,
-                _ => Stat::Cpu,
-            };
+            let stat = stat_of(&f);
             let which: Vec<bool> = s.classes.iter().map(|class| class.held == Some(id)).collect();
             let change = (f.change_ratio - 1.0).abs();
             for k in [8, 16, 32, 64] {
@@ -334,7 +350,7 @@ impl Detector {
         }
     }
 
-    fn close(&mut self, id: u64, until: usize) {
+    pub(super) fn close(&mut self, id: u64, until: usize) {
         let end = self.end_of(until.saturating_sub(1));
         if let Some(f) = self.findings.iter_mut().find(|f| f.id == id) {
             (f.until, f.until_ns) = (Some(until), Some(end));
@@ -343,12 +359,21 @@ impl Detector {
 
     fn start_of(&self, window: usize) -> u64 {
         let at = window.saturating_sub(self.first);
-        self.starts.get(at).or(self.starts.back()).map_or(0, |(start, _)| *start)
+        self.hosts.get(at).or(self.hosts.back()).map_or(0, |host| host.start_ns)
     }
 
     fn end_of(&self, window: usize) -> u64 {
         let at = window.saturating_sub(self.first);
-        self.starts.get(at).or(self.starts.back()).map_or(0, |(_, end)| *end)
+        self.hosts.get(at).or(self.hosts.back()).map_or(0, |host| host.end_ns)
+    }
+
+    /// Numbers of the windows that are kept: the first, and the one after the last.
+    pub(super) fn kept_windows(&self) -> (usize, usize) {
+        (self.first, self.first + self.hosts.len())
+    }
+
+    pub(super) fn host_point(&self, window: usize) -> Option<HostPoint> {
+        self.hosts.get(window.checked_sub(self.first)?).copied()
     }
 
     /// Opens a finding, or adds to one that says the same; returns its id.
@@ -401,6 +426,7 @@ impl Detector {
             cause,
             since_ns: self.start_of(since),
             until_ns: news.then(|| self.end_of(t)),
+            opened_ns: self.end_of(t),
             change_ratio: ratio,
             confidence,
             since,
@@ -417,7 +443,7 @@ impl Detector {
                 && f.service_name.is_empty()
                 && f.since <= t
                 && f.until.is_none_or(|until| until + 3 >= since)
-                && f.since + 40 >= since
+                && f.since + 3 * self.settings.accept >= since
         })
     }
 
@@ -488,63 +514,6 @@ impl Detector {
             }
             Some(id) if excess < limit / 2.0 => self.close(id, t - K),
             _ => {}
-        }
-    }
-
-    /// Other requests, or another number of them, at the service they enter the host by.
-    fn workload_test(&mut self, s: &Series, t: usize) {
-        let floor = s.classes.iter().map(|class| class.floor).min().unwrap_or(t).max(s.base);
-        if !s.entry || t < floor + 12 {
-            return;
-        }
-        let lo = floor.max(t.saturating_sub(72));
-        let total = |from: usize, to: usize| {
-            let (sums, n) = s.expected(from, to);
-            (sums.iter().sum::<f64>() / n.max(1.0), n)
-        };
-        let (mut cause, mut ratio, mut classes) = (None, 1.0, Vec::new());
-        let (before, n) = total(lo.max(t.saturating_sub(36)), t - 5);
-        if n >= 6.0 && before > 0.0 {
-            let r = total(t - 5, t + 1).0 / before;
-            if r > 0.0 && r.ln().abs() > 1.4f64.ln() {
-                (cause, ratio) = (Some(Cause::Load), r);
-            }
-        }
-        let (after, before) = (s.expected(t - 11, t + 1).0, s.expected(lo, t - 11).0);
-        let (sum_after, sum_before) = (after.iter().sum::<f64>(), before.iter().sum::<f64>());
-        if t - 11 >= lo + 24 && sum_after > 0.0 && sum_before > 0.0 {
-            let moved: f64 =
-                after.iter().zip(&before).map(|(a, b)| (a / sum_after - b / sum_before).abs()).sum::<f64>() / 2.0;
-            let spread: f64 =
-                (0..s.classes.len()).map(|i| (s.sums(Stat::Cpu, t - 11, t + 1, |j| i == j)[2] + 1e-12).sqrt()).sum();
-            if moved > f64::max(0.10, spread / sum_after) {
-                cause = cause.or(Some(Cause::Mix));
-            }
-            let (n1, n0) = (s.requests(t - 11, t + 1), s.requests(lo, t - 11));
-            for i in
-                (0..s.classes.len()).filter(|i| n1[*i] > 60.0 && n0[*i] > 60.0 && after[*i] > 0.0 && before[*i] > 0.0)
-            {
-                let r = (after[i] / n1[i]) / (before[i] / n0[i]);
-                if r.ln().abs() > f64::max(0.15, 5.0 * 0.6 * (1.0 / n1[i] + 1.0 / n0[i]).sqrt()) {
-                    classes.push(s.classes[i].name.clone());
-                }
-            }
-            if !classes.is_empty() {
-                cause = cause.or(Some(Cause::Payload));
-            }
-        }
-        let (cpu, n1, n0) = (s.observed_cpu(t - 11, t + 1), s.requests(t - 11, t + 1), s.requests(s.base, s.hi));
-        let least = 0.01 * cpu.iter().sum::<f64>();
-        let new = (0..s.classes.len()).filter(|i| n1[*i] >= 20.0 && n0[*i] == 0.0 && cpu[*i] > least);
-        let new: Vec<String> = new.map(|i| s.classes[i].name.clone()).collect();
-        if !new.is_empty() {
-            (cause, classes) = (Some(Cause::NewClass), new);
-        }
-        let recent = |f: &Finding| f.kind == Kind::WorkloadChange && f.opened + 60 > t;
-        if let Some(cause) = cause.filter(|_| !self.findings.iter().any(recent)) {
-            let since = t - 6;
-            let (kind, service, resource) = (Kind::WorkloadChange, s.service.as_str(), "load");
-            self.open(t, Opening { kind, service, classes, resource, since, cause, ratio, confidence: 0.9 });
         }
     }
 }

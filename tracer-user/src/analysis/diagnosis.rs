@@ -105,6 +105,8 @@ impl Detector {
             .iter()
             .copied()
             .filter(|i| s.classes[*i].held.is_none())
+            // What moved with the host, only less, is no change of its own.
+            .filter(|i| !(environment && g != 0.0 && (0.0..1.0).contains(&(r(*i) / g))))
             .filter(|i| (r(*i) - g).abs() > f64::max(wide, (0.7 * h).sqrt() * se[*i]) && z(*i).powi(2) > 0.5 * h)
             .collect();
         let (mut common, mut shared) = (g.abs() > least + grown, g);
@@ -183,7 +185,14 @@ impl Detector {
         let strongest = specific.iter().copied().max_by(|a, b| zr(*a).0.abs().total_cmp(&zr(*b).0.abs()));
         let ratio = 1.0 + strongest.map_or(0.0, |i| zr(i).1);
         let service = s.service.clone();
+        if stat == Stat::Downstream && self.callee_moved(s, specific, m) {
+            return;
+        }
         if stat == Stat::Downstream && !deployed {
+            let small = |i: &usize| zr(*i).1.abs() < c.least_wait + load_effect(s, since, t);
+            if m.loaded && specific.iter().all(small) {
+                return;
+            }
             let opening = Opening {
                 kind: Kind::Environment,
                 service: &service,
@@ -242,6 +251,7 @@ impl Detector {
             Stat::Cpu if m.fading && lasted < c.settle_shared => return,
             Stat::Cpu => (kind, service.as_str(), Vec::new(), "cpu", build, 0.8),
             _ if m.loaded && explained => return,
+            Stat::Downstream if self.callee_moved(s, &(0..s.classes.len()).collect::<Vec<_>>(), m) => return,
             Stat::Downstream => (Kind::Environment, service.as_str(), Vec::new(), "downstream", Cause::None, 0.9),
             Stat::Calls => (kind, service.as_str(), Vec::new(), "downstream", Cause::Calls, 0.8),
             Stat::Blocked | Stat::Queue => (kind, service.as_str(), Vec::new(), stat.resource(), build, 0.7),
@@ -251,6 +261,14 @@ impl Detector {
         let id = self.open(t, opening);
         let everything: Vec<usize> = (0..s.classes.len()).collect();
         hold(s, &everything, id);
+    }
+
+    /// Whether a service of this host that `s` calls explains the time that calls of `which` take: its requests got
+    /// slower, or faster, by about as many seconds. The finding is that service's.
+    fn callee_moved(&self, s: &Series, which: &[usize], m: &Moment) -> bool {
+        let extra = s.sums(Stat::Downstream, m.since, m.t + 1, |i| which.contains(&i))[3];
+        let callees = self.series.iter().filter(|other| s.callees.contains(&other.service));
+        callees.map(|callee| callee.slower(m.since, m.t, extra.signum())).sum::<f64>() > 0.4 * extra.abs()
     }
 
     /// Whether another service of the host moved by a like factor at the same time.

@@ -48,6 +48,8 @@ pub enum Cause {
     AllClasses,
     /// CPU went from classes to what belongs to no request.
     Unattributed,
+    /// CPU outside any request grows with these requests.
+    Regression,
     /// CPU of the service outside any request grew.
     Overhead,
     /// The number of requests changed.
@@ -72,6 +74,7 @@ impl Cause {
             Self::WholeHost => "one factor for all services of the host",
             Self::AllClasses => "all classes of the service alike",
             Self::Unattributed => "their CPU is now among what belongs to no request",
+            Self::Regression => "CPU outside any request grows with them: unattributed work",
             Self::Overhead => "CPU of the service outside any request grew",
             Self::Load => "the number of requests changed",
             Self::Mix => "the shares of the request classes changed",
@@ -100,6 +103,8 @@ pub struct Finding {
     pub since_ns: u64,
     /// End of the last; `None` while it lasts.
     pub until_ns: Option<u64>,
+    /// End of the window in which it was found.
+    pub opened_ns: u64,
     /// Cost after ÷ cost before.
     pub change_ratio: f64,
     /// 0 to 1.

@@ -48,7 +48,7 @@ struct Expected {
 
 /// One class in one window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cell {
+pub(super) struct Cell {
     count: [f64; STRATA],
     cpu: [f64; STRATA],
     cpu_squared: f64,
@@ -59,6 +59,11 @@ struct Cell {
 impl Cell {
     fn requests(&self) -> f64 {
         self.count.iter().sum()
+    }
+
+    /// Requests, and what they cost: observed and expected.
+    pub(super) fn of(&self, stat: Stat) -> (f64, f64, f64) {
+        (self.requests(), self.observed[stat as usize], self.expected[stat as usize].cost)
     }
 
     /// Time of its own: downstream excluded.
@@ -90,7 +95,8 @@ struct Reference {
     own: f64,
     cv2: f64,
     tau2: f64,
-    inflation: f64,
+    /// How much more sums vary because windows resemble their neighbours.
+    inflation: [f64; 5],
     dispersion: [f64; 4],
     mean_scale: [f64; 4],
     v_ref: [f64; 5],
@@ -154,6 +160,8 @@ impl Sums {
 pub(super) struct Series {
     pub(super) service: String,
     pub(super) entry: bool,
+    /// Services of this host that it calls.
+    pub(super) callees: Vec<String>,
     pub(super) classes: Vec<Class>,
     /// Windows from number `base`.
     columns: VecDeque<Column>,
@@ -176,6 +184,7 @@ impl Series {
         Self {
             service: service.service_name.clone(),
             entry: service.entry,
+            callees: Vec::new(),
             classes: Vec::new(),
             columns: VecDeque::new(),
             base: t,
@@ -217,6 +226,9 @@ impl Series {
                 (self.before, self.identity, self.started) = (self.identity, service.identity, t);
             }
             self.entry = service.entry;
+            if !service.callees.is_empty() {
+                self.callees = service.callees.iter().take(super::detector::SERVICES).cloned().collect();
+            }
             for class in &service.classes {
                 let index = self.classes.iter().position(|known| known.name == class.request_class);
                 let Some(index) = index.or_else(|| self.add(&class.request_class, room, t)) else {
@@ -337,6 +349,13 @@ impl Series {
         let x = sums.scale.max(TINY);
         let spread = (sums.variance + reference.v_ref[stat as usize] * x * x).max(1e-24).sqrt();
         let z = (sums.clipped.abs() - bias * x).max(0.0) / spread;
+        // Costs are skewed: sums of few requests are large more often than a normal variable is (Wilson and Hilferty).
+        let z = if sums.clipped > 0.0 {
+            let shape = (x / spread).powi(2);
+            z.min(3.0 * shape.sqrt() * ((1.0 + z * spread / x).cbrt() - 1.0 + 1.0 / (9.0 * shape.max(1.0))))
+        } else {
+            z
+        };
         // The variance was learnt from few windows: t to normal.
         let d = reference.freedom[stat as usize].max(4.0);
         let z = (d * (z * z / d).ln_1p()).sqrt() * sums.clipped.signum();
@@ -402,10 +421,44 @@ impl Series {
             .collect()
     }
 
+    /// The classes in one window.
+    pub(super) fn cells(&self, window: usize) -> &[Cell] {
+        window.checked_sub(self.base).and_then(|at| self.columns.get(at)).map_or(&[], |column| &column.cells)
+    }
+
+    /// CPU of the service outside any request in one window.
+    pub(super) fn overhead(&self, window: usize) -> f64 {
+        window.checked_sub(self.base).and_then(|at| self.columns.get(at)).map_or(0.0, |column| column.overhead)
+    }
+
+    /// CPU of the service in one window, in requests and outside.
+    pub(super) fn cpu(&self, window: usize) -> f64 {
+        let column = window.checked_sub(self.base).and_then(|at| self.columns.get(at));
+        column.map_or(0.0, |column| column.overhead + column.cells.iter().map(|cell| cell.observed[0]).sum::<f64>())
+    }
+
     /// Mean utilisation of the host.
     pub(super) fn utilisation(&self, from: usize, to: usize) -> f64 {
         let (n, sum) = self.windows(from, to).fold((0.0, 0.0), |(n, sum), column| (n + 1.0, sum + column.utilisation));
         if n > 0.0 { sum / n } else { 0.0 }
+    }
+
+    /// How many seconds more (`sign` 1) or fewer (−1) requests took in windows `since` to `t` than those of the reference,
+    /// summed over the classes of which that is so. All of their time, whatever load and payload let expect: callers wait
+    /// for just that.
+    pub(super) fn slower(&self, since: usize, t: usize, sign: f64) -> f64 {
+        let of = |cell: &Cell| cell.observed[0] + cell.observed[1] + cell.observed[3] + cell.observed[4];
+        let mut more = 0.0;
+        for i in 0..self.classes.len() {
+            let add =
+                |(n, time): (f64, f64), column: &Column| (n + column.cells[i].requests(), time + of(&column.cells[i]));
+            let (n0, time0) = self.reference_windows(i).fold((0.0, 0.0), add);
+            let (n, time) = self.windows(since, t + 1).fold((0.0, 0.0), add);
+            if n0 > 0.0 {
+                more += (sign * (time - n * time0 / n0)).max(0.0);
+            }
+        }
+        more
     }
 
     /// One per cent of what the host's CPUs can do in a window, seconds.

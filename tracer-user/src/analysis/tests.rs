@@ -101,6 +101,7 @@ fn window(t: usize, change: Change, random: &mut Random) -> Window {
             identity: u64::from(changed && change.deploy && service == "front"),
             starts: 0,
             entry: service == "front",
+            callees: if service == "front" { vec!["store".to_owned()] } else { Vec::new() },
             overhead_s: overhead,
             ambiguous: 0.01,
             classes,

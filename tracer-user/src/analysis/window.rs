@@ -35,6 +35,8 @@ pub struct ServiceWindow {
     pub starts: u32,
     /// Whether requests enter the host here. Only there is a change of load news; inside it follows from the callers.
     pub entry: bool,
+    /// Services of this host that it calls, as far as known.
+    pub callees: Vec<String>,
     /// CPU outside any request, seconds.
     pub overhead_s: f64,
     /// Share of its requests whose CPU may be another's, 0 to 1.

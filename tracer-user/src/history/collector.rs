@@ -11,7 +11,9 @@ use super::recent::{Point, Recent, WINDOWS};
 use super::rows::{ClassRow, HostRow, Identity, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::DECLARED;
-use crate::model::{ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span};
+use crate::model::{
+    ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span, SpanId,
+};
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;
@@ -20,6 +22,10 @@ const SIZES: usize = 64;
 const QUANTILES: [f64; STRATA - 1] = [0.35, 0.9];
 /// Services that count as serving; beyond it a service's CPU counts as foreign.
 const SERVING: usize = 4096;
+
+/// Requests of a window whose callers are looked for, and callees of one service that are remembered.
+const CALLED: usize = 1024;
+const CALLEES: usize = 32;
 
 /// Sums over the spans of a class. Nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +101,11 @@ pub struct Collector {
     overhead: FxHashMap<ServiceId, u64>,
     /// Services that serve requests, and those that only make calls.
     serving: HashMap<ServiceId, Side>,
+    /// Services that answered calls of this window, by the call's span; and callees by caller.
+    called: FxHashMap<SpanId, ServiceId>,
+    callees: HashMap<ServiceId, Vec<ServiceId>>,
+    /// Calls to a service whose callers are known, and how many of these callers serve no requests: load enters there.
+    entered: HashMap<ServiceId, (u32, u32)>,
     /// What services run.
     pub identities: Identities,
     /// Recent windows.
@@ -120,6 +131,9 @@ impl Collector {
             sizes: HashMap::new(),
             overhead: FxHashMap::default(),
             serving: HashMap::new(),
+            called: FxHashMap::default(),
+            callees: HashMap::new(),
+            entered: HashMap::new(),
             identities: Identities::default(),
             recent: Recent::for_memory(memory),
             left_out: 0,
@@ -174,6 +188,7 @@ impl Collector {
         let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
         let before = std::mem::replace(&mut self.host, host);
         self.began = now;
+        self.called.clear();
         let length_s = seconds(length);
         let since = |of: fn(&HostCpu) -> f64| (of(&host.cpu) - of(&before.cpu)).max(0.0);
         let (operations, lost) =
@@ -223,9 +238,39 @@ impl Collector {
         Some(window)
     }
 
+    /// Learns callers and callees on this host: the end of a call names the caller, the request at its other end the callee.
+    fn note_call(&mut self, span: &Span) {
+        match (span.side, span.parent) {
+            (Side::Server, Some(call)) if self.called.len() < CALLED => {
+                self.called.insert(call, span.service);
+            }
+            (Side::Client, _) => {
+                let Some(callee) = self.called.remove(&span.id).filter(|callee| *callee != span.service) else {
+                    return;
+                };
+                if self.entered.len() < SERVING || self.entered.contains_key(&callee) {
+                    let (calls, outside) = self.entered.entry(callee).or_default();
+                    if *calls >= CALLED as u32 {
+                        (*calls, *outside) = (*calls / 2, *outside / 2);
+                    }
+                    *calls += 1;
+                    *outside += u32::from(self.serving.get(&span.service) == Some(&Side::Client));
+                }
+                if self.callees.len() < SERVING || self.callees.contains_key(&span.service) {
+                    let known = self.callees.entry(span.service).or_default();
+                    if known.len() < CALLEES && !known.contains(&callee) {
+                        known.push(callee);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// What services did as servers.
     fn services(&mut self, names: &Names) -> Vec<ServiceWindow> {
         let mut services: HashMap<ServiceId, (ServiceWindow, [u32; 3])> = HashMap::new();
+        let entered = &self.entered;
         for (class, totals) in &self.classes {
             let Some(info) = names.class(*class).filter(|info| info.side == Side::Server && info.protocol != DECLARED)
             else {
@@ -234,7 +279,9 @@ impl Collector {
             let (window, sums) = services.entry(info.service).or_insert_with(|| {
                 let (identity, starts) = self.identities.take(info.service);
                 let service_name = names.service(info.service).to_string();
-                (ServiceWindow { service_name, identity, starts, ..ServiceWindow::default() }, [0; 3])
+                let callees = self.callees.get(&info.service).into_iter().flatten();
+                let callees = callees.map(|callee| names.service(*callee).to_string()).collect();
+                (ServiceWindow { service_name, identity, starts, callees, ..ServiceWindow::default() }, [0; 3])
             });
             let requests = totals.requests();
             for (sum, more) in sums.iter_mut().zip([requests, totals.roots, totals.ambiguous]) {
@@ -257,13 +304,16 @@ impl Collector {
                 None => window.classes.push(class),
             }
         }
-        let finish = |(mut window, [requests, roots, ambiguous]): (ServiceWindow, [u32; 3])| {
-            window.entry = roots * 2 > requests;
+        let finish = |(service, (mut window, [requests, roots, ambiguous])): (ServiceId, (ServiceWindow, [u32; 3]))| {
+            // From another host, or from a program that serves no requests, such as a load generator.
+            let (calls, outside) = entered.get(&service).copied().unwrap_or((1, 0));
+            let called = f64::from(requests.saturating_sub(roots)) * f64::from(outside) / f64::from(calls.max(1));
+            window.entry = (f64::from(roots) + called) * 2.0 > f64::from(requests);
             window.ambiguous = f64::from(ambiguous) / f64::from(requests.max(1));
             window.classes.sort_by(|a, b| a.request_class.cmp(&b.request_class));
             window
         };
-        let mut services: Vec<ServiceWindow> = services.into_values().map(finish).collect();
+        let mut services: Vec<ServiceWindow> = services.into_iter().map(finish).collect();
         // Where every caller is traced, no service is known to be the first.
         if services.iter().all(|service| !service.entry) {
             for service in &mut services {
@@ -288,6 +338,7 @@ impl Sink for Collector {
                 *role = Side::Server;
             }
         }
+        self.note_call(span);
         let size = span.request_bytes.saturating_add(span.reply_bytes);
         let room = self.sizes.len() < CLASSES || self.sizes.contains_key(&span.class);
         let sizes = room.then(|| self.sizes.entry(span.class).or_insert_with(|| Sizes::Learning(Vec::new())));

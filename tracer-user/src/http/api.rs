@@ -295,23 +295,97 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     Ok(Json(json!({ "hertz": request.hertz })))
 }
 
-/// The stacks that a query selects, and their title; refuses unknown names.
-async fn snapshot(shared: &Shared, params: Params) -> Result<(Snapshot, String), Problem> {
+/// Parameters of profiles.
+const PROFILE: [&str; 8] =
+    ["service", "class", "kind", "since", "from_ns", "until_ns", "before_from_ns", "before_until_ns"];
+
+/// A range of instants, nanoseconds since the epoch: `NAMEfrom_ns` and `NAMEuntil_ns`; `None`: neither is given.
+fn instants(params: &Params, name: &str) -> Result<Option<(u64, u64)>, Problem> {
+    let read = |end: &str| {
+        let name = format!("{name}{end}");
+        params.number(&name, 0..=u64::MAX, "nanoseconds since the epoch")
+    };
+    let (from, until) = (read("from_ns")?, read("until_ns")?);
+    match (from, until) {
+        (None, None) => Ok(None),
+        (from, until) => {
+            let (from, until) = (from.unwrap_or(0), until.unwrap_or(u64::MAX));
+            if until <= from {
+                return Err(Problem::bad(format!("{name}until_ns: expected an instant after {name}from_ns")));
+            }
+            Ok(Some((from, until)))
+        }
+    }
+}
+
+/// What a profile query asks for: a range, and another one to compare with.
+type Ranges = (Option<(u64, u64)>, Option<(u64, u64)>);
+
+fn ranges(params: &Params) -> Result<Ranges, Problem> {
+    let (range, before) = (instants(params, "")?, instants(params, "before_")?);
+    if range.is_some() && params.text("since").is_some() {
+        return Err(Problem::bad("since: expected either it or from_ns and until_ns"));
+    }
+    if before.is_some() && range.is_none() {
+        return Err(Problem::bad("before_from_ns: expected from_ns or until_ns, too: what to compare with it"));
+    }
+    Ok((range, before))
+}
+
+/// Requests of a class, or of all classes of a service, in windows that begin within a range by the records' clock.
+fn requests(view: &super::View<'_>, filter: &profiles::Filter, range: (u64, u64)) -> f64 {
+    let wall = |at: u64| (at as i64).saturating_add(view.wall_offset).max(0) as u64;
+    let (from, until) = (wall(range.0), wall(range.1));
+    let of = view.history.recent.series().filter(|(id, _)| {
+        view.names.class(*id).is_some_and(|info| {
+            info.side == crate::model::Side::Server
+                && filter.service.as_ref().is_none_or(|service| *info.service_name == **service)
+                && filter.class.as_ref().is_none_or(|class| *info.name == **class)
+        })
+    });
+    let within = |point: &&crate::history::recent::Point| (from..until).contains(&point.start_ns);
+    of.flat_map(|(_, points)| points).filter(within).map(|point| f64::from(point.rate_per_s)).sum::<f64>()
+}
+
+/// A profile, the one before to compare with, and by how many times more requests it is of.
+type Compared = (Snapshot, Option<(Snapshot, f64)>, String);
+
+/// The stacks that a query selects; refuses unknown names.
+async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> {
+    let (range, before) = ranges(&params)?;
     let (filter, title) = profile_filter(params)?;
     let found = shared.ask(move |view| {
         find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        Ok::<_, super::known::Unknown>(view.profiles.snapshot(view.names, &filter))
+        let clock = |at: u64| match i64::try_from(at) {
+            Ok(at) => at.saturating_sub(view.wall_offset).max(0) as u64,
+            Err(_) => u64::MAX,
+        };
+        let monotonic = |range: (u64, u64)| (clock(range.0), clock(range.1));
+        let of = |range: Option<(u64, u64)>| {
+            let range = range.map(monotonic);
+            view.profiles.snapshot(view.names, &profiles::Filter { range, ..filter.clone() })
+        };
+        let earlier = before.zip(range).map(|(before, range)| {
+            // Requests of just the time that has samples.
+            let requests =
+                |range| view.profiles.covered(monotonic(range)).map_or(0.0, |at| requests(view, &filter, at));
+            let (then, now) = (requests(before), requests(range));
+            (of(Some(before)), if then > 0.0 && now > 0.0 { now / then } else { 1.0 })
+        });
+        Ok::<_, super::known::Unknown>((of(range), earlier))
     });
-    Ok((found.await??, title))
+    let (snapshot, earlier) = found.await??;
+    Ok((snapshot, earlier, title))
 }
 
 /// The filter of a stacks query, and its title.
 pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String), Problem> {
-    let params = params.only(&["service", "class", "kind", "since"])?;
+    let params = params.only(&PROFILE)?;
     let view = params.read("kind", "cpu, offcpu or wall", profiles::View::parse)?.unwrap_or_default();
     let since = params
         .read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::quantity::duration(text).ok())?;
-    let filter = profiles::Filter { service: params.string("service"), class: params.string("class"), since, view };
+    let (service, class) = (params.string("service"), params.string("class"));
+    let filter = profiles::Filter { service, class, since, range: None, view };
     let mut title =
         [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     if title.is_empty() {
@@ -333,20 +407,31 @@ pub(super) const OF_SCRIPT: [&str; 3] = ["x", "y", "s"];
 
 pub(super) async fn flamegraph(State(app): AppState, params: Params) -> Result<Response, Problem> {
     let params = params.without(&OF_SCRIPT);
-    let (snapshot, title) = snapshot(&app.shared, params).await?;
-    let svg = render(&app, move || snapshot.svg(&title)).await?;
+    let (snapshot, earlier, title) = compared(&app.shared, params).await?;
+    let svg = render(&app, move || match earlier {
+        Some((before, scale)) => snapshot.svg_difference(&before, scale, &title),
+        None => snapshot.svg(&title),
+    })
+    .await?;
     // The graph's own script zooms and searches; it can load and send nothing.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     Ok(([(header::CONTENT_TYPE, "image/svg+xml"), (header::CONTENT_SECURITY_POLICY, policy)], svg).into_response())
 }
 
 pub(super) async fn folded(State(app): AppState, params: Params) -> Result<String, Problem> {
-    let (snapshot, _) = snapshot(&app.shared, params).await?;
-    render(&app, move || snapshot.folded()).await
+    let (snapshot, earlier, _) = compared(&app.shared, params).await?;
+    render(&app, move || match earlier {
+        Some((before, scale)) => snapshot.folded_difference(&before, scale),
+        None => snapshot.folded(),
+    })
+    .await
 }
 
 pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Response, Problem> {
-    let (snapshot, _) = snapshot(&app.shared, params).await?;
+    let (snapshot, earlier, _) = compared(&app.shared, params).await?;
+    if earlier.is_some() {
+        return Err(Problem::bad("before_from_ns: pprof has no differences; ask for two profiles"));
+    }
     let bytes = render(&app, move || snapshot.pprof()).await?;
     // The format itself is compressed, not the transfer: no Content-Encoding.
     let name = "attachment; filename=\"profile.pb.gz\"";

@@ -28,6 +28,7 @@ assets! {
     "console.js" SCRIPT,
     "data.js" SCRIPT,
     "dom.js" SCRIPT,
+    "finding_page.js" SCRIPT,
     "findings.js" SCRIPT,
     "flame_graph.js" SCRIPT,
     "format.js" SCRIPT,

@@ -326,6 +326,24 @@ fn far(span: &SpanView) -> String {
     }
 }
 
+pub(super) async fn finding(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+    let id = query.id.ok_or_else(|| Problem::bad("id: expected the number of a finding"))?;
+    let id: u64 =
+        id.parse().map_err(|_| Problem::bad(format!("id: '{id}' given, expected the number of a finding")))?;
+    let find = move |view: &super::View<'_>| {
+        (view.health.clone(), view.detector.findings().find(|finding| finding.id == id).cloned())
+    };
+    let (health, found) = app.shared.ask(find).await?;
+    let found = found.ok_or_else(|| Problem::missing("no such finding; the first page lists them"))?;
+    let body = format!(
+        "<section><h2>{}</h2><p>{}</p><p class=sub>confidence {:.2} · <a href=\"/api/v1/findings/{id}\">as JSON</a></p></section>",
+        found.kind.name(),
+        Safe(&found.summary()),
+        found.confidence,
+    );
+    Ok(Page::drawn("finding", "Finding", query.refresh).render(&health, &body))
+}
+
 pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;

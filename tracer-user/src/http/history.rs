@@ -1,4 +1,4 @@
-//! `GET /api/v1/series`: request classes over time. `GET /api/v1/findings`: what changed.
+//! `GET /api/v1/series`: request classes over time.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::known::find;
 use super::params::Params;
 use super::{App, Problem, View};
-use crate::analysis::finding::Finding;
 use crate::history::recent::Point;
 use crate::model::Side;
 
@@ -83,7 +82,7 @@ fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since
 }
 
 /// Nanoseconds since the epoch at which `since`, a duration before now, begins; 0: no such parameter.
-fn since(params: &Params) -> Result<u64, Problem> {
+pub(super) fn since(params: &Params) -> Result<u64, Problem> {
     let expected = "a number and a unit, such as 30s, 5m or 1h";
     let since = params.read("since", expected, |text| crate::quantity::duration(text).ok())?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -102,40 +101,4 @@ pub(super) async fn series(State(app): State<Arc<App>>, params: Params) -> Resul
         })
         .await??;
     Ok(Json(json!({ "window_s": window_s, "series": all })))
-}
-
-fn finding(f: &Finding) -> Value {
-    json!({
-        "id": f.id,
-        "kind": f.kind.name(),
-        "service_name": f.service_name,
-        "request_classes": f.request_classes,
-        "since_ns": f.since_ns,
-        "until_ns": f.until_ns,
-        "change_ratio": f.change_ratio,
-        "resource": f.resource,
-        "confidence": f.confidence,
-        "summary": f.summary(),
-    })
-}
-
-pub(super) async fn findings(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "since"])?;
-    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
-    let all = app
-        .shared
-        .ask(move |view| {
-            let of = |f: &&Finding| {
-                let whole = f.service_name.is_empty();
-                let service = service.as_ref().is_none_or(|service| whole || f.service_name == *service);
-                let class = class
-                    .as_ref()
-                    .is_none_or(|class| f.request_classes.is_empty() || f.request_classes.contains(class));
-                service && class && f.until_ns.is_none_or(|until| until >= since)
-            };
-            // The newest first.
-            view.detector.findings().rev().filter(of).cloned().collect::<Vec<Finding>>()
-        })
-        .await?;
-    Ok(Json(json!({ "findings": all.iter().map(finding).collect::<Vec<_>>() })))
 }

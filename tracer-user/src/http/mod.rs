@@ -7,6 +7,7 @@ mod api;
 mod assets;
 mod console;
 mod edges;
+mod findings;
 mod guard;
 mod history;
 mod known;
@@ -121,6 +122,8 @@ pub struct View<'a> {
     pub detector: &'a Detector,
     /// The agent itself.
     pub health: &'a Health,
+    /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
+    pub wall_offset: i64,
 }
 
 /// Work for the pipeline's thread.
@@ -270,6 +273,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/transaction", get(console::transaction))
         .route("/class", get(console::class))
         .route("/health", get(console::health))
+        .route("/finding", get(console::finding))
         .route("/assets/{*name}", get(assets::asset))
         .route("/metrics", get(api::metrics))
         .route("/healthz", get(api::healthy))
@@ -278,7 +282,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/classes", get(api::classes))
         .route("/api/v1/edges", get(edges::edges))
         .route("/api/v1/series", get(history::series))
-        .route("/api/v1/findings", get(history::findings))
+        .route("/api/v1/findings", get(findings::list))
+        .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
         .route("/api/v1/health", get(api::health))

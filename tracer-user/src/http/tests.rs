@@ -54,6 +54,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
                 history: &history,
                 detector: &detector,
                 health: &health,
+                wall_offset: 0,
             });
         }
     });
@@ -128,6 +129,16 @@ async fn every_page_answers() {
         ("/flamegraph.svg?kind=both", 400, "expected cpu, offcpu or wall"),
         ("/profile.folded?since=5x", 400, "since:"),
         ("/profile.pb.gz?service=shop", 200, ""),
+        ("/flamegraph.svg?service=shop&from_ns=5&until_ns=9&before_from_ns=1&before_until_ns=5", 200, "no samples yet"),
+        ("/profile.folded?from_ns=9&until_ns=5", 400, "expected an instant after from_ns"),
+        ("/profile.folded?from_ns=9&since=5s", 400, "expected either it or"),
+        ("/profile.folded?before_from_ns=9", 400, "what to compare with it"),
+        ("/profile.pb.gz?from_ns=9&before_until_ns=9", 400, "pprof has no differences"),
+        ("/api/v1/findings?since=5m", 200, "\"findings\":[]"),
+        ("/api/v1/findings?until=5m", 400, "no such parameter"),
+        ("/api/v1/findings/7", 404, "no such finding"),
+        ("/api/v1/findings/x", 400, "expected the number of a finding"),
+        ("/finding?id=7", 404, "no such finding"),
         ("/nothing", 404, "no such page"),
     ] {
         let answer = fetch(listen, path).await;

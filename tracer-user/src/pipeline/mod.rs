@@ -243,6 +243,7 @@ impl Pipeline {
             profiles: &self.profiles,
             history: &self.history,
             detector: &self.detector,
+            wall_offset: self.wall_offset,
             health,
         }
     }

@@ -25,9 +25,12 @@ pub use snapshot::Snapshot;
 use snapshot::Sum;
 use symbolize::{Means, Symbols};
 
-/// Length of a period counts can be asked for by, nanoseconds, and how many are kept.
-const PERIOD: Nanos = 30_000_000_000;
-const PERIODS: usize = 120;
+/// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
+/// those older than [`KEPT`] go.
+const PERIOD: Nanos = 10_000_000_000;
+const FINE: Nanos = 900_000_000_000;
+const COARSE: Nanos = 60_000_000_000;
+const KEPT: Nanos = 3_600_000_000_000;
 /// Most pairs of owner and stack in one period.
 const PAIRS: usize = 100_000;
 /// Most process ids whose programs are distinguished.
@@ -123,6 +126,14 @@ impl Hash for Shape {
 
 type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
 
+/// Counts of some time.
+#[derive(Debug, Default)]
+struct Period {
+    start: Nanos,
+    end: Nanos,
+    counts: Counts,
+}
+
 /// Stacks and counts.
 #[derive(Debug)]
 pub struct Profiles {
@@ -143,7 +154,7 @@ pub struct Profiles {
     generations: FxHashMap<u32, u32>,
     base: u32,
     names: FxHashMap<u32, Arc<str>>,
-    periods: VecDeque<(Nanos, Counts)>,
+    periods: VecDeque<Period>,
     now: Nanos,
     symbols: Symbols,
     /// Samples whose stack was not kept because there were too many.
@@ -194,6 +205,8 @@ pub struct Filter {
     pub class: Option<String>,
     /// Only samples this recent.
     pub since: Option<Duration>,
+    /// Only samples between these times, by the clock of the records.
+    pub range: Option<(Nanos, Nanos)>,
     /// What time.
     pub view: View,
 }
@@ -271,16 +284,42 @@ impl Profiles {
 
     /// Lets the oldest period go; `false` when there is none.
     fn drop_period(&mut self) -> bool {
-        let Some((_, counts)) = self.periods.pop_front() else { return false };
-        self.pairs -= counts.len();
+        let Some(period) = self.periods.pop_front() else { return false };
+        self.pairs -= period.counts.len();
         true
+    }
+
+    /// Puts old periods together, and lets those go that are too old.
+    fn age(&mut self) {
+        while self.periods.front().is_some_and(|first| first.end + KEPT <= self.now) {
+            self.drop_period();
+        }
+        let fine = self.now.saturating_sub(FINE);
+        let mut at = 1;
+        while self.periods.get(at).is_some_and(|period| period.end <= fine) {
+            let same = self.periods[at - 1].start / COARSE == self.periods[at].start / COARSE;
+            let Some(later) = same.then(|| self.periods.remove(at)).flatten() else {
+                at += 1;
+                continue;
+            };
+            self.pairs -= later.counts.len();
+            let earlier = &mut self.periods[at - 1];
+            self.pairs -= earlier.counts.len();
+            earlier.end = later.end;
+            for (key, (count, nanos)) in later.counts {
+                let sum = earlier.counts.entry(key).or_default();
+                sum.0 += count;
+                sum.1 += nanos;
+            }
+            self.pairs += earlier.counts.len();
+        }
     }
 
     /// Lets go of stacks that no period has.
     fn sweep(&mut self) {
         self.swept = self.now;
         let used: FxHashSet<u32> =
-            self.periods.iter().flat_map(|(_, counts)| counts.keys().map(|(_, id)| *id)).collect();
+            self.periods.iter().flat_map(|period| period.counts.keys().map(|(_, id)| *id)).collect();
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
@@ -313,7 +352,7 @@ impl Profiles {
         if same.is_empty() {
             return;
         }
-        for (_, counts) in self.periods.iter_mut().filter(|(start, _)| start + PERIOD > from) {
+        for Period { counts, .. } in self.periods.iter_mut().filter(|period| period.end > from) {
             let moved: Vec<(Owner, u32)> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
             self.pairs -= counts.len();
             for (owner, id) in moved {
@@ -380,7 +419,7 @@ impl Profiles {
             self.sweep();
             let current = self.now / PERIOD * PERIOD;
             while self.stacks.len() > most - most / 10
-                && self.periods.front().is_some_and(|(start, _)| *start < current)
+                && self.periods.front().is_some_and(|period| period.start < current)
                 && self.drop_period()
             {
                 self.periods_dropped += 1;
@@ -401,9 +440,19 @@ impl Profiles {
         Some(id)
     }
 
+    /// From when to when there are samples that are wholly within a range; `None`: there are none.
+    pub fn covered(&self, (from, until): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
+        let mut within = self.periods.iter().filter(|period| period.start >= from && period.end <= until);
+        let first = within.next()?;
+        Some((first.start, within.next_back().unwrap_or(first).end))
+    }
+
     /// Copies out what fits `filter`.
     pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
         let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
+        // Of a range, what is wholly in it: before and after a change must not mix.
+        let within =
+            |period: &Period| filter.range.is_none_or(|(from, until)| period.start >= from && period.end <= until);
         let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
             (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
                 // A declared transaction's samples are those of the request or the overhead around it, once more.
@@ -416,8 +465,8 @@ impl Profiles {
             _ => false,
         };
         let mut sums: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-        for (_, counts) in self.periods.iter().filter(|(start, _)| start + PERIOD > from) {
-            for ((_, id), (count, nanos)) in counts.iter().filter(|((owner, _), _)| fits(*owner)) {
+        for period in self.periods.iter().filter(|period| period.end > from && within(period)) {
+            for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
                 let sum = sums.entry(*id).or_default();
                 sum.0 += count;
                 sum.1 += nanos;
@@ -442,8 +491,8 @@ impl Sink for Profiles {
     fn tick(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         self.settle();
-        for (_, counts) in &mut self.periods {
-            counts.shrink_excess();
+        for period in &mut self.periods {
+            period.counts.shrink_excess();
         }
         self.names.shrink_excess();
         self.generations.shrink_excess();
@@ -460,17 +509,15 @@ impl Sink for Profiles {
             return;
         };
         let start = self.now / PERIOD * PERIOD;
-        if self.periods.back().is_none_or(|(last, _)| *last < start) {
-            if self.periods.len() == PERIODS {
-                self.drop_period();
-            }
-            self.periods.push_back((start, Counts::default()));
+        if self.periods.back().is_none_or(|last| last.start < start) {
+            self.age();
+            self.periods.push_back(Period { start, end: start + PERIOD, counts: Counts::default() });
         }
         // The newest stays, whatever its size: it has a bound of its own.
         while self.pairs >= self.bounds.part(self.part).pairs && self.periods.len() > 1 && self.drop_period() {
             self.periods_dropped += 1;
         }
-        let Some((_, counts)) = self.periods.back_mut() else { return };
+        let Some(Period { counts, .. }) = self.periods.back_mut() else { return };
         let key = (sample.owner, id);
         if !counts.contains_key(&key) {
             if counts.len() >= PAIRS.min(self.bounds.part(self.part).pairs) {

@@ -68,6 +68,17 @@ impl Snapshot {
     /// One line per stack: frames from the root, separated by semicolons, and the number of samples; where time off the CPU
     /// is shown, microseconds.
     pub fn folded(&self) -> String {
+        let mut lines: Vec<_> = self.lines().into_iter().collect();
+        lines.sort();
+        lines.into_iter().fold(String::new(), |mut out, (line, count)| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{line} {count}");
+            out
+        })
+    }
+
+    /// The lines of `folded` and their numbers.
+    fn lines(&self) -> HashMap<String, u64> {
         let mut lines: HashMap<String, u64> = HashMap::new();
         for (frames, count, nanos) in self.named() {
             let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
@@ -80,13 +91,50 @@ impl Snapshot {
             }
             lines.retain(|_, micros| *micros > 0);
         }
+        lines
+    }
+
+    /// One line per stack of either profile, with its number before and after: that of `before` times `scale`, so that
+    /// both are of as many requests.
+    pub fn folded_difference(&self, before: &Self, scale: f64) -> String {
+        let mut lines: HashMap<String, (u64, u64)> = HashMap::new();
+        for (line, count) in before.lines() {
+            lines.entry(line).or_default().0 = (count as f64 * scale).round().clamp(0.0, 1e15) as u64;
+        }
+        for (line, count) in self.lines() {
+            lines.entry(line).or_default().1 = count;
+        }
+        lines.retain(|_, (before, after)| *before > 0 || *after > 0);
         let mut lines: Vec<_> = lines.into_iter().collect();
         lines.sort();
-        lines.into_iter().fold(String::new(), |mut out, (line, count)| {
+        lines.into_iter().fold(String::new(), |mut out, (line, (before, after))| {
             // Writing to a string does not fail.
-            let _ = writeln!(out, "{line} {count}");
+            let _ = writeln!(out, "{line} {before} {after}");
             out
         })
+    }
+
+    /// The flame graph of this profile, coloured by how it differs from `before`: red where there is more, blue where
+    /// there is less.
+    pub fn svg_difference(&self, before: &Self, scale: f64, title: &str) -> Vec<u8> {
+        let (folded, title) = (self.folded_difference(before, scale), &*text::printable(title));
+        let mut options = inferno::flamegraph::Options::default();
+        title.clone_into(&mut options.title);
+        let per = if (scale - 1.0).abs() < 1e-9 { "" } else { " for as many requests" };
+        options.subtitle = Some(format!(
+            "{} samples; red: more than before{per} ({} samples × {scale:.3}), blue: less",
+            self.samples(),
+            before.samples()
+        ));
+        options.count_name = "samples".into();
+        if self.view != View::Cpu {
+            options.count_name = "ms".into();
+            options.factor = 1e-3;
+        }
+        let mut out = Vec::new();
+        let drawn =
+            self.samples() > 0 && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
+        if drawn { out } else { empty(title).into_bytes() }
     }
 
     /// A flame graph.

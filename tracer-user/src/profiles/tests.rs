@@ -128,3 +128,25 @@ fn each_class_has_its_own_stacks_with_names() {
     assert!(String::from_utf8(nothing.svg("x")).unwrap().contains("no samples yet"));
     pprof::tests::check(&snapshot.pprof(), 3, 30, "landmark");
 }
+
+#[test]
+fn old_periods_are_put_together_and_ranges_do_not_mix() {
+    const SECOND: Nanos = 1_000_000_000;
+    let mut profiles = Profiles::new();
+    for second in 1..2400 {
+        let sample = sample(Owner::Class(ClassId(0)), vec![7]);
+        profiles.sample(&names(), &StackSample { nanos: second * SECOND, ..sample });
+    }
+    // Fifteen minutes of ten seconds each, and a minute each before.
+    assert!((110..120).contains(&profiles.periods.len()), "{}", profiles.periods.len());
+    assert_eq!(profiles.pairs, profiles.periods.iter().map(|period| period.counts.len()).sum::<usize>());
+    let samples = |range: Option<(u64, u64)>| {
+        let range = range.map(|(from, until)| (from * SECOND, until * SECOND));
+        profiles.snapshot(&names(), &Filter { range, ..Filter::default() }).samples()
+    };
+    assert_eq!(samples(None), 2399);
+    assert_eq!(samples(Some((2000, 2100))), 100);
+    assert_eq!(samples(Some((2005, 2095))), 80, "only what is wholly within");
+    assert_eq!(profiles.covered((2005 * SECOND, 2095 * SECOND)), Some((2010 * SECOND, 2090 * SECOND)));
+    assert_eq!(profiles.covered((2001 * SECOND, 2009 * SECOND)), None);
+}

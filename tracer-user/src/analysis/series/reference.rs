@@ -184,11 +184,7 @@ impl Series {
                 let a = (1.0 + own) / (1.0 - own);
                 let windows = self.reference_windows(i).count() as f64;
                 let reference = &mut self.classes[i].reference;
-                if k == 0 {
-                    reference.inflation = a;
-                } else {
-                    reference.dispersion[k - 1] *= a;
-                }
+                reference.inflation[k] = a;
                 reference.freedom[k] = f64::max(windows / if counts(i) { a } else { 1.0 }, 4.0);
             }
         }
@@ -201,10 +197,10 @@ impl Series {
                 let cost = cost_of(k, cell, column.wait, reference);
                 let (scale, variance) = if k == 0 {
                     let sampling = sampling_variance(cell, &reference.demand, reference.cv2);
-                    (cost, sampling + reference.inflation * reference.tau2 * cost * cost)
+                    (cost, sampling + reference.inflation[0] * reference.tau2 * cost * cost)
                 } else {
                     let (_, x) = wait_of(k - 1, cell, column.wait, reference);
-                    (x, wait_variance(k - 1, x, reference))
+                    (x, reference.inflation[k] * wait_variance(k - 1, x, reference))
                 };
                 let bound = s.clip * variance.max(0.0).sqrt();
                 let clipped = (cell.observed[k] - cost).clamp(-bound, bound);

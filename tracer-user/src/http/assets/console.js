@@ -6,9 +6,10 @@ import { serviceLink, classLink, transactionLink, percent, count } from "./forma
 import { HomePage } from "./home_page.js";
 import { ServicePage } from "./service_page.js";
 import { ClassPage } from "./class_page.js";
+import { FindingPage } from "./finding_page.js";
 import { HealthPage } from "./health_page.js";
 
-const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, health: HealthPage };
+const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage };
 const EVERY = 5000;
 const tools = document.getElementById("tools");
 const app = document.getElementById("app");

@@ -14,22 +14,30 @@ function hash(text, from = 0x811c9dc5) {
   return value >>> 0;
 }
 
-/** Folded stacks as a tree. */
-export function tree(folded) {
-  const root = { name: "all", value: 0, own: 0, children: new Map(), depth: 0, id: 0, parent: null };
+/** Folded stacks as a tree. With `difference` a line has two numbers: before and now. */
+export function tree(folded, difference = false) {
+  const root = { name: "all", value: 0, before: 0, own: 0, children: new Map(), depth: 0, id: 0, parent: null };
   for (const line of folded.split("\n")) {
-    const end = line.lastIndexOf(" ");
+    let end = line.lastIndexOf(" ");
     const samples = Number(line.slice(end + 1));
-    if (end < 1 || !samples) continue;
+    let before = 0;
+    if (difference && end > 0) {
+      const middle = line.lastIndexOf(" ", end - 1);
+      before = Number(line.slice(middle + 1, end));
+      end = middle;
+    }
+    if (end < 1 || !(samples || before)) continue;
     let at = root;
     root.value += samples;
+    root.before += before;
     for (const name of line.slice(0, end).split(";")) {
       let next = at.children.get(name);
       if (!next) {
-        next = { name, value: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
+        next = { name, value: 0, before: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
         at.children.set(name, next);
       }
       next.value += samples;
+      next.before += before;
       at = next;
     }
     at.own += samples;
@@ -46,6 +54,9 @@ export function kind(name) {
   if (/\.so(\.|$|\b)|^(_*libc|__libc|std::|core::|alloc::|_start|__GI_|memcpy|malloc|free$|pthread|clone3?$|runtime\.)/.test(name)) return "lib";
   return "app";
 }
+
+/** How much more of all that is sampled now a frame takes than before, in steps. */
+const CHANGES = [["more3", "much more"], ["more2", "more"], ["more1", "a little more"], ["same", "as before"], ["less1", "a little less"], ["less2", "less"], ["less3", "much less"]];
 
 const KINDS = [["app", "application"], ["interp", "interpreter"], ["lib", "library, runtime"], ["jit", "compiled at run time"], ["kern", "kernel"], ["other", "unnamed"]];
 
@@ -78,10 +89,10 @@ export class FlameGraph {
   }
 
   /** `unit`: seconds that one of a line's number is; `samples`: whether that number counts samples; `advice`: for no stacks. */
-  show(folded, { unit = null, samples = true }, advice) {
+  show(folded, { unit = null, samples = true, difference = false }, advice) {
     if (folded === this.text && this.root && folded) return;
-    Object.assign(this, { text: folded, unit, samples, advice });
-    this.root = tree(folded);
+    Object.assign(this, { text: folded, unit, samples, advice, difference });
+    this.root = tree(folded, difference);
     this.draw();
   }
 
@@ -143,7 +154,7 @@ export class FlameGraph {
     const kinds = new Set();
     const frames = shown.map(([node, x, width, faded]) => {
       // The lowest frame is the service.
-      const what = node.depth > 1 ? kind(node.name) : "other";
+      const what = this.difference ? this.changed(node) : node.depth > 1 ? kind(node.name) : "other";
       kinds.add(what);
       const y = this.down ? node.depth * ROW : height - (node.depth + 1) * ROW;
       const room = Math.floor((width - 8) / 6.6);
@@ -157,10 +168,17 @@ export class FlameGraph {
     });
     show(this.place, svg("svg", { width: this.width, height, viewBox: `0 0 ${this.width} ${height}` }, frames));
     if (!this.down) this.place.scrollTop = this.place.scrollHeight;
-    show(this.legend, KINDS.filter(([name]) => kinds.has(name)).map(([name, words]) => h("span", null, svg("svg", { class: "key" }, svg("rect", { class: name, width: 12, height: 12 })), words)));
+    show(this.legend, (this.difference ? CHANGES : KINDS).filter(([name]) => kinds.has(name)).map(([name, words]) => h("span", null, svg("svg", { class: "key" }, svg("rect", { class: name, width: 12, height: 12 })), words)));
     this.count(wanted, focus);
     this.sayMissing();
     this.say("");
+  }
+
+  /** A frame's colour where profiles are compared. */
+  changed(node) {
+    const by = (node.value - node.before) / Math.max(this.root.value, this.root.before, 1);
+    const step = Math.abs(by) < 0.01 ? 0 : Math.abs(by) < 0.05 ? 1 : Math.abs(by) < 0.15 ? 2 : 3;
+    return step === 0 ? "same" : `${by > 0 ? "more" : "less"}${step}`;
   }
 
   /** How many stacks lack their outer frames, and why: the agent writes the reason as the frame above the service. */
@@ -194,6 +212,7 @@ export class FlameGraph {
   }
 
   words(node) {
+    if (this.difference) return `${node.name}: ${this.amount(node)}; before ${this.amount({ value: node.before })} for as many requests`;
     return `${node.name}: ${this.amount(node)}, ${percent(node.value / this.root.value)} of all${node.own ? `, ${percent(node.own / this.root.value)} in itself` : ""}`;
   }
 

@@ -62,3 +62,4 @@ export function link(path, parameters) {
 export const serviceLink = (name) => link("/service", { name });
 export const classLink = (name, one) => link("/class", { name, class: one });
 export const transactionLink = (id) => `/transaction?id=${encodeURIComponent(id)}`;
+export const findingLink = (id) => link("/finding", { id });

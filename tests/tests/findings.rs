@@ -1,0 +1,233 @@
+//! Findings about real processes: a class that gets dearer, a load that doubles, a process that burns CPU beside the service.
+//! Windows of a second; the server knows what its handlers cost.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::stat::HostCpuSource;
+use tracer_tests::workload::Server;
+use tracer_tests::{Numbers, begin, figure, http, say, scratch, wait};
+
+/// Requests a second of each class. Together less than a fifth of a core.
+const RATES: [(&str, f64); 4] = [("/light", 20.0), ("/medium", 10.0), ("/beta", 15.0), ("/alpha", 8.0)];
+/// Windows before the first verdict, and some more.
+const WARM: usize = 28;
+/// A change is found within so many windows.
+const WITHIN_S: f64 = 12.0;
+
+/// Requests at steady rates, whatever the server takes for them.
+struct Load {
+    ended: Arc<AtomicBool>,
+    /// Times the rates.
+    factor: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<u64>>,
+}
+
+impl Load {
+    fn start(server: &Server) -> Self {
+        let (ended, factor) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
+        let one = |(nth, (target, rate)): (usize, (&'static str, f64))| {
+            let (ended, factor, address) = (Arc::clone(&ended), Arc::clone(&factor), server.address);
+            thread::spawn(move || {
+                let mut connection = http::Connection::open(address).expect("a connection");
+                let mut numbers = Numbers::new(nth as u64 + 1);
+                let (mut next, mut asked) = (Instant::now(), 0);
+                while !ended.load(Ordering::Relaxed) {
+                    let jitter = 0.5 + numbers.below(1000) as f64 / 1000.0;
+                    next += Duration::from_secs_f64(jitter / rate / factor.load(Ordering::Relaxed) as f64);
+                    // After a stall the rate goes on; what was missed is not made up for.
+                    next = next.max(Instant::now());
+                    thread::sleep(next.saturating_duration_since(Instant::now()));
+                    connection.ask("GET", target).expect("a reply");
+                    asked += 1;
+                }
+                asked
+            })
+        };
+        let threads = RATES.into_iter().enumerate().map(one).collect();
+        Self { ended, factor, threads }
+    }
+
+    fn times(&self, factor: u64) {
+        self.factor.store(factor, Ordering::Relaxed);
+    }
+
+    fn end(self) -> u64 {
+        self.ended.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().expect("the load")).sum()
+    }
+}
+
+fn agent(dir: &Path) -> Agent {
+    let config = dir.join("tracer.toml");
+    std::fs::write(&config, "[history]\nwindow = \"1s\"\n").expect("a file");
+    Agent::start(dir, &["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"])
+}
+
+/// Windows in which the agent saw requests of a class.
+fn windows(agent: &Agent, class: &str) -> usize {
+    let all = agent.json("/api/v1/series?service=burn");
+    let series = all["series"].as_array().expect("series").clone();
+    let of = series.iter().find(|one| one["request_class"] == class && one["side"] == "server");
+    of.and_then(|one| one["t"].as_array()).map_or(0, Vec::len)
+}
+
+fn warm(agent: &Agent) {
+    let done = || (windows(agent, "GET /medium") >= WARM).then_some(());
+    wait("the reference to be learnt", Duration::from_secs(90), done);
+}
+
+fn findings(agent: &Agent) -> Vec<Value> {
+    agent.json("/api/v1/findings?since=1h")["findings"].as_array().expect("findings").clone()
+}
+
+/// What every finding promises.
+fn check_contract(all: &[Value]) {
+    for one in all {
+        let kind = one["kind"].as_str().expect("a kind");
+        assert!(["anomaly", "application_change", "workload_change", "environment"].contains(&kind), "{one}");
+        assert!(one["id"].is_u64() && one["service_name"].is_string() && one["request_classes"].is_array(), "{one}");
+        assert!(one["since_ns"].is_u64() && (one["until_ns"].is_null() || one["until_ns"].is_u64()), "{one}");
+        assert!(one["change_ratio"].as_f64().is_some_and(|ratio| ratio >= 0.0), "{one}");
+        assert!(one["confidence"].as_f64().is_some_and(|sure| (0.0..=1.0).contains(&sure)), "{one}");
+        assert!(one["resource"].is_string() && one["summary"].as_str().is_some_and(|words| !words.is_empty()), "{one}");
+    }
+}
+
+fn now_ns() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as f64
+}
+
+#[test]
+fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
+    let Some(_turn) = begin("findings", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let load = Load::start(&server);
+    let agent = agent(dir.path());
+    warm(&agent);
+    let early = findings(&agent);
+    assert!(early.iter().all(|one| one["kind"] != "application_change"), "{early:?}");
+    let changed = now_ns();
+    assert_eq!(http::get(server.address, "/set/medium/7500").expect("a reply").status, 200);
+    let one = wait("the change to be found", Duration::from_secs(40), || {
+        findings(&agent).into_iter().find(|one| one["kind"] == "application_change")
+    });
+    let all = findings(&agent);
+    check_contract(&all);
+    let seconds = |name: &str| (one[name].as_f64().expect("an instant") - changed) / 1e9;
+    figure("findings: seconds until found", &format!("{:.1}", seconds("found_ns")));
+    figure("findings: ratio of 1.5", &format!("{:.3}", one["change_ratio"].as_f64().unwrap_or_default()));
+    assert_eq!(one["service_name"], "burn", "{one}");
+    assert_eq!(one["request_classes"], serde_json::json!(["GET /medium"]), "{one}");
+    assert_eq!(one["resource"], "cpu", "{one}");
+    // It is published at the end of a window, and the change falls into one.
+    assert!(seconds("found_ns") <= WITHIN_S + 2.0, "found after {:.1} s: {one}", seconds("found_ns"));
+    assert!(seconds("since_ns").abs() <= 3.0, "since {:.1} s: {one}", seconds("since_ns"));
+    let ratio = one["change_ratio"].as_f64().expect("a ratio");
+    assert!((1.35..1.65).contains(&ratio), "{one}");
+    assert!(agent.metrics().sum("tracer_findings", &[("kind", "application_change")]) >= 1.0);
+
+    // Its evidence, and the profile against the one before.
+    let id = one["id"].as_u64().expect("an id");
+    let evidence = agent.json(&format!("/api/v1/findings/{id}"));
+    let length = |value: &Value| value.as_array().map_or(0, Vec::len);
+    let t = length(&evidence["windows"]["t"]);
+    assert!(t >= WARM, "{evidence}");
+    for name in ["utilisation", "foreign", "steal", "requests", "cost", "expected"] {
+        assert_eq!(length(&evidence["windows"][name]), t, "{name}");
+    }
+    assert_eq!(length(&evidence["regression"]["cpu_s"]), t);
+    let classes = evidence["regression"]["classes"].as_array().expect("classes").clone();
+    let medium = classes.iter().find(|row| row["request_class"] == "GET /medium").expect("the class");
+    let each = |name: &str| medium[name].as_f64().expect("seconds");
+    assert!((0.0047..0.0062).contains(&each("measured_before_s")), "{medium}");
+    let since = one["since_ns"].as_u64().expect("an instant");
+    wait("a profile of the time after", Duration::from_secs(40), || {
+        let until = now_ns() as u64;
+        let folded = agent.text(&format!(
+            "/profile.folded?service=burn&class=GET%20/medium&from_ns={since}&until_ns={until}&before_until_ns={since}"
+        ));
+        // Three columns: stack, before, after; the burnt CPU is in one function.
+        let burnt = folded.lines().filter(|line| line.contains("burn_class")).filter_map(|line| {
+            let mut numbers = line.rsplit(' ').filter_map(|text| text.parse::<f64>().ok());
+            Some((numbers.next()?, numbers.next()?))
+        });
+        let (after, before) = burnt.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (after >= 30.0 && before >= 10.0).then_some((before, after))
+    });
+    assert!(load.end() > 500);
+    agent.stop();
+}
+
+#[test]
+fn a_load_that_doubles_is_at_most_a_workload_change() {
+    let Some(_turn) = begin("findings", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let load = Load::start(&server);
+    let agent = agent(dir.path());
+    warm(&agent);
+    load.times(2);
+    let news = wait("the load to be noticed", Duration::from_secs(40), || {
+        findings(&agent).into_iter().find(|one| one["kind"] == "workload_change")
+    });
+    assert_eq!(news["service_name"], "burn");
+    // Also later there is no other finding about the service.
+    let so_far = windows(&agent, "GET /medium");
+    let later = || (windows(&agent, "GET /medium") >= so_far + 20).then_some(());
+    wait("twenty windows", Duration::from_secs(60), later);
+    let all = findings(&agent);
+    check_contract(&all);
+    let own: Vec<&Value> = all.iter().filter(|one| one["service_name"] == "burn").collect();
+    assert!(own.iter().all(|one| one["kind"] == "workload_change"), "{own:?}");
+    load.end();
+    agent.stop();
+}
+
+#[test]
+fn a_process_that_burns_cpu_is_the_environment() {
+    let Some(_turn) = begin("findings", &["cc"]) else { return };
+    // Where others use the CPUs already, one more of them makes no difference.
+    let before = HostCpuSource::now();
+    thread::sleep(Duration::from_secs(2));
+    let used = HostCpuSource::now().since(before).busy / 2.0;
+    let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+    if used > 0.4 * cores {
+        say(&format!("SKIPPED findings: others use {used:.1} of {cores} CPUs"));
+        return;
+    }
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let load = Load::start(&server);
+    let agent = agent(dir.path());
+    warm(&agent);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "while :; do :; done"]);
+    let burner = Process::start("burner", &mut shell, &dir.path().join("burner.log"));
+    let found = wait("the burner to be found", Duration::from_secs(40), || {
+        let all = findings(&agent);
+        all.into_iter().find(|one| one["kind"] == "environment" || one["kind"] == "anomaly")
+    });
+    assert_eq!(found["service_name"], "", "{found}");
+    let so_far = windows(&agent, "GET /medium");
+    let later = || (windows(&agent, "GET /medium") >= so_far + 20).then_some(());
+    wait("twenty windows", Duration::from_secs(60), later);
+    let all = findings(&agent);
+    check_contract(&all);
+    assert!(all.iter().all(|one| one["kind"] != "application_change"), "{all:?}");
+    drop(burner);
+    wait("its end to be found", Duration::from_secs(40), || {
+        let all = findings(&agent);
+        all.into_iter().any(|one| one["id"] == found["id"] && !one["until_ns"].is_null()).then_some(())
+    });
+    load.end();
+    agent.stop();
+}

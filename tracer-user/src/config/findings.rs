@@ -1,0 +1,54 @@
+//! `[analysis]`: when a deviation is a finding.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ConfigError, Source};
+use crate::analysis::detector::Settings;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct AnalysisFile {
+    warmup_windows: Option<Spanned<i64>>,
+    segment_windows_min: Option<Spanned<i64>>,
+    sensitivity: Option<Spanned<String>>,
+    least_cpu_change: Option<Spanned<f64>>,
+    least_wait_change: Option<Spanned<f64>>,
+    foreign_cpu: Option<Spanned<f64>>,
+    stolen_cpu: Option<Spanned<f64>>,
+}
+
+impl AnalysisFile {
+    /// Puts what is given in the place of defaults.
+    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Settings) -> Result<(), ConfigError> {
+        if let Some(windows) = &self.warmup_windows {
+            settings.warmup = source.number(windows, 12..361)?;
+        }
+        if let Some(windows) = &self.segment_windows_min {
+            settings.settle = source.number(windows, 4..61)?;
+            settings.settle_shared = settings.settle_shared.max(settings.settle);
+        }
+        if let Some(word) = &self.sensitivity {
+            settings.threshold = match word.get_ref().as_str() {
+                "high" => 20.0,
+                "normal" => 25.0,
+                "low" => 36.0,
+                _ => return Err(source.wrong(&word.span(), "expected \"high\", \"normal\" or \"low\"")),
+            };
+            settings.threshold_deployed = settings.threshold_deployed.max(settings.threshold - 7.0);
+        }
+        for (given, share) in [
+            (&self.least_cpu_change, &mut settings.least_cpu),
+            (&self.least_wait_change, &mut settings.least_wait),
+            (&self.foreign_cpu, &mut settings.foreign),
+            (&self.stolen_cpu, &mut settings.steal),
+        ] {
+            let Some(given) = given else { continue };
+            if !(0.01..=10.0).contains(given.get_ref()) {
+                return Err(source.wrong(&given.span(), "expected a share, 0.01 to 10"));
+            }
+            *share = *given.get_ref();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! `GET /api/v1/findings`: what changed. `GET /api/v1/findings/ID`: what one of them rests on.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+
+use super::history::since;
+use super::params::Params;
+use super::{App, Problem};
+use crate::analysis::evidence::{CostPoint, Evidence, HostPoint};
+use crate::analysis::finding::Finding;
+use crate::analysis::regression::{self, Model, Says};
+use crate::analysis::signature::{self, Bucket};
+
+fn view(f: &Finding) -> Value {
+    json!({
+        "id": f.id,
+        "kind": f.kind.name(),
+        "service_name": f.service_name,
+        "request_classes": f.request_classes,
+        "since_ns": f.since_ns,
+        "until_ns": f.until_ns,
+        "found_ns": f.opened_ns,
+        "change_ratio": f.change_ratio,
+        "resource": f.resource,
+        "cause": f.cause.words(),
+        "confidence": f.confidence,
+        "summary": f.summary(),
+    })
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&["service", "class", "since"])?;
+    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
+    let all = app
+        .shared
+        .ask(move |view| {
+            let of = |f: &&Finding| {
+                let whole = f.service_name.is_empty();
+                let service = service.as_ref().is_none_or(|service| whole || f.service_name == *service);
+                let class = class
+                    .as_ref()
+                    .is_none_or(|class| f.request_classes.is_empty() || f.request_classes.contains(class));
+                service && class && f.until_ns.is_none_or(|until| until >= since)
+            };
+            // The newest first.
+            view.detector.findings().rev().filter(of).cloned().collect::<Vec<Finding>>()
+        })
+        .await?;
+    Ok(Json(json!({ "findings": all.iter().map(view).collect::<Vec<_>>() })))
+}
+
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
+    let id: u64 = id.parse().map_err(|_| Problem::bad(format!("'{id}' given, expected the number of a finding")))?;
+    let found = app.shared.ask(move |view| view.detector.evidence(id)).await?;
+    let evidence = found.ok_or_else(|| Problem::missing("no such finding; /api/v1/findings lists them"))?;
+    // Fits take milliseconds: not on a thread that serves others.
+    let failed =
+        |_| Problem(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the evidence could not be computed".into());
+    tokio::task::spawn_blocking(move || Json(whole(&evidence))).await.map_err(failed)
+}
+
+/// The finding with its plots: arrays have one entry per window.
+fn whole(e: &Evidence) -> Value {
+    let host = |of: fn(&HostPoint) -> f64| e.host.iter().map(of).collect::<Vec<f64>>();
+    let cost = |of: fn(&CostPoint) -> f64| e.cost.iter().map(of).collect::<Vec<f64>>();
+    let (before, after) = e.means.split_at(e.since.min(e.means.len()));
+    let (before, after) = (signature::of(before), signature::of(after));
+    let mut answer = view(&e.finding);
+    answer["windows"] = json!({
+        "t": host(|point| point.start_ns as f64 / 1e9),
+        "utilisation": host(|point| point.utilisation),
+        "foreign": host(|point| point.foreign),
+        "steal": host(|point| point.steal),
+        "requests": cost(|point| point.requests),
+        "cost": cost(|point| point.cost),
+        "expected": cost(|point| point.expected),
+    });
+    answer["signature"] = json!({
+        "before": before.iter().map(bucket).collect::<Vec<_>>(),
+        "after": after.iter().map(bucket).collect::<Vec<_>>(),
+        "ratio": signature::ratio(&before, &after),
+    });
+    answer["regression"] = regressed(e);
+    answer
+}
+
+fn bucket(b: &Bucket) -> Value {
+    json!({
+        "utilisation": b.utilisation,
+        "windows": b.windows,
+        "p10_s": b.p10_s,
+        "p50_s": b.p50_s,
+        "p90_s": b.p90_s,
+        "cpu_s": b.cpu_s,
+        "blocked_s": b.blocked_s,
+    })
+}
+
+/// The service's CPU as regression sees it: by the model of the windows before the change, and of those after.
+fn regressed(e: &Evidence) -> Value {
+    let columns = e.columns.len();
+    if columns == 0 {
+        return Value::Null;
+    }
+    let (before, after) = e.samples.split_at(e.since.min(e.samples.len()));
+    let (then, now) = (regression::fit(before, columns), regression::fit(after, columns));
+    let at = |window: usize| e.host.get(window).map_or(0, |point| point.start_ns);
+    let end = |window: usize| e.host.get(window.saturating_sub(1)).map_or(0, |point| point.end_ns);
+    let demand = |model: &Option<Model>, i: usize| model.as_ref().and_then(|model| model.demand_s[i]);
+    let error = |model: &Option<Model>, i: usize| model.as_ref().and_then(|model| model.error_s[i]);
+    let classes = e.columns.iter().enumerate().map(|(i, column)| {
+        json!({
+            "request_class": column.request_class,
+            "measured_before_s": column.before_s,
+            "measured_after_s": column.after_s,
+            "regression_before_s": demand(&then, i),
+            "regression_before_error_s": error(&then, i),
+            "regression_after_s": demand(&now, i),
+            "regression_after_error_s": error(&now, i),
+        })
+    });
+    let segments = regression::segments(&e.samples, columns).into_iter().map(|segment| {
+        let says = match segment.says {
+            Says::Nothing => Value::Null,
+            Says::Anomaly => json!("anomaly"),
+            Says::WorkloadChange => json!("workload_change"),
+            Says::ApplicationChange => json!("application_change"),
+        };
+        json!({ "since_ns": at(segment.from), "until_ns": end(segment.to), "kind": says, "base_s": segment.model.base_s })
+    });
+    json!({
+        "cpu_s": e.samples.iter().map(|sample| sample.cpu_s).collect::<Vec<_>>(),
+        "predicted_s": then.as_ref().map(|model| e.samples.iter().map(|sample| model.predict(sample)).collect::<Vec<_>>()),
+        "deviation_s": then.as_ref().map(|model| model.deviation_s),
+        "classes": classes.collect::<Vec<_>>(),
+        "segments": segments.collect::<Vec<_>>(),
+    })
+}
