@@ -19,9 +19,11 @@ use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
+use crate::service_classes::{Mode, ServiceClasses};
 
 mod declared;
 mod hosts;
+mod service_class;
 
 pub use hosts::Relay;
 use hosts::RelayFile;
@@ -70,6 +72,8 @@ struct File {
     class: Vec<RuleFile>,
     service: Vec<ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
+    service_class: Vec<service_class::ServiceClassFile>,
+    enforcement: service_class::EnforcementFile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -243,6 +247,12 @@ pub struct Config {
     pub services: NamingRules,
     /// Declared transactions, in the order of the file.
     pub declared: Arc<[Declared]>,
+    /// Service classes.
+    pub service_classes: Arc<ServiceClasses>,
+    /// Whether their priorities are enforced.
+    pub enforce: Mode,
+    /// Directory of the state file of changed priorities.
+    pub state_dir: PathBuf,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Most bytes of a recording.
@@ -349,6 +359,9 @@ impl Default for Config {
             classes: ClassConfig::default(),
             services: Vec::new(),
             declared: Arc::from([]),
+            service_classes: Arc::default(),
+            enforce: Mode::default(),
+            state_dir: service_class::state_dir(),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             max_recording: 8 << 30,
             nice: 0,
@@ -541,6 +554,13 @@ impl Config {
             config.classes.rules.push(check_rule(&source, rule)?);
         }
         config.declared = declared::check(&source, file.transaction)?;
+        config.service_classes = Arc::new(service_class::check(&source, file.service_class)?);
+        for rule in &file.class {
+            check_service_class(&source, rule, &config.service_classes)?;
+        }
+        if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
+            config.state_dir = dir;
+        }
         for service in file.service {
             if service.name.get_ref().trim().is_empty() {
                 return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));
@@ -598,6 +618,19 @@ fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError>
         port: rule.port,
         status: status.collect::<Result<_, _>>()?,
     })
+}
+
+/// Once service classes are declared, a class can only be given one of them.
+fn check_service_class(source: &Source<'_>, rule: &RuleFile, known: &ServiceClasses) -> Result<(), ConfigError> {
+    match &rule.service_class {
+        Some(name) if !known.is_empty() && known.index(name.get_ref().trim()).is_none() => {
+            let all: Vec<&str> = known.classes.iter().map(|class| &*class.name).collect();
+            let what =
+                format!("no service class '{}' is declared; declared are: {}", name.get_ref().trim(), all.join(", "));
+            Err(source.wrong(&name.span(), what))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn range(text: &str) -> Option<(u16, u16)> {

@@ -3,10 +3,12 @@
 
 mod edges;
 mod hosts;
+mod policies;
 mod report;
 mod shop;
 mod tree;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -40,6 +42,10 @@ pub(crate) struct Options {
     /// wrong.
     #[arg(long, value_name = "3", value_parser = clap::value_parser!(u8).range(3..=3))]
     hosts: Option<u8>,
+    /// Two service classes and a declared function of one server compete for one CPU: prints how each class reaches its
+    /// goal without and with --enforce on, for this many --seconds each.
+    #[arg(long, conflicts_with = "hosts")]
+    policies: bool,
     /// The agent's binary, when sudo restarts this program as root.
     #[arg(long, hide = true)]
     tracer: Option<PathBuf>,
@@ -54,8 +60,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         build_ebpf::ready(way)?;
         build::tracer(way, true)?
     };
-    if options.hosts.is_some() {
-        return over_hosts(&tracer, options);
+    if options.hosts.is_some() || options.policies {
+        return as_root(&tracer, options);
     }
     let root = Root::obtain("load eBPF programs")?;
     stop_on_signals();
@@ -82,15 +88,23 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     shown.and(ended.map(drop))
 }
 
-/// The demo over several hosts. All of it runs as root, because creating a network namespace needs it.
-fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
-    let root = Root::obtain("make network namespaces and load eBPF programs")?;
+/// The demos of which all runs as root: over several hosts, because creating a network namespace needs it; and of
+/// service classes, because root's own configuration does.
+fn as_root(tracer: &Path, options: &Options) -> Result<()> {
+    let root = Root::obtain("load eBPF programs, make network namespaces and change priorities")?;
     if root == Root::Already {
+        if options.policies {
+            stop_on_signals();
+            let dir = tempfile::Builder::new().prefix("tracer-demo-").tempdir();
+            let dir = dir.context("cannot create a temporary directory")?;
+            return policies::run(tracer, dir.path(), options.seconds);
+        }
         return hosts::run(tracer, options.seconds, options.once);
     }
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut command = root.command(own);
-    command.args(["demo", "--hosts", "3", "--seconds", &options.seconds.to_string(), "--tracer"]).arg(tracer);
+    command.arg("demo").args(if options.policies { &["--policies"][..] } else { &["--hosts", "3"] });
+    command.args(["--seconds", &options.seconds.to_string(), "--tracer"]).arg(tracer);
     if options.once {
         command.arg("--once");
     }
@@ -125,12 +139,18 @@ fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, options: &Options) 
 
 /// Starts the agent and waits until every mandatory hook is attached.
 fn start_agent(root: Root, tracer: &Path, dir: &Path) -> Result<(Leash, SocketAddr)> {
+    start_agent_with(root, tracer, dir, &[])
+}
+
+/// The same with more arguments.
+fn start_agent_with(root: Root, tracer: &Path, dir: &Path, more: &[&OsStr]) -> Result<(Leash, SocketAddr)> {
     let console = if TcpListener::bind(CONSOLE).is_ok() { CONSOLE } else { free_address()? };
     if console != CONSOLE {
         shell::progress(format!("{CONSOLE} is in use; the console is on {console}"));
     }
     let listen = console.to_string();
-    let mut agent = Leash::start(root, tracer, &["run", "--listen", &listen], &[], &agent_log(dir))?;
+    let arguments = [&["run".as_ref(), "--listen".as_ref(), listen.as_ref()][..], more].concat();
+    let mut agent = Leash::start(root, tracer, &arguments, &[], &agent_log(dir))?;
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         alive(&mut agent, dir)?;

@@ -84,6 +84,14 @@ const TABLE: &[(&str, Quick)] = &[
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("history", All),
     ("saved", All),
+    (
+        "service_classes",
+        Only(&[
+            "enforcement_needs_roots_own_file",
+            "what_threads_inherit_or_set_themselves",
+            "a_dry_run_makes_no_call",
+        ]),
+    ),
     ("secrets", All),
     ("service_manager", All),
     // Several hosts.
