@@ -277,7 +277,7 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
             if mode == "off" {
                 assert!(own_values(&server), "after the restart: {:?}", values(&server));
             }
-            assert!(next.said().contains("an earlier agent was killed"), "{}", next.said());
+            assert!(next.output().contains("an earlier agent was killed"), "{}", next.output());
             next.stop();
             assert!(own_values(&server), "after the next one's end: {:?}", values(&server));
         }
@@ -321,7 +321,7 @@ fn a_dry_run_makes_no_call() {
     strace.args(["-f", "-e", "trace=setpriority,sched_setattr,sched_setscheduler,sched_setparam,ioprio_set", "-o"]);
     strace.arg(&log).args(["-p", &agent.process().pid().to_string()]);
     let mut tracing = Process::start("strace", &mut strace, &dir.path().join("strace.log"));
-    wait("strace to attach", LIMIT, || tracing.said().contains("attached").then_some(()));
+    wait("strace to attach", LIMIT, || tracing.output().contains("attached").then_some(()));
     let load = Load::start(server.address, "/bronze", 2);
     wait("a dry run to count", LIMIT, || {
         (class(&agent, "bronze")["actions"]["would_apply"].as_u64() > Some(1)).then_some(())

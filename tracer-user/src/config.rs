@@ -11,7 +11,6 @@ use toml::Spanned;
 
 use crate::analysis;
 use crate::classes::ClassConfig;
-use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 use crate::files;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables;
@@ -21,6 +20,7 @@ use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::service_classes::{Mode, ServiceClasses};
 
+mod class_rules;
 mod declared;
 mod hosts;
 mod service_class;
@@ -69,7 +69,7 @@ struct File {
     limits: LimitsFile,
     priority: PriorityFile,
     watchdog: WatchdogFile,
-    class: Vec<RuleFile>,
+    class: Vec<class_rules::RuleFile>,
     service: Vec<ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
     service_class: Vec<service_class::ServiceClassFile>,
@@ -167,29 +167,6 @@ struct PriorityFile {
 #[serde(deny_unknown_fields, default)]
 struct WatchdogFile {
     stall: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleFile {
-    name: Spanned<String>,
-    service_class: Option<Spanned<String>>,
-    service: Option<String>,
-    #[serde(default)]
-    method: Vec<String>,
-    path: Option<Spanned<String>>,
-    host: Option<String>,
-    header: Option<HeaderFile>,
-    port: Option<u16>,
-    #[serde(default)]
-    status: Vec<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HeaderFile {
-    name: String,
-    value: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -551,13 +528,10 @@ impl Config {
             config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=hour)? };
         }
         for rule in &file.class {
-            config.classes.rules.push(check_rule(&source, rule)?);
+            config.classes.rules.push(class_rules::check(&source, rule)?);
         }
         config.declared = declared::check(&source, file.transaction)?;
-        config.service_classes = Arc::new(service_class::check(&source, file.service_class)?);
-        for rule in &file.class {
-            check_service_class(&source, rule, &config.service_classes)?;
-        }
+        config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
             config.state_dir = dir;
         }
@@ -578,70 +552,6 @@ impl Config {
             });
         }
         Ok(config)
-    }
-}
-
-fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError> {
-    if rule.name.get_ref().trim().is_empty() || rule.name.get_ref().len() > 120 {
-        return Err(source.wrong(&rule.name.span(), "expected a class name of 1 to 120 characters"));
-    }
-    let path = match &rule.path {
-        Some(path) => Some(
-            PathPattern::new(path.get_ref())
-                .map_err(|expected| source.wrong(&path.span(), format!("bad path pattern: expected {expected}")))?,
-        ),
-        None => None,
-    };
-    let status = rule.status.iter().map(|status| {
-        range(status.get_ref()).ok_or_else(|| {
-            source.wrong(
-                &status.span(),
-                "expected a status code such as \"404\", a class such as \"5xx\" or a range \"500-503\"",
-            )
-        })
-    });
-    let is_name = |text: &str| (1..=64).contains(&text.trim().len()) && !text.chars().any(char::is_control);
-    if let Some(class) = rule.service_class.as_ref().filter(|class| !is_name(class.get_ref())) {
-        return Err(source.wrong(&class.span(), "expected a service class of 1 to 64 bytes, such as \"gold\""));
-    }
-    Ok(Rule {
-        name: Arc::from(rule.name.get_ref().as_str()),
-        service_class: rule.service_class.as_ref().map(|class| Arc::from(class.get_ref().trim())),
-        service: rule.service.as_deref().map(Glob::new),
-        methods: rule.method.iter().map(|method| method.as_str().into()).collect(),
-        path,
-        host: rule.host.as_deref().map(Glob::new),
-        header: rule.header.as_ref().map(|header| HeaderMatch {
-            name: header.name.to_ascii_lowercase().into(),
-            value: Glob::new(&header.value),
-        }),
-        port: rule.port,
-        status: status.collect::<Result<_, _>>()?,
-    })
-}
-
-/// Once service classes are declared, a class can only be given one of them.
-fn check_service_class(source: &Source<'_>, rule: &RuleFile, known: &ServiceClasses) -> Result<(), ConfigError> {
-    match &rule.service_class {
-        Some(name) if !known.is_empty() && known.index(name.get_ref().trim()).is_none() => {
-            let all: Vec<&str> = known.classes.iter().map(|class| &*class.name).collect();
-            let what =
-                format!("no service class '{}' is declared; declared are: {}", name.get_ref().trim(), all.join(", "));
-            Err(source.wrong(&name.span(), what))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn range(text: &str) -> Option<(u16, u16)> {
-    let code = |text: &str| text.parse::<u16>().ok().filter(|code| (100..1000).contains(code));
-    if let Some(class) = text.strip_suffix("xx") {
-        let class: u16 = class.parse().ok().filter(|class| (1..=9).contains(class))?;
-        return Some((class * 100, class * 100 + 99));
-    }
-    match text.split_once('-') {
-        Some((from, to)) => Some((code(from)?, code(to)?)).filter(|(from, to)| from <= to),
-        None => code(text).map(|code| (code, code)),
     }
 }
 

@@ -64,8 +64,12 @@ pub(super) fn state_dir() -> PathBuf {
     given.map_or_else(|| PathBuf::from("/run/tracer"), PathBuf::from)
 }
 
-/// Checks them.
-pub(super) fn check(source: &Source<'_>, all: Vec<ServiceClassFile>) -> Result<ServiceClasses, ConfigError> {
+/// Checks them, and the names that rules for request classes use.
+pub(super) fn check(
+    source: &Source<'_>,
+    all: Vec<ServiceClassFile>,
+    rules: &[super::class_rules::RuleFile],
+) -> Result<ServiceClasses, ConfigError> {
     if let Some(last) = all.get(CLASSES_MAX) {
         let what = format!("at most {CLASSES_MAX} service classes can be declared");
         return Err(source.wrong(&last.name.span(), what));
@@ -103,6 +107,15 @@ pub(super) fn check(source: &Source<'_>, all: Vec<ServiceClassFile>) -> Result<S
                 return Err(source.wrong(&rule.span(), what));
             }
             checked.rules.push(checked_rule);
+        }
+    }
+    // Once service classes are declared, a class can only be given one of them.
+    for name in rules.iter().filter_map(|rule| rule.service_class.as_ref()) {
+        let text = name.get_ref().trim();
+        if !checked.is_empty() && checked.index(text).is_none() {
+            let known: Vec<&str> = checked.classes.iter().map(|class| &*class.name).collect();
+            let what = format!("no service class '{text}' is declared; declared are: {}", known.join(", "));
+            return Err(source.wrong(&name.span(), what));
         }
     }
     Ok(checked)
