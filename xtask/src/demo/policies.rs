@@ -192,10 +192,10 @@ fn show(answers: &[(&str, Value, Value)]) -> Result<()> {
                     "{mode:<8} {name:<7} {goal:>14} {:>9.1} {:>9.1} {attained:>9} {:>9} {:>9.2} {:>9} {:>9}",
                     number("p50_s") * 1e3,
                     number("p99_s") * 1e3,
-                    row["count"],
+                    row["count"].to_string(),
                     number("cpu_s"),
-                    class["actions"]["applied"],
-                    class["actions"]["would_apply"],
+                    class["actions"]["applied"].to_string(),
+                    class["actions"]["would_apply"].to_string(),
                 ));
             }
         }
