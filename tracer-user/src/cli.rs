@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::quantity::{cores, duration, memory};
+use crate::service_classes::Mode;
 use clap::{Args, Parser, Subcommand};
 
 /// eBPF request tracer and profiler.
@@ -177,6 +178,11 @@ pub struct AgentOptions {
     /// only: everybody with a certificate of it is believed.
     #[arg(long, value_name = "FILE")]
     pub relay_ca: Option<PathBuf>,
+    /// CPU priorities of service classes: off (nothing is decided), dry-run (what would be done is counted, nothing is
+    /// changed), on (the threads that serve requests of a class are changed while they do). on needs --config with a
+    /// file that only root can change, and CAP_SYS_NICE. See docs/service-classes.md.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub enforce: Mode,
     /// Trace only sockets of the agent's own network namespace.
     #[arg(long)]
     pub own_netns: bool,

@@ -11,7 +11,6 @@ use toml::Spanned;
 
 use crate::analysis;
 use crate::classes::ClassConfig;
-use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 use crate::files;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables;
@@ -19,10 +18,13 @@ use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
+use crate::service_classes::{Mode, ServiceClasses};
 
+mod class_rules;
 mod declared;
 mod findings;
 mod hosts;
+mod service_class;
 
 pub use hosts::Relay;
 use hosts::RelayFile;
@@ -68,9 +70,11 @@ struct File {
     limits: LimitsFile,
     priority: PriorityFile,
     watchdog: WatchdogFile,
-    class: Vec<RuleFile>,
+    class: Vec<class_rules::RuleFile>,
     service: Vec<ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
+    service_class: Vec<service_class::ServiceClassFile>,
+    enforcement: service_class::EnforcementFile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -161,29 +165,6 @@ struct WatchdogFile {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RuleFile {
-    name: Spanned<String>,
-    service_class: Option<Spanned<String>>,
-    service: Option<String>,
-    #[serde(default)]
-    method: Vec<String>,
-    path: Option<Spanned<String>>,
-    host: Option<String>,
-    header: Option<HeaderFile>,
-    port: Option<u16>,
-    #[serde(default)]
-    status: Vec<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HeaderFile {
-    name: String,
-    value: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ServiceFile {
     name: Spanned<String>,
     exe: Option<String>,
@@ -237,6 +218,12 @@ pub struct Config {
     pub services: NamingRules,
     /// Declared transactions, in the order of the file.
     pub declared: Arc<[Declared]>,
+    /// Service classes.
+    pub service_classes: Arc<ServiceClasses>,
+    /// Whether their priorities are enforced.
+    pub enforce: Mode,
+    /// Directory of the state file of changed priorities.
+    pub state_dir: PathBuf,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Most bytes of a recording.
@@ -343,6 +330,9 @@ impl Default for Config {
             classes: ClassConfig::default(),
             services: Vec::new(),
             declared: Arc::from([]),
+            service_classes: Arc::default(),
+            enforce: Mode::default(),
+            state_dir: service_class::state_dir(),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             max_recording: 8 << 30,
             nice: 0,
@@ -527,9 +517,13 @@ impl Config {
             config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=hour)? };
         }
         for rule in &file.class {
-            config.classes.rules.push(check_rule(&source, rule)?);
+            config.classes.rules.push(class_rules::check(&source, rule)?);
         }
         config.declared = declared::check(&source, file.transaction)?;
+        config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
+        if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
+            config.state_dir = dir;
+        }
         for service in file.service {
             if service.name.get_ref().trim().is_empty() {
                 return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));
@@ -547,57 +541,6 @@ impl Config {
             });
         }
         Ok(config)
-    }
-}
-
-fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError> {
-    if rule.name.get_ref().trim().is_empty() || rule.name.get_ref().len() > 120 {
-        return Err(source.wrong(&rule.name.span(), "expected a class name of 1 to 120 characters"));
-    }
-    let path = match &rule.path {
-        Some(path) => Some(
-            PathPattern::new(path.get_ref())
-                .map_err(|expected| source.wrong(&path.span(), format!("bad path pattern: expected {expected}")))?,
-        ),
-        None => None,
-    };
-    let status = rule.status.iter().map(|status| {
-        range(status.get_ref()).ok_or_else(|| {
-            source.wrong(
-                &status.span(),
-                "expected a status code such as \"404\", a class such as \"5xx\" or a range \"500-503\"",
-            )
-        })
-    });
-    let is_name = |text: &str| (1..=64).contains(&text.trim().len()) && !text.chars().any(char::is_control);
-    if let Some(class) = rule.service_class.as_ref().filter(|class| !is_name(class.get_ref())) {
-        return Err(source.wrong(&class.span(), "expected a service class of 1 to 64 bytes, such as \"gold\""));
-    }
-    Ok(Rule {
-        name: Arc::from(rule.name.get_ref().as_str()),
-        service_class: rule.service_class.as_ref().map(|class| Arc::from(class.get_ref().trim())),
-        service: rule.service.as_deref().map(Glob::new),
-        methods: rule.method.iter().map(|method| method.as_str().into()).collect(),
-        path,
-        host: rule.host.as_deref().map(Glob::new),
-        header: rule.header.as_ref().map(|header| HeaderMatch {
-            name: header.name.to_ascii_lowercase().into(),
-            value: Glob::new(&header.value),
-        }),
-        port: rule.port,
-        status: status.collect::<Result<_, _>>()?,
-    })
-}
-
-fn range(text: &str) -> Option<(u16, u16)> {
-    let code = |text: &str| text.parse::<u16>().ok().filter(|code| (100..1000).contains(code));
-    if let Some(class) = text.strip_suffix("xx") {
-        let class: u16 = class.parse().ok().filter(|class| (1..=9).contains(class))?;
-        return Some((class * 100, class * 100 + 99));
-    }
-    match text.split_once('-') {
-        Some((from, to)) => Some((code(from)?, code(to)?)).filter(|(from, to)| from <= to),
-        None => code(text).map(|code| (code, code)),
     }
 }
 

@@ -25,8 +25,9 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: what changes of cost mean.
+// Layer 8: what changes of cost mean; which policy a request gets.
 pub mod analysis;
+pub mod service_classes;
 // Layer 9: places results go; siblings.
 pub mod history;
 pub mod metrics;

@@ -4,10 +4,12 @@
 mod edges;
 mod hosts;
 mod regression;
+mod policies;
 mod report;
 mod shop;
 mod tree;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -45,6 +47,10 @@ pub(crate) struct Options {
     /// much; fails if it does not. Windows of a second.
     #[arg(long, conflicts_with = "hosts")]
     regression: bool,
+    /// Two service classes and a declared function of one server compete for one CPU: prints how each class reaches its
+    /// goal without and with --enforce on, for this many --seconds each.
+    #[arg(long, conflicts_with_all = ["hosts", "regression"])]
+    policies: bool,
     /// The agent's binary, when sudo restarts this program as root.
     #[arg(long, hide = true)]
     tracer: Option<PathBuf>,
@@ -59,8 +65,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         build_ebpf::ready(way)?;
         build::tracer(way, true)?
     };
-    if options.hosts.is_some() {
-        return over_hosts(&tracer, options);
+    if options.hosts.is_some() || options.policies {
+        return as_root(&tracer, options);
     }
     let root = Root::obtain("load eBPF programs")?;
     stop_on_signals();
@@ -92,15 +98,23 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     shown.and(ended.map(drop))
 }
 
-/// The demo over several hosts. All of it runs as root, because creating a network namespace needs it.
-fn over_hosts(tracer: &Path, options: &Options) -> Result<()> {
-    let root = Root::obtain("make network namespaces and load eBPF programs")?;
+/// The demos of which all runs as root: over several hosts, because creating a network namespace needs it; and of
+/// service classes, because root's own configuration does.
+fn as_root(tracer: &Path, options: &Options) -> Result<()> {
+    let root = Root::obtain("load eBPF programs, make network namespaces and change priorities")?;
     if root == Root::Already {
+        if options.policies {
+            stop_on_signals();
+            let dir = tempfile::Builder::new().prefix("tracer-demo-").tempdir();
+            let dir = dir.context("cannot create a temporary directory")?;
+            return policies::run(tracer, dir.path(), options.seconds);
+        }
         return hosts::run(tracer, options.seconds, options.once);
     }
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut command = root.command(own);
-    command.args(["demo", "--hosts", "3", "--seconds", &options.seconds.to_string(), "--tracer"]).arg(tracer);
+    command.arg("demo").args(if options.policies { &["--policies"][..] } else { &["--hosts", "3"] });
+    command.args(["--seconds", &options.seconds.to_string(), "--tracer"]).arg(tracer);
     if options.once {
         command.arg("--once");
     }
@@ -129,7 +143,7 @@ fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr, options: 
 }
 
 /// Waits for Ctrl-C.
-fn until_stopped(agent: &mut Leash, dir: &Path, console: SocketAddr) -> Result<()> {
+fn until_stopped(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr) -> Result<()> {
     shell::progress(format!("still running; console: http://{console}/ ; Ctrl-C ends everything"));
     while !stopped() {
         alive(agent, dir)?;
@@ -139,14 +153,19 @@ fn until_stopped(agent: &mut Leash, dir: &Path, console: SocketAddr) -> Result<(
 }
 
 /// Starts the agent and waits until every mandatory hook is attached.
-fn start_agent(root: Root, tracer: &Path, dir: &Path, more: &[String]) -> Result<(SupervisedChild, SocketAddr)> {
+fn start_agent(
+    root: Root,
+    tracer: &Path,
+    dir: &Path,
+    more: &[impl AsRef<OsStr>],
+) -> Result<(SupervisedChild, SocketAddr)> {
     let console = if TcpListener::bind(CONSOLE).is_ok() { CONSOLE } else { free_address()? };
     if console != CONSOLE {
         shell::progress(format!("{CONSOLE} is in use; the console is on {console}"));
     }
     let listen = console.to_string();
-    let arguments: Vec<&str> =
-        ["run", "--listen", &listen].into_iter().chain(more.iter().map(String::as_str)).collect();
+    let own = ["run", "--listen", &listen].map(OsStr::new);
+    let arguments: Vec<&OsStr> = own.into_iter().chain(more.iter().map(AsRef::as_ref)).collect();
     let mut agent = SupervisedChild::start(root, tracer, &arguments, &[], &agent_log(dir))?;
     let until = Instant::now() + Duration::from_secs(60);
     loop {

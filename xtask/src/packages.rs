@@ -77,6 +77,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("php-fpm", "", Need::Programs, "a FastCGI server with an access log"),
     package("uwsgi-core", "uwsgi", Need::Programs, "an application server that speaks uwsgi and SCGI, with a log"),
     package("uwsgi-plugin-python3", "", Need::Programs, "its applications in Python"),
+    package("strace", "strace", Need::Programs, "shows which system calls the agent makes"),
     package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
     package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
     package("python3-websockets", "", Need::Programs, "WebSocket server and client"),

@@ -85,6 +85,14 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
+    (
+        "service_classes",
+        Only(&[
+            "enforcement_needs_roots_own_file",
+            "what_threads_inherit_or_set_themselves",
+            "a_dry_run_makes_no_call",
+        ]),
+    ),
     ("secrets", All),
     ("service_manager", All),
     // Several hosts.

@@ -10,6 +10,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
 use super::declaring::Declaring;
+use super::enforcing::Enforcing;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
@@ -125,6 +126,8 @@ pub(super) struct Agent {
     pub(super) finder: Option<Finder>,
     /// Attaches the probes of declared transactions.
     pub(super) declaring: Option<Declaring>,
+    /// Enforces service classes.
+    pub(super) enforcing: Enforcing,
     /// Makes unwind tables, where stacks are walked by them.
     pub(super) unwinder: Option<Unwinder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
@@ -261,7 +264,9 @@ impl Agent {
         let samples = self.rings.samples(BATCH, &mut take);
         let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
-        let mut stirred = !allowed.is_empty();
+        self.enforcing.decide(pipeline, monotonic());
+        // Each is as late as the next drain.
+        let mut stirred = !allowed.is_empty() || pipeline.expects_service_classes();
         for pid in allowed {
             if let Err(error) = self.kernel.policy.process(pid, true) {
                 log::warn!("{error}");
@@ -466,6 +471,7 @@ impl Agent {
             otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
+            priority_threads: self.enforcing.table_use(),
         }
     }
 
@@ -561,6 +567,9 @@ impl Agent {
                 log::warn!("{message}");
             }
         }
+        self.health.enforcement = self.enforcing.view(pipeline);
+        let actions = &self.health.enforcement.actions;
+        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, actions);
         let table_use = self.table_use();
         pipeline.metrics.set_table_use(&table_use.all());
     }

@@ -14,6 +14,7 @@ use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::{offsets, selftest};
+use crate::service_classes::thread_priority;
 
 /// Findings of the report.
 #[derive(Default)]
@@ -70,6 +71,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             }
         }
     }
+    report.features.push(priorities());
     report.features.extend(config.as_ref().and_then(doctor_relay::relay));
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
     // The reader may have closed the pipe.
@@ -80,6 +82,24 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         None if missing => Err(Failure::SelfTest("this host cannot be traced; see the lines marked missing".into())),
         None => Ok(()),
     }
+}
+
+/// Whether CPU priorities of service classes can be enforced.
+fn priorities() -> Feature {
+    const NAME: &str = "service classes";
+    if let Some(why) = thread_priority::obstacle() {
+        let follows = "--enforce on is refused; goals are measured, and a dry run says what would be done";
+        let remedy = "root, or CAP_SYS_NICE, outside any process-id namespace (docs/service-classes.md)";
+        return Feature::less(NAME, State::Degraded, why, follows, remedy);
+    }
+    let grouped = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|on| on.trim() == "1");
+    let detail = if grouped {
+        "thread priorities can be changed and restored; they decide between threads of one session and cgroup \
+         (autogroups are on)"
+    } else {
+        "thread priorities can be changed and restored; they decide between threads of one cgroup"
+    };
+    Feature::full(NAME, detail)
 }
 
 /// Consequence of a missing requirement of all tracing.

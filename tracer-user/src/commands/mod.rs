@@ -9,6 +9,7 @@ mod declaring;
 mod descriptors;
 pub mod doctor;
 mod doctor_relay;
+mod enforcing;
 mod netns;
 mod poll_interval;
 mod relaying;

@@ -183,6 +183,8 @@ impl Agent {
             return true;
         };
         let wait = pace.after_for_others(found, rested);
+        // A priority is changed as late as the next drain.
+        let wait = if pipeline.expects_service_classes() { wait.min(SHORTEST) } else { wait };
         let now = monotonic();
         let wakeup = hub.wakeup();
         if wait <= SHORTEST {

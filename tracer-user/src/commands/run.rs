@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
 use super::declaring::Declaring;
+use super::enforcing::{self, Enforcing};
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
@@ -56,6 +57,7 @@ const ENDING: Duration = Duration::from_millis(600);
 pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let config = configure(options)?;
+    enforcing::allow(&config, options.config.as_deref())?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
     // Threads inherit it.
@@ -120,6 +122,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     // The helpers run: the server's threads, and the one that names stacks.
     prioritize_pipeline(&config);
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
+    let enforcing = Enforcing::start(&config)?;
     let relaying = Relaying::start(&config.relay, seed, &host)?;
     let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
     let (mut kernel, mut rings) = loader::load(&Options {
@@ -130,7 +133,11 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     })?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
-    let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || attachments.detach());
+    let restore = enforcing.restorer();
+    let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || {
+        let restored = restore();
+        attachments.detach() && restored
+    });
     watchdog::end_on_panic(Arc::clone(&detach));
     let unwinder = unwinding(&mut kernel, &mut rings, &config);
     let mut health = check(&mut kernel, &mut rings, host)?;
@@ -190,6 +197,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
         declaring,
+        enforcing,
         unwinder,
     };
     agent.open_up()?;
@@ -233,6 +241,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     status.stop();
     manager.stopping();
     let _ = ended.send(());
+    agent.enforcing.end();
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
     pipeline.history.end();
@@ -333,6 +342,7 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
             file.clone_from(given);
         }
     }
+    config.enforce = options.enforce;
     config.own_netns |= options.own_netns;
     config.relay.tcp_option |= options.inband_tcp_option;
     if !options.inband_header.is_empty() {

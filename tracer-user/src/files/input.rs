@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::own_user;
+use super::{own_user, trust};
 
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC).open(path)
@@ -55,6 +55,22 @@ pub fn read_secret(path: &Path, most: u64) -> io::Result<String> {
         return Err(io::Error::other(format!("mode {mode:o}: other users could read the key; chmod 600")));
     }
     read_open(file, most)
+}
+
+/// Checks that only root can change a file: it is root's, nobody else can write to it, and nobody else can put another
+/// one in its place.
+pub fn check_roots(path: &Path) -> io::Result<()> {
+    let whole = std::path::absolute(path)?;
+    trust::check(whole.parent().unwrap_or(Path::new("/")))?;
+    let about = open(&whole)?.metadata()?;
+    if about.uid() != 0 {
+        return Err(io::Error::other(format!("it is user {}'s and not root's", about.uid())));
+    }
+    if about.mode() & 0o022 != 0 {
+        let mode = about.mode() & 0o7777;
+        return Err(io::Error::other(format!("mode {mode:o}: other users could change it; chmod 644")));
+    }
+    Ok(())
 }
 
 /// Opens a recording: a regular file, or a pipe somebody writes to. Its reader bounds what it takes.
@@ -121,6 +137,23 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(read_secret(&path, 10).is_ok(), fits, "{mode:o}");
         }
+    }
+
+    #[test]
+    fn only_roots_files_are_roots() {
+        if own_user() != 0 {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        std::fs::write(&path, "").unwrap();
+        for (mode, fits) in [(0o644, true), (0o600, true), (0o664, false), (0o646, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(check_roots(&path).is_ok(), fits, "{mode:o}");
+        }
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        assert!(check_roots(&path).unwrap_err().to_string().contains("user 65534's"));
+        assert!(check_roots(&dir.path().join("missing")).is_err());
     }
 
     #[test]

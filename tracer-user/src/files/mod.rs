@@ -4,8 +4,8 @@ mod input;
 mod output;
 mod trust;
 
-pub use input::{open_recording, read, read_secret};
-pub use output::{Output, create_new, directory, output};
+pub use input::{check_roots, open_recording, read, read_secret};
+pub use output::{Output, create_new, directory, open_own, output};
 
 /// The agent's own user.
 fn own_user() -> u32 {

@@ -92,6 +92,17 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(FILE).custom_flags(FLAGS).open(path)
 }
 
+/// Opens a file that an earlier run of the agent made by [`create_new`], for writing.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    trust::check(parent(path))?;
+    let file = OpenOptions::new().write(true).custom_flags(FLAGS).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != own_user() || about.nlink() != 1 {
+        return Err(io::Error::other("expected a regular file of the user the agent runs as"));
+    }
+    Ok(file)
+}
+
 /// Makes a directory for the agent's user alone where it is missing; one that is there must be that user's, no link, and
 /// closed to writing by others.
 pub fn directory(path: &Path) -> io::Result<()> {

@@ -115,6 +115,10 @@ table_use! {
         symbol_addresses,
         /// Bytes of names that processes wrote of their own code (`/tmp/perf-PID.map`).
         perf_map_bytes,
+        /// Open requests of service classes whose priority is not the normal one.
+        service_class_requests,
+        /// Service classes by service whose attainment is measured.
+        service_class_rows,
     }
 }
 
@@ -149,6 +153,8 @@ table_use! {
         http_jobs,
         /// Connections to the console.
         http_connections,
+        /// Threads whose priority is to be another than their own.
+        priority_threads,
     }
 }
 
@@ -181,9 +187,10 @@ mod tests {
             otlp_queue: fill(7),
             http_jobs: fill(8),
             http_connections: fill(9),
+            priority_threads: fill(15),
         };
         let all = agent.all();
         assert_eq!((all[0], all[13]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 14);
+        assert_eq!(all.len(), 15);
     }
 }

@@ -14,8 +14,11 @@ mod known;
 mod listen;
 mod markup;
 mod params;
+mod service_classes;
 mod slots;
 pub mod token;
+
+pub use service_classes::Enforcement;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -37,7 +40,7 @@ use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
-use crate::metrics::ClassStats;
+use crate::metrics::{Attainment, ClassStats};
 use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
@@ -85,6 +88,8 @@ pub struct Health {
     pub peers: Option<Peers>,
     /// Runtimes of processes that serve requests, by service.
     pub runtimes: Vec<RuntimeStatus>,
+    /// What is done for service classes.
+    pub enforcement: Enforcement,
 }
 
 impl Health {
@@ -112,6 +117,8 @@ pub struct View<'a> {
     pub names: &'a Names,
     /// Figures of classes.
     pub stats: &'a ClassStats,
+    /// How well service classes reach their goals.
+    pub attainment: &'a Attainment,
     /// Recent transactions.
     pub store: &'a Store,
     /// Stacks.
@@ -280,6 +287,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/readyz", get(api::ready))
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
+        .route("/api/v1/service-classes", get(service_classes::service_classes))
         .route("/api/v1/edges", get(edges::edges))
         .route("/api/v1/series", get(history::series))
         .route("/api/v1/findings", get(findings::list))

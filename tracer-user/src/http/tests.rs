@@ -1,7 +1,7 @@
 //! The server over a real loopback socket, with a pipeline that is a loop over jobs.
 
 use super::*;
-use crate::metrics::Metrics;
+use crate::metrics::{Attainment, Metrics};
 use crate::model::{ClassInfo, ServiceId, Side, Sink};
 use crate::runtimes::State;
 use crate::runtimes::status_view::{Known, statuses};
@@ -39,6 +39,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
         let (history, detector) =
             (Collector::new(0, 1 << 28), Detector::new(crate::analysis::detector::Settings::default()));
+        let attainment = Attainment::new(&Arc::default());
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);
@@ -49,6 +50,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
             job(&View {
                 names: &names,
                 stats: &stats,
+                attainment: &attainment,
                 store: &store,
                 profiles: &profiles,
                 history: &history,

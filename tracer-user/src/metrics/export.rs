@@ -23,6 +23,7 @@ use super::messages::{self, Messages};
 use super::operations::{self, Operations};
 use super::process::Process;
 use super::self_metrics::Own;
+use super::service_classes::ServiceClassFamilies;
 use super::tasks::Tasks;
 use crate::guard::tables::scaled;
 use crate::model::{ClassId, ClassInfo, Cost, Grade, Names, Outcome, Owner, Side, Sink, Span};
@@ -77,6 +78,7 @@ pub struct Metrics {
     bpf_missed: Totals,
     own: Own,
     pub(super) tasks: Tasks,
+    pub(super) service_classes: ServiceClassFamilies,
     own_cpu: Counter,
     own_rss: Gauge,
     /// Requests in shared series: there were too many classes, or too many label combinations.
@@ -114,7 +116,7 @@ impl Seconds {
 }
 
 /// Raises a counter to `total`; a total that falls (or is not a number) changes nothing.
-fn raise(counter: &Counter, total: f64) {
+pub(super) fn raise(counter: &Counter, total: f64) {
     let more = total - counter.get();
     if more > 0.0 && more.is_finite() {
         counter.inc_by(more);
@@ -377,6 +379,7 @@ impl Metrics {
             )),
             own: Own::new(r),
             tasks: Tasks::new(r),
+            service_classes: ServiceClassFamilies::new(r),
             own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU seconds that the agent used.")),
             own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Resident memory of the agent in bytes.")),
             folded_classes: folded.with_label_values(&["class"]),

@@ -1,5 +1,6 @@
 //! Statistics of request classes: for Prometheus ([`Metrics`]), and for the API and the console ([`ClassStats`]).
 
+mod attainment;
 mod calls;
 mod durations;
 mod export;
@@ -15,9 +16,11 @@ mod reference;
 #[cfg(test)]
 mod samples;
 mod self_metrics;
+mod service_classes;
 mod stats;
 mod tasks;
 
+pub use attainment::{Attainment, Row as AttainmentRow};
 pub use export::{Metrics, text};
 pub use quantile::Quantiles;
 pub use stats::{ClassFigures, ClassStats, ServiceFigures};

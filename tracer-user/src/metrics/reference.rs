@@ -42,6 +42,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
         "Requests and where their time goes",
         &["tracer_request", "tracer_work", "tracer_declared", "tracer_client_", "tracer_server_"],
     ),
+    ("Service classes", &["tracer_service_class"]),
     ("CPU", &["tracer_service_cpu", "tracer_host_cpu", "tracer_capture"]),
     (
         "Attribution and runtimes",

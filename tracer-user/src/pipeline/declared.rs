@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use crate::classes::Facts;
-use crate::model::{Accepted, ClassId, DECLARED, Grade, Outcome, Owner, ServiceId, Side, Sink, Span, StackSample};
+use crate::model::{
+    Accepted, ClassId, DECLARED, Grade, Outcome, Owner, PropagatedContext, ServiceId, Side, Sink, Span, StackSample,
+};
 use crate::transactions::declared::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
@@ -31,6 +33,13 @@ impl Pipeline {
     pub(super) fn declared_returned(&mut self, call: &FinishedCall) {
         let Some(class) = self.declared_class(call.declared, call.service) else { return };
         let Some(declared) = self.declared.get(call.declared) else { return };
+        // Within a request it is a part of that request, which has a service class of its own.
+        let service_class = match call.request {
+            None => self.service_class_of_declared(call.service, &declared.name),
+            Some(_) => None,
+        };
+        let carried =
+            service_class.map(|service_class| Arc::new(PropagatedContext { service_class, ..Default::default() }));
         let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
         let none: Arc<str> = Arc::from("");
         let span = Box::new(Span {
@@ -40,7 +49,7 @@ impl Pipeline {
             linked: None,
             carrier: "",
             sampled: None,
-            carried: None,
+            carried,
             side: Side::Server,
             protocol: DECLARED,
             service: call.service,
@@ -86,6 +95,7 @@ impl Pipeline {
         }
         self.metrics.span(&self.names, &span);
         self.stats.span(&self.names, &span);
+        self.attainment.span(&self.names, &span);
         let Some(request) = call.request else {
             self.write_declared(*span);
             return;

@@ -26,6 +26,7 @@ impl Pipeline {
         let span = Self::span(live, class, &verdicts);
         self.metrics.span(&self.names, &span);
         self.stats.span(&self.names, &span);
+        self.attainment.span(&self.names, &span);
         self.history.span(&self.names, &span);
         for writer in &mut self.writers {
             writer.span(&self.names, &span);

@@ -23,7 +23,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
-use crate::metrics::{ClassStats, Metrics};
+use crate::metrics::{Attainment, ClassStats, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, Profiles};
 use crate::protocols::Settings;
@@ -38,10 +38,13 @@ mod classes;
 mod declared;
 mod finished;
 mod relay;
+mod service_classes;
 mod services;
 mod shedding;
 
 use self::classes::{classify_early, classify_late, provisional};
+use self::service_classes::Policies;
+pub use self::service_classes::Unserved;
 
 /// Interval between reports of finished spans, in record time.
 const REPORT_EVERY: Nanos = 10_000_000;
@@ -111,6 +114,9 @@ pub struct Pipeline {
     /// Declared transactions, and spans of their calls that were not kept.
     declared: Arc<[Declared]>,
     declared_not_kept: u64,
+    policies: Policies,
+    /// How well service classes reach their goals.
+    pub attainment: Attainment,
     wall_offset: i64,
     reported: Nanos,
     /// CPU charged so far to requests and to overhead, nanoseconds.
@@ -143,7 +149,7 @@ impl Pipeline {
             request_id: config.transactions.request_id,
             timed_ports: config.timed_ports.clone(),
             baggage: config.transactions.baggage.clone(),
-            host: config.classes.wants_host(),
+            host: config.classes.wants_host() || config.service_classes.wants_host(),
             ..Settings::default()
         };
         let memory = config.ceilings.memory;
@@ -178,6 +184,8 @@ impl Pipeline {
             outgoing: Vec::new(),
             declared: Arc::clone(&config.declared),
             declared_not_kept: 0,
+            policies: Policies::new(&config.service_classes, config.enforce),
+            attainment: Attainment::new(&config.service_classes),
             wall_offset,
             reported: 0,
             charged: (0, 0),
@@ -239,6 +247,7 @@ impl Pipeline {
         View {
             names: &self.names,
             stats: &self.stats,
+            attainment: &self.attainment,
             store: &self.store,
             profiles: &self.profiles,
             history: &self.history,
@@ -330,6 +339,7 @@ impl Pipeline {
                 return;
             }
             Record::Fork(fork) => {
+                self.policies.forked(fork);
                 if fork.child_tgid != tgid {
                     // The id may have been reused after an unseen exit.
                     self.engine.forget_process(fork.child_tgid);
@@ -426,9 +436,13 @@ impl Pipeline {
             match output {
                 Output::Begun(slot) => {
                     self.classify_early(slot);
+                    self.decide_service_class(slot);
                     self.tell(slot);
                 }
-                Output::Settled(slot) => self.tell(slot),
+                Output::Settled(slot) => {
+                    self.decide_service_class(slot);
+                    self.tell(slot);
+                }
                 Output::Answered(slot) => self.answer(slot),
                 Output::Renamed { was, trace } => self.store.rename(was, trace),
                 Output::Late { span, was, parent, trace } => self.store.adopt(span, was, parent, trace),
@@ -491,6 +505,7 @@ impl Pipeline {
         self.forget(now);
         self.metrics.tick(now);
         self.stats.tick(now);
+        self.attainment.tick(now);
         self.store.tick(now);
         self.profiles.tick(now);
         self.publish();

@@ -105,6 +105,8 @@ impl Pipeline {
             processes,
             processes_leaving: TableUse::new(self.leaving.len(), LEAVING, self.left_early),
             processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
+            service_class_requests: self.policies.table_use(),
+            service_class_rows: self.attainment.table_use(),
             services: TableUse::new(self.names.services.len(), SERVICES, self.services_refused),
             classes,
             path_positions: positions,

@@ -125,6 +125,7 @@ impl Engine {
             inband: None,
             sampled: None,
             passed: None,
+            service_class_fixed: false,
         });
         let timed = live.request.asked.timed;
         live.alone &= !timed;

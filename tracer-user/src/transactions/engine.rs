@@ -97,7 +97,8 @@ pub enum Output {
         /// The stack; its owner is not set.
         sample: StackSample,
     },
-    /// The transaction of a call to another host is known; [`Engine::context`] returns it.
+    /// The transaction of a call to another host is known ([`Engine::context`] returns it), or the context of a request
+    /// from another host.
     Settled(Slot),
     /// A request from another host has ended; [`Engine::answer`] returns it.
     Answered(Slot),

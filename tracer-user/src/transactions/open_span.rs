@@ -308,6 +308,8 @@ pub struct OpenSpan {
     pub sampled: Option<bool>,
     /// The rest of its propagated context; see `propagation.rs`.
     pub passed: Option<Arc<PropagatedContext>>,
+    /// A rule of this host fixes its service class, whatever its context says.
+    pub service_class_fixed: bool,
 }
 
 impl OpenSpan {

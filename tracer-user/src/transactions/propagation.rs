@@ -8,7 +8,7 @@ use tracer_common::inband_context::SAMPLED;
 
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
-use crate::model::{PropagatedContext, Side};
+use crate::model::{ClassId, PropagatedContext, ServiceId, Side};
 use crate::protocols::{Conventions, conventions};
 
 impl Engine {
@@ -35,17 +35,65 @@ impl Engine {
         let Some(live) = self.spans.get_mut(slot) else { return };
         live.sampled = live.named_sampled().or(sampled).or(live.sampled);
         live.passed = match (live.passed.take(), passed) {
-            (Some(own), Some(above)) => Some(over(own, &above)),
+            (Some(own), Some(above)) => Some(over(own, &above, live.service_class_fixed)),
             (own, above) => own.or(above),
         };
     }
+
+    /// The rules of this host give the request a service class, unless its context has one.
+    pub fn set_ruled_class(&mut self, slot: Slot, service_class: &Arc<str>) {
+        let Some(live) = self.spans.get_mut(slot) else { return };
+        let passed = live.passed.get_or_insert_default();
+        if passed.service_class.is_empty() {
+            Arc::make_mut(passed).service_class = Arc::clone(service_class);
+        }
+    }
+
+    /// Who calls, as far as known by now.
+    pub fn caller_of(&self, slot: Slot) -> Option<Caller> {
+        let live = self.spans.get(slot)?;
+        if let Some(call) = live.caller.and_then(|(call, _)| self.spans.get(call)) {
+            let request = self.grade(call).0.and_then(|parent| self.spans.get(parent));
+            let class = request.and_then(|request| request.class);
+            return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.empty), class });
+        }
+        let given = &live.relay.as_ref()?.given.as_ref()?.context;
+        Some(Caller { service: None, remote: Arc::clone(&given.service), class: None })
+    }
+
+    /// Thread and process of an open request, if that thread certainly serves it and nothing else.
+    pub fn serves_alone(&self, slot: Slot) -> Option<(u32, u32)> {
+        let live = self.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0 && live.alone)?;
+        // A task can go on on another thread.
+        if live.read_as != 0 || live.multiplexed || self.loops.contains(&live.pid) {
+            return None;
+        }
+        let thread = self.threads.get(&live.tid)?;
+        let alone = thread.tgid == live.pid && thread.died == 0 && thread.lap.is_none() && thread.open.len() == 1;
+        (alone && thread.holder() == Some(slot)).then_some((live.tid, live.pid))
+    }
 }
 
-/// Merges field by field: the span's own value wins over its parent's.
-fn over(own: Arc<PropagatedContext>, above: &Arc<PropagatedContext>) -> Arc<PropagatedContext> {
+/// The caller of a request.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Its service, on this host.
+    pub service: Option<ServiceId>,
+    /// Its service by name, on another host.
+    pub remote: Arc<str>,
+    /// Class of the request that it serves with this call, on this host.
+    pub class: Option<ClassId>,
+}
+
+/// Merges field by field: the span's own value wins over its parent's. Of the service class only one that a rule for
+/// the class fixes: it is decided at the first tier.
+fn over(own: Arc<PropagatedContext>, above: &Arc<PropagatedContext>, fixed: bool) -> Arc<PropagatedContext> {
+    let takes_class = !above.service_class.is_empty()
+        && own.service_class != above.service_class
+        && (own.service_class.is_empty() || !fixed);
     let adds = (own.state.is_empty() && !above.state.is_empty())
         || (own.baggage.is_empty() && !above.baggage.is_empty())
-        || (own.service_class.is_empty() && !above.service_class.is_empty());
+        || takes_class;
     if !adds {
         return own;
     }
@@ -56,7 +104,7 @@ fn over(own: Arc<PropagatedContext>, above: &Arc<PropagatedContext>) -> Arc<Prop
     if baggage.is_empty() {
         baggage.clone_from(&above.baggage);
     }
-    if service_class.is_empty() {
+    if takes_class {
         service_class.clone_from(&above.service_class);
     }
     Arc::new(PropagatedContext { state, baggage, service_class })
@@ -79,6 +127,7 @@ impl OpenSpan {
 
     /// A rule of this host sets the service class, overriding the propagated one.
     pub fn set_service_class(&mut self, service_class: &Arc<str>) {
+        self.service_class_fixed = true;
         let passed = self.passed.get_or_insert_default();
         if passed.service_class != *service_class {
             Arc::make_mut(passed).service_class = Arc::clone(service_class);
@@ -96,14 +145,17 @@ mod tests {
             let baggage = if tenant.is_empty() { Vec::new() } else { vec![("tenant".into(), tenant.into())] };
             Arc::new(PropagatedContext { state: state.into(), baggage, service_class: class.into() })
         };
-        for (own, above, expected) in [
-            (("a=1", "", ""), ("b=2", "t", "gold"), ("a=1", "t", "gold")),
-            (("", "own", ""), ("b=2", "t", ""), ("b=2", "own", "")),
-            (("a=1", "own", "own"), ("b=2", "t", "gold"), ("a=1", "own", "own")),
-            (("a=1", "", ""), ("", "", ""), ("a=1", "", "")),
+        for (own, above, fixed, expected) in [
+            (("a=1", "", ""), ("b=2", "t", "gold"), false, ("a=1", "t", "gold")),
+            (("", "own", ""), ("b=2", "t", ""), false, ("b=2", "own", "")),
+            (("a=1", "own", "own"), ("b=2", "t", "gold"), true, ("a=1", "own", "own")),
+            // A rule decided before the context was known.
+            (("a=1", "own", "own"), ("b=2", "t", "gold"), false, ("a=1", "own", "gold")),
+            (("", "", "own"), ("", "", ""), false, ("", "", "own")),
+            (("a=1", "", ""), ("", "", ""), false, ("a=1", "", "")),
         ] {
             let of = |(state, tenant, class)| carried(state, tenant, class);
-            assert_eq!(over(of(own), &of(above)), of(expected));
+            assert_eq!(over(of(own), &of(above), fixed), of(expected));
         }
     }
 }

@@ -223,7 +223,10 @@ impl Engine {
                 let Relays { bounds, matches, .. } = &mut self.relays;
                 let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
                 match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
-                    Effect::Met(served) | Effect::More(served) => self.adopt(served.slot, Given { context, from }),
+                    Effect::Met(served) | Effect::More(served) => {
+                        self.adopt(served.slot, Given { context, from });
+                        out.push(Output::Settled(served.slot));
+                    }
                     Effect::Late(served) => {
                         self.late(&served, &context, out);
                         if let Some(connection) = self.connections.get_mut(&served.cookie) {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{alive, stopped, until_stopped};
 use crate::http;
 use crate::shell;
-use crate::supervised_child::Leash;
+use crate::supervised_child::SupervisedChild;
 
 /// What gets dearer, by half (`demo/shop.py`).
 const SERVICE: &str = "shop";
@@ -33,7 +33,7 @@ pub(super) fn arguments(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Changes the shop, waits for the finding, prints it and, unless `once` is set, waits for Ctrl-C.
-pub(super) fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, once: bool) -> Result<()> {
+pub(super) fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr, once: bool) -> Result<()> {
     shell::progress(format!("learning what requests cost; console: http://{console}/"));
     until(agent, dir, Duration::from_secs(180), "the agent saw too few requests", || {
         Ok((windows(console)? >= BEFORE).then_some(()))
@@ -90,7 +90,7 @@ pub(super) fn watch(agent: &mut Leash, dir: &Path, console: SocketAddr, once: bo
 
 /// Asks until there is an answer.
 fn until<T>(
-    agent: &mut Leash,
+    agent: &mut SupervisedChild,
     dir: &Path,
     patience: Duration,
     otherwise: &str,

@@ -22,6 +22,7 @@ pub(super) fn files(binary: &Path, root: &Path, epoch: &str) -> Result<()> {
     let copies = [
         ("packaging/tracer.service", "usr/lib/systemd/system/tracer.service"),
         ("docs/install.md", "usr/share/doc/tracer/install.md"),
+        ("docs/service-classes.md", "usr/share/doc/tracer/service-classes.md"),
         ("docs/monitoring.md", "usr/share/doc/tracer/monitoring.md"),
         ("docs/configuration.md", "usr/share/doc/tracer/configuration.md"),
     ];

@@ -16,11 +16,14 @@ export class HomePage {
     this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100 });
     this.others = new Table({ name: "others", sort: "-cpu", key: (row) => row.service_name, columns: OTHERS, rowsMost: 15 });
     this.noRequests = h("div");
+    this.goals = new Table({ name: "goals", sort: "importance", key: (row) => `${row.service_class} ${row.service_name}`, columns: GOALS, rowsMost: 50 });
+    this.policies = h("div");
     for (const table of [this.services, this.classes]) table.element.classList.add("cards");
     show(place, this.findings,
       card("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element),
       card("Services", "requests that this host serves", this.services.element),
       card("Request classes", "of all services", this.classes.element, this.noRequests, legend()),
+      this.policies,
       card("Other CPU", "programs without requests, since the agent started", this.others.element));
     this.text = "";
   }
@@ -31,12 +34,21 @@ export class HomePage {
   }
 
   async refresh() {
-    const [{ services }, all, { edges }, found] = await Promise.all([json("/api/v1/services"), classes(), optional("/api/v1/edges", {}, { edges: [] }), findings()]);
+    const [{ services }, all, { edges }, found, policies] = await Promise.all([json("/api/v1/services"), classes(), optional("/api/v1/edges", {}, { edges: [] }), findings(), optional("/api/v1/service-classes", {}, { service_classes: [] })]);
     const known = await series();
     Object.assign(this, { all: services, each: all, known });
     show(this.findings, found);
+    this.showGoals(policies);
     this.map.draw(graph(services, all, edges));
     this.draw();
+  }
+
+  showGoals({ service_classes, enforcement }) {
+    const rows = service_classes.flatMap((one) => one.services.map((row) => ({ ...one, ...row })));
+    this.goals.show(rows);
+    if (!service_classes.length) show(this.policies);
+    else if (!this.policies.childElementCount)
+      show(this.policies, card("Service classes", `goals over the last minute; enforcement: ${enforcement}`, this.goals.element));
   }
 
   draw() {
@@ -95,6 +107,19 @@ export const CLASSES = [
   { key: "each", title: "CPU each", value: (one) => one.cpu_s, cell: (one) => time(one.cpu_s) },
   { key: "share", title: "CPU share", hint: "of the CPU of all requests since the agent started", value: (one) => one.share, cell: (one) => percent(one.share) },
   { key: "where", title: "where time goes", text: true, cell: bar },
+];
+
+const actual = (one) => one[one.goal.kind === "p99" ? "p99_s" : one.goal.kind === "p95" ? "p95_s" : "mean_s"];
+const attained = (one) => (one.attained === null ? h("span", { class: "dim" }, "–") : one.attained ? "yes" : h("span", { class: "err" }, "no"));
+const GOALS = [
+  { key: "name", title: "class · service", text: true, value: (one) => `${one.service_class} ${one.service_name}`, cell: (one) => [one.service_class, h("span", { class: "dim" }, " · "), h("a", { href: serviceLink(one.service_name) }, one.service_name)] },
+  { key: "importance", title: "importance", hint: "1 is the most important", value: (one) => one.importance, cell: (one) => String(one.importance) },
+  { key: "goal", title: "goal", value: (one) => one.goal.response_s ?? 0, cell: (one) => (one.goal.response_s === null ? one.goal.kind : `${one.goal.kind} ${time(one.goal.response_s)}`) },
+  { key: "actual", title: "actual", value: actual, cell: (one) => (one.recent_count ? time(actual(one)) : "–") },
+  { key: "attained", title: "attained", value: (one) => (one.attained === null ? 2 : Number(one.attained)), cell: attained },
+  { key: "requests", title: "requests", hint: "in the last minute", value: (one) => one.recent_count, cell: (one) => String(one.recent_count) },
+  { key: "cpu", title: "CPU", hint: "since the agent started", value: (one) => one.cpu_s, cell: (one) => time(one.cpu_s) },
+  { key: "priority", title: "priority", text: true, value: (one) => one.cpu_priority, cell: (one) => h("span", { title: `threads changed ${one.actions.applied} times, would have been ${one.actions.would_apply} times` }, one.cpu_priority) },
 ];
 
 const OTHERS = [

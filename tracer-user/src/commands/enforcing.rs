@@ -1,0 +1,203 @@
+//! Enforcement of service classes: between the pipeline, the decision and the lever.
+
+use std::io;
+use std::sync::Arc;
+
+use super::Failure;
+use crate::config::Config;
+use crate::files;
+use crate::guard::tables::TableUse;
+use crate::http::Enforcement;
+use crate::pipeline::Pipeline;
+use crate::service_classes::decision::{Decision, Order};
+use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
+use crate::service_classes::{Mode, thread_priority};
+
+/// Most orders that wait for the lever's thread.
+const ORDERS: usize = 16_384;
+
+/// Decides with every drain, and has it carried out or counted.
+pub(super) struct Enforcing {
+    mode: Mode,
+    decision: Decision,
+    /// Changes priorities; `None` unless the mode is `on`.
+    lever: Option<Lever>,
+    /// Orders that the lever's thread has not taken yet.
+    waiting: Vec<Order>,
+    serving: Vec<crate::service_classes::decision::Serving>,
+    /// Of a dry run, by class.
+    dry: Vec<Actions>,
+}
+
+/// Checks that enforcement is allowed: by root, in a file that only root can change, with the privilege to undo it.
+pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(), Failure> {
+    if config.enforce != Mode::On {
+        return Ok(());
+    }
+    let Some(file) = file else {
+        return Err(Failure::Usage(
+            "--enforce on needs --config FILE: service classes of a file that only root can change".into(),
+        ));
+    };
+    files::check_roots(file).map_err(|error| {
+        Failure::Usage(format!(
+            "--enforce on needs a configuration that only root can change: {}: {error}",
+            file.display()
+        ))
+    })?;
+    match thread_priority::obstacle() {
+        Some(why) => Err(Failure::SelfTest(format!("--enforce on: {why}; see docs/service-classes.md"))),
+        None => Ok(()),
+    }
+}
+
+impl Enforcing {
+    /// Restores what an earlier agent left, whatever the mode, and starts the lever if priorities are enforced.
+    pub(super) fn start(config: &Config) -> Result<Self, Failure> {
+        let classes = &config.service_classes.classes;
+        let lever = if config.enforce == Mode::On {
+            let failed = |error: io::Error| {
+                let why = if error.kind() == io::ErrorKind::WouldBlock {
+                    "another agent enforces service classes with it".to_owned()
+                } else {
+                    error.to_string()
+                };
+                Failure::Running(format!("--enforce on: state directory {}: {why}", config.state_dir.display()))
+            };
+            let (lever, recovered) = Lever::start(&config.state_dir, classes.len()).map_err(failed)?;
+            report(&recovered);
+            Some(lever)
+        } else {
+            match lever::recover_left(&config.state_dir) {
+                Ok(Some(recovered)) => report(&recovered),
+                Ok(None) => {}
+                // Another agent works with it: what it says is no leftover.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => log::warn!(
+                    "{}: {error}: priorities that a killed agent may have left are not restored",
+                    config.state_dir.display()
+                ),
+            }
+            None
+        };
+        Ok(Self {
+            mode: config.enforce,
+            decision: Decision::new(classes.iter().map(|class| class.cpu).collect()),
+            lever,
+            waiting: Vec::new(),
+            serving: Vec::new(),
+            dry: vec![Actions::default(); classes.len()],
+        })
+    }
+
+    /// Restores every thread, from whichever thread it is called.
+    pub(super) fn restorer(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let lever = self.lever.clone();
+        Arc::new(move || lever.as_ref().is_none_or(Lever::restore_all))
+    }
+
+    /// Decides after a drain, at `now` of `CLOCK_MONOTONIC`.
+    pub(super) fn decide(&mut self, pipeline: &mut Pipeline, now: u64) {
+        if self.mode == Mode::Off {
+            return;
+        }
+        if let Some(lever) = &self.lever {
+            lever.heard();
+            if lever.take_reset() {
+                self.decision.forget();
+                self.waiting.clear();
+            }
+        }
+        self.serving.clear();
+        pipeline.serving(&mut self.serving);
+        let mut orders = std::mem::take(&mut self.waiting);
+        self.decision.decide(now, &self.serving, &mut orders);
+        for (parent, tid, tgid) in pipeline.take_forks() {
+            self.decision.forked(parent, tid, tgid, &mut orders);
+        }
+        self.pass_on(orders);
+    }
+
+    fn pass_on(&mut self, orders: Vec<Order>) {
+        if orders.is_empty() {
+            self.waiting = orders;
+            return;
+        }
+        let Some(lever) = &self.lever else {
+            for order in orders {
+                let (class, is_change) = match order {
+                    Order::Change { class, .. } => (class, true),
+                    Order::Restore { class, .. } => (class, false),
+                    Order::Inherited { .. } => continue,
+                };
+                if let Some(actions) = self.dry.get_mut(class).filter(|_| is_change) {
+                    actions.would_apply += 1;
+                }
+            }
+            return;
+        };
+        if let Err(orders) = lever.order(orders) {
+            // The next drain tries again; restoring is never given up. A thread that stands still for so long is stuck,
+            // and changes nothing any more.
+            let full = orders.len() >= ORDERS;
+            self.waiting = orders;
+            if full {
+                for order in self.waiting.drain(..) {
+                    if let Order::Change { class, .. } = order {
+                        lever.refuse(class, Refusal::Limit);
+                    }
+                }
+                self.waiting = self.decision.restore_orders();
+            }
+        }
+    }
+
+    /// What was done, for the API and the metrics.
+    pub(super) fn view(&self, pipeline: &Pipeline) -> Enforcement {
+        let mut actions = self.lever.as_ref().map_or_else(|| self.dry.clone(), Lever::actions);
+        for (actions, unserved) in actions.iter_mut().zip(pipeline.unserved()) {
+            let reasons =
+                [("brief", unserved.brief), ("shared_thread", unserved.shared_thread), ("limit", unserved.limit)];
+            for (reason, count) in reasons {
+                if count > 0 {
+                    *actions.refused.entry(reason).or_default() += count;
+                }
+            }
+        }
+        Enforcement { mode: self.mode, threads: self.decision.table_use().entries, actions }
+    }
+
+    /// Threads whose priority is to be another than their own.
+    pub(super) fn table_use(&self) -> TableUse {
+        self.decision.table_use()
+    }
+}
+
+impl Enforcing {
+    /// Restores every thread; nothing is changed from now on.
+    pub(super) fn end(&mut self) {
+        self.mode = Mode::Off;
+        if let Some(lever) = &self.lever
+            && !lever.restore_all()
+        {
+            log::error!("not every priority could be restored; the next start of the agent tries again");
+        }
+    }
+}
+
+/// However the agent ends: an error on the way out, too.
+impl Drop for Enforcing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn report(recovered: &Recovered) {
+    let Recovered { restored, inherited, gone, failed } = *recovered;
+    if (restored, inherited, gone, failed) != (0, 0, 0, 0) {
+        log::warn!(
+            "an earlier agent was killed: priorities restored: {restored}, of threads made meanwhile: {inherited}; \
+             ended or set by others: {gone}; not restored: {failed}"
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! `[[service_class]]` and `[enforcement]`: service classes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ConfigError, Source};
+use crate::classes::rules::Glob;
+use crate::service_classes::{CLASSES_MAX, CpuPriority, Goal, RULES_MAX, Rule, ServiceClass, ServiceClasses};
+
+/// Longest name, and longest condition, bytes.
+const NAME: usize = 64;
+const CONDITION: usize = 256;
+/// Least important.
+const IMPORTANCE: i64 = 100;
+/// Longest goal.
+const GOAL: Duration = Duration::from_secs(3600);
+
+/// One class, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServiceClassFile {
+    name: Spanned<String>,
+    importance: Spanned<i64>,
+    goal: Option<Spanned<GoalFile>>,
+    cpu: Option<Spanned<String>>,
+    #[serde(default)]
+    rules: Vec<Spanned<RuleFile>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GoalFile {
+    p99: Option<Spanned<String>>,
+    p95: Option<Spanned<String>>,
+    mean: Option<Spanned<String>>,
+    discretionary: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    service: Option<Spanned<String>>,
+    request_class: Option<Spanned<String>>,
+    host: Option<Spanned<String>>,
+    caller: Option<Spanned<String>>,
+    caller_class: Option<Spanned<String>>,
+}
+
+/// Settings of enforcement, as in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct EnforcementFile {
+    pub(super) state_dir: Option<Spanned<String>>,
+}
+
+/// Where the state file is without a setting: the service manager's directory, or one that is gone with the boot, like
+/// the priorities.
+pub(super) fn state_dir() -> PathBuf {
+    let given = std::env::var_os("STATE_DIRECTORY").filter(|dir| std::path::Path::new(dir).is_absolute());
+    given.map_or_else(|| PathBuf::from("/run/tracer"), PathBuf::from)
+}
+
+/// Checks them, and the names that rules for request classes use.
+pub(super) fn check(
+    source: &Source<'_>,
+    all: Vec<ServiceClassFile>,
+    rules: &[super::class_rules::RuleFile],
+) -> Result<ServiceClasses, ConfigError> {
+    if let Some(last) = all.get(CLASSES_MAX) {
+        let what = format!("at most {CLASSES_MAX} service classes can be declared");
+        return Err(source.wrong(&last.name.span(), what));
+    }
+    let mut checked = ServiceClasses::default();
+    for file in all {
+        let class = one(source, &file)?;
+        if let Some(other) = checked.classes.iter().find(|other| other.name == class.name) {
+            let what = format!("the service class '{}' is declared twice: also at {}", class.name, other.place);
+            return Err(source.wrong(&file.name.span(), what));
+        }
+        for other in &checked.classes {
+            // The more important one of the two must not have the lower priority.
+            let (above, below) = if class.importance < other.importance { (&class, other) } else { (other, &class) };
+            if above.importance < below.importance && above.cpu < below.cpu {
+                let what = format!(
+                    "contradiction: '{}' is more important than '{}' but has the lower cpu priority; see also {}",
+                    above.name, below.name, other.place
+                );
+                return Err(source.wrong(&file.importance.span(), what));
+            }
+        }
+        let index = checked.classes.len();
+        checked.classes.push(class);
+        for rule in file.rules {
+            let checked_rule = one_rule(source, &rule, index)?;
+            if checked.rules.len() >= RULES_MAX {
+                return Err(source.wrong(&rule.span(), format!("at most {RULES_MAX} rules in all can be given")));
+            }
+            if let Some(earlier) = checked.rules.iter().find(|earlier| earlier.covers(&checked_rule)) {
+                let what = format!(
+                    "this rule never decides: the first matching rule wins, and the one at {} matches the same requests",
+                    earlier.place
+                );
+                return Err(source.wrong(&rule.span(), what));
+            }
+            checked.rules.push(checked_rule);
+        }
+    }
+    // Once service classes are declared, a class can only be given one of them.
+    for name in rules.iter().filter_map(|rule| rule.service_class.as_ref()) {
+        let text = name.get_ref().trim();
+        if !checked.is_empty() && checked.index(text).is_none() {
+            let known: Vec<&str> = checked.classes.iter().map(|class| &*class.name).collect();
+            let what = format!("no service class '{text}' is declared; declared are: {}", known.join(", "));
+            return Err(source.wrong(&name.span(), what));
+        }
+    }
+    Ok(checked)
+}
+
+fn one(source: &Source<'_>, file: &ServiceClassFile) -> Result<ServiceClass, ConfigError> {
+    let name = file.name.get_ref().trim();
+    if name.is_empty() || name.len() > NAME || name.chars().any(char::is_control) {
+        return Err(source.wrong(&file.name.span(), "expected a service class of 1 to 64 bytes, such as \"gold\""));
+    }
+    let importance = source.number(&file.importance, 1..IMPORTANCE + 1)?;
+    let goal = match &file.goal {
+        Some(goal) => check_goal(source, goal)?,
+        None => Goal::Discretionary,
+    };
+    let cpu = match file.cpu.as_ref().map(|cpu| (cpu, cpu.get_ref().as_str())) {
+        None | Some((_, "normal")) => CpuPriority::Normal,
+        Some((_, "high")) => CpuPriority::High,
+        Some((_, "low")) => CpuPriority::Low,
+        Some((cpu, _)) => return Err(source.wrong(&cpu.span(), "expected \"high\", \"normal\" or \"low\"")),
+    };
+    if cpu == CpuPriority::High && goal == Goal::Discretionary {
+        let what = "contradiction: a class without a goal cannot have high cpu priority; give it a goal, such as \
+                    { p99 = \"50ms\" }";
+        return Err(source.wrong(&file.cpu.as_ref().map_or_else(|| file.name.span(), Spanned::span), what));
+    }
+    Ok(ServiceClass { name: Arc::from(name), importance, goal, cpu, place: source.place(&file.name.span()).into() })
+}
+
+fn check_goal(source: &Source<'_>, goal: &Spanned<GoalFile>) -> Result<Goal, ConfigError> {
+    let GoalFile { p99, p95, mean, discretionary } = goal.get_ref();
+    let time = |text: &Spanned<String>| {
+        let time = crate::quantity::duration(text.get_ref()).ok();
+        time.filter(|time| (Duration::from_millis(1)..=GOAL).contains(time))
+            .ok_or_else(|| source.wrong(&text.span(), "expected a time from 1ms to 1h, such as \"50ms\""))
+    };
+    match (p99, p95, mean, discretionary) {
+        (Some(text), None, None, None) => Ok(Goal::P99(time(text)?)),
+        (None, Some(text), None, None) => Ok(Goal::P95(time(text)?)),
+        (None, None, Some(text), None) => Ok(Goal::Mean(time(text)?)),
+        (None, None, None, Some(given)) if *given.get_ref() => Ok(Goal::Discretionary),
+        _ => {
+            let what = "expected exactly one goal: { p99 = \"50ms\" }, { p95 = … }, { mean = … } or \
+                        { discretionary = true }";
+            Err(source.wrong(&goal.span(), what))
+        }
+    }
+}
+
+fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Result<Rule, ConfigError> {
+    let glob = |text: &Option<Spanned<String>>| match text {
+        None => Ok(None),
+        Some(text) if text.get_ref().is_empty() || text.get_ref().len() > CONDITION => {
+            Err(source.wrong(&text.span(), "expected 1 to 256 bytes; `*` stands for any text"))
+        }
+        Some(text) => Ok(Some(Glob::new(text.get_ref()))),
+    };
+    let file = rule.get_ref();
+    let checked = Rule {
+        class,
+        service: glob(&file.service)?,
+        request_class: glob(&file.request_class)?,
+        host: glob(&file.host)?,
+        caller: glob(&file.caller)?,
+        caller_class: glob(&file.caller_class)?,
+        place: source.place(&rule.span()).into(),
+    };
+    if checked.is_empty() {
+        let what = "a rule needs at least one of service, request_class, host, caller, caller_class; service = \"*\" \
+                    matches every request";
+        return Err(source.wrong(&rule.span(), what));
+    }
+    Ok(checked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use crate::service_classes::{CpuPriority, Facts, Goal};
+    use std::time::Duration;
+
+    const GOOD: &str = r#"
+        [[service_class]]
+        name = "gold"
+        importance = 1
+        goal = { p99 = "50ms" }
+        cpu = "high"
+        rules = [{ service = "shop", request_class = "GET /gold" }, { host = "vip.*" }]
+
+        [[service_class]]
+        name = "bronze"
+        importance = 3
+        goal = { discretionary = true }
+        cpu = "low"
+        rules = [{ service = "*" }]
+
+        [[class]]
+        name = "checkout"
+        service_class = "gold"
+    "#;
+
+    #[test]
+    fn service_classes_are_read() {
+        let config = Config::parse("t.toml", GOOD).unwrap();
+        let classes = &config.service_classes;
+        let gold = &classes.classes[0];
+        assert_eq!((&*gold.name, gold.importance, gold.cpu), ("gold", 1, CpuPriority::High));
+        assert_eq!((gold.goal, &*gold.place), (Goal::P99(Duration::from_millis(50)), "t.toml:3"));
+        assert_eq!(classes.decide(&Facts { host: Some("vip.example"), ..Facts::default() }), Some(0));
+        assert_eq!(classes.decide(&Facts { service: "shop", ..Facts::default() }), Some(1));
+        assert!(classes.wants_host() && classes.changes_priorities());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        let class = |text: &str| format!("[[service_class]]\n{text}\n");
+        let gold = class("name = \"gold\"\nimportance = 1\ngoal = { p99 = \"9ms\" }\nrules = [{ service = \"*\" }]");
+        for (text, expected) in [
+            (class("name = \"\"\nimportance = 1"), "t.toml:2:8: expected a service class"),
+            (class("name = \"a\""), "t.toml:1:1: missing field `importance`"),
+            (class("name = \"a\"\nimportance = 0"), "t.toml:3:14: 0 is out of range: expected 1 to 100"),
+            (class("name = \"a\"\nimportance = 99999999999"), "t.toml:3:14: 99999999999 is out of range"),
+            (class("name = \"a\"\nimportance = 1\ncolour = 1"), "t.toml:4:1: unknown field `colour`"),
+            (class("name = \"a\"\nimportance = 1\ncpu = \"fast\""), "t.toml:4:7: expected \"high\""),
+            (class("name = \"a\"\nimportance = 1\ncpu = \"high\""), "t.toml:4:7: contradiction: a class without"),
+            (class("name = \"a\"\nimportance = 1\ngoal = {}"), "t.toml:4:8: expected exactly one goal"),
+            (
+                class("name = \"a\"\nimportance = 1\ngoal = { p99 = \"1s\", mean = \"1s\" }"),
+                "t.toml:4:8: expected exactly",
+            ),
+            (class("name = \"a\"\nimportance = 1\ngoal = { p50 = \"1s\" }"), "t.toml:4:10: unknown field `p50`"),
+            (class("name = \"a\"\nimportance = 1\ngoal = { p99 = \"fast\" }"), "t.toml:4:16: expected a time"),
+            (class("name = \"a\"\nimportance = 1\ngoal = { p99 = \"0ms\" }"), "t.toml:4:16: expected a time"),
+            (
+                class("name = \"a\"\nimportance = 1\ngoal = { p99 = \"99999999999999999999h\" }"),
+                "t.toml:4:16: expected a time",
+            ),
+            (class("name = \"a\"\nimportance = 1\ngoal = { discretionary = false }"), "t.toml:4:8: expected exactly"),
+            (class("name = \"a\"\nimportance = 1\nrules = [{}]"), "t.toml:4:10: a rule needs at least one"),
+            (
+                class("name = \"a\"\nimportance = 1\nrules = [{ servce = \"x\" }]"),
+                "t.toml:4:12: unknown field `servce`",
+            ),
+            (class("name = \"a\"\nimportance = 1\nrules = [{ service = \"\" }]"), "t.toml:4:22: expected 1 to 256"),
+            (format!("{gold}{}", class("name = \"gold\"\nimportance = 2")), "t.toml:7:8: the service class 'gold' is"),
+            (
+                format!("{gold}{}", class("name = \"b\"\nimportance = 2\nrules = [{ service = \"*\", host = \"a\" }]")),
+                "t.toml:9:10: this rule never decides: the first matching rule wins, and the one at t.toml:5",
+            ),
+            (
+                format!("{gold}{}", class("name = \"b\"\nimportance = 2\ngoal = { mean = \"1s\" }\ncpu = \"high\"")),
+                "t.toml:8:14: contradiction: 'gold' is more important than 'b'",
+            ),
+            (
+                format!("{gold}[[class]]\nname = \"a\"\nservice_class = \"silver\"\n"),
+                "t.toml:8:17: no service class 'silver' is declared; declared are: gold",
+            ),
+            ("[enforcement]\nstate_dir = \"here\"\n".to_owned(), "t.toml:2:13: expected an absolute path"),
+        ] {
+            let error = Config::parse("t.toml", &text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+        let many: String = (0..33).map(|n| class(&format!("name = \"{n}\"\nimportance = 1"))).collect();
+        assert!(Config::parse("t.toml", &many).unwrap_err().to_string().contains("at most 32"));
+        let rules: Vec<String> = (0..257).map(|n| format!("{{ service = \"{n}\" }}")).collect();
+        let text = class(&format!("name = \"a\"\nimportance = 1\nrules = [{}]", rules.join(", ")));
+        assert!(Config::parse("t.toml", &text).unwrap_err().to_string().contains("at most 256"));
+    }
+}

@@ -1,0 +1,69 @@
+//! `/api/v1/service-classes`: goals, attainment, and what was done for them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::params::Params;
+use super::{App, Problem, View};
+use crate::metrics::AttainmentRow;
+use crate::service_classes::lever::Actions;
+use crate::service_classes::{Mode, ServiceClass};
+
+/// What is done for service classes.
+#[derive(Clone, Debug, Default)]
+pub struct Enforcement {
+    /// Whether priorities are changed.
+    pub mode: Mode,
+    /// Threads whose priority is changed now; in a dry run, would be.
+    pub threads: u64,
+    /// By service class.
+    pub actions: Vec<Actions>,
+}
+
+fn row(view: &View<'_>, row: &AttainmentRow) -> Value {
+    json!({
+        "service_name": &*view.names.service(row.service),
+        "count": row.count,
+        "errors": row.errors,
+        "cpu_s": row.cpu_s,
+        "recent_count": row.recent,
+        "p50_s": row.p50_s,
+        "p95_s": row.p95_s,
+        "p99_s": row.p99_s,
+        "mean_s": row.mean_s,
+        "attained": row.attained,
+    })
+}
+
+fn class(view: &View<'_>, rows: &[AttainmentRow], index: usize, class: &ServiceClass) -> Value {
+    let services: Vec<Value> = rows.iter().filter(|one| one.class == index).map(|one| row(view, one)).collect();
+    let Actions { applied, would_apply, restored, refused } =
+        view.health.enforcement.actions.get(index).cloned().unwrap_or_default();
+    json!({
+        "service_class": &*class.name,
+        "importance": class.importance,
+        "cpu_priority": class.cpu.name(),
+        "goal": { "kind": class.goal.name(), "response_s": class.goal.time().map(|time| time.as_secs_f64()) },
+        "services": services,
+        "actions": { "applied": applied, "would_apply": would_apply, "restored": restored, "refused": refused },
+    })
+}
+
+pub(super) async fn service_classes(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
+    let answer = app.shared.ask(|view| {
+        let rows = view.attainment.rows();
+        let classes = view.attainment.classes().classes.iter().enumerate();
+        let classes: Vec<Value> = classes.map(|(index, one)| class(view, &rows, index, one)).collect();
+        json!({
+            "enforcement": view.health.enforcement.mode.name(),
+            "threads_changed": view.health.enforcement.threads,
+            "unknown_class_requests": view.attainment.unknown(),
+            "service_classes": classes,
+        })
+    });
+    Ok(Json(answer.await?))
+}

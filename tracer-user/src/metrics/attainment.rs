@@ -1,0 +1,249 @@
+//! How well service classes reach their goals, per service: response times of the last minute against the goal.
+//!
+//! The response time is what the caller waits for this service: from the arrival of the request in the socket (where
+//! that is known) to the last byte of the reply. A request that waits because its thread gets no CPU waits there.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::quantile::Quantiles;
+use crate::guard::tables::TableUse;
+use crate::model::{Names, Nanos, Outcome, ServiceId, Side, Sink, Span};
+use crate::service_classes::{Goal, ServiceClasses};
+
+/// Length of one slice, nanoseconds, and number of slices: a minute in all.
+const SLICE: Nanos = 10_000_000_000;
+const SLICES: usize = 6;
+/// Most pairs of service class and service.
+const ROWS: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Slice {
+    number: u64,
+    times: Quantiles,
+    sum: u64,
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    slices: VecDeque<Slice>,
+    count: u64,
+    errors: u64,
+    cpu: u64,
+}
+
+/// One service class of one service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Index of the service class.
+    pub class: usize,
+    /// The service.
+    pub service: ServiceId,
+    /// Requests since the start.
+    pub count: u64,
+    /// Failed ones since the start.
+    pub errors: u64,
+    /// CPU charged to them when they were reported, seconds since the start.
+    pub cpu_s: f64,
+    /// Requests of the last minute, which the times below are of.
+    pub recent: u64,
+    /// Median response time, seconds; 0 without requests.
+    pub p50_s: f64,
+    /// 95th percentile.
+    pub p95_s: f64,
+    /// 99th percentile.
+    pub p99_s: f64,
+    /// Mean.
+    pub mean_s: f64,
+    /// Whether the goal was reached; `None` without a goal or without requests.
+    pub attained: Option<bool>,
+}
+
+/// Attainment of all service classes.
+#[derive(Debug)]
+pub struct Attainment {
+    classes: Arc<ServiceClasses>,
+    rows: HashMap<(usize, ServiceId), Sums>,
+    now: Nanos,
+    refused: u64,
+    /// Requests whose context names a service class that is not declared here.
+    unknown: u64,
+}
+
+impl Attainment {
+    /// Of these classes.
+    pub fn new(classes: &Arc<ServiceClasses>) -> Self {
+        Self { classes: Arc::clone(classes), rows: HashMap::new(), now: 0, refused: 0, unknown: 0 }
+    }
+
+    /// Pairs of service class and service.
+    pub fn table_use(&self) -> TableUse {
+        TableUse::new(self.rows.len(), ROWS, self.refused)
+    }
+
+    /// The classes.
+    pub fn classes(&self) -> &ServiceClasses {
+        &self.classes
+    }
+
+    /// Requests whose context names a service class that is not declared here.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Every pair that had requests, by importance, then class, then service.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> =
+            self.rows.iter().map(|((class, service), sums)| self.row(*class, *service, sums)).collect();
+        let importance = |row: &Row| self.classes.classes.get(row.class).map(|class| class.importance);
+        rows.sort_by_key(|row| (importance(row), row.class, row.service));
+        rows
+    }
+
+    fn row(&self, class: usize, service: ServiceId, sums: &Sums) -> Row {
+        let oldest = (self.now / SLICE + 1).saturating_sub(SLICES as u64);
+        let (mut times, mut sum, mut recent) = (Quantiles::default(), 0, 0);
+        for slice in sums.slices.iter().filter(|slice| slice.number >= oldest) {
+            times.merge(&slice.times);
+            sum += slice.sum;
+            recent += slice.count;
+        }
+        let quantile = |q| times.at(q).unwrap_or(0.0);
+        let mean_s = if recent == 0 { 0.0 } else { sum as f64 / 1e9 / recent as f64 };
+        let (p95_s, p99_s) = (quantile(0.95), quantile(0.99));
+        let goal = self.classes.classes.get(class).map_or(Goal::Discretionary, |class| class.goal);
+        let actual = match goal {
+            Goal::P99(_) => p99_s,
+            Goal::P95(_) => p95_s,
+            Goal::Mean(_) | Goal::Discretionary => mean_s,
+        };
+        let attained = goal.time().filter(|_| recent > 0).map(|goal| actual <= goal.as_secs_f64());
+        let cpu_s = sums.cpu as f64 / 1e9;
+        let Sums { count, errors, .. } = *sums;
+        Row { class, service, count, errors, cpu_s, recent, p50_s: quantile(0.5), p95_s, p99_s, mean_s, attained }
+    }
+}
+
+impl Sink for Attainment {
+    fn span(&mut self, _: &Names, span: &Span) {
+        let Some(carried) = span.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) else { return };
+        if span.side != Side::Server || self.classes.is_empty() {
+            return;
+        }
+        let Some(class) = self.classes.index(&carried.service_class) else {
+            self.unknown += 1;
+            return;
+        };
+        self.now = self.now.max(span.end);
+        let key = (class, span.service);
+        if self.rows.len() >= ROWS && !self.rows.contains_key(&key) {
+            self.refused += 1;
+            return;
+        }
+        let number = self.now / SLICE;
+        let sums = self.rows.entry(key).or_default();
+        sums.count += 1;
+        sums.errors += u64::from(span.error);
+        sums.cpu += span.cost.cpu;
+        if span.outcome == Outcome::Unfinished {
+            // Its end was not seen: its time means nothing.
+            return;
+        }
+        if sums.slices.back().is_none_or(|slice| slice.number < number) {
+            if sums.slices.len() >= SLICES {
+                sums.slices.pop_front();
+            }
+            sums.slices.push_back(Slice { number, ..Slice::default() });
+        }
+        if let Some(slice) = sums.slices.back_mut() {
+            let time = span.queue() + span.duration();
+            slice.times.add(time);
+            slice.sum += time;
+            slice.count += 1;
+        }
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::samples;
+    use crate::model::PropagatedContext;
+    use crate::service_classes::{CpuPriority, ServiceClass};
+    use std::time::Duration;
+
+    const MILLI: Nanos = 1_000_000;
+
+    fn attainment(goal: Goal) -> Attainment {
+        let class = |name: &str, importance, goal| ServiceClass {
+            name: name.into(),
+            importance,
+            goal,
+            cpu: CpuPriority::Normal,
+            place: "t:1".into(),
+        };
+        let classes = vec![class("bronze", 3, Goal::Discretionary), class("gold", 1, goal)];
+        Attainment::new(&Arc::new(ServiceClasses { classes, rules: Vec::new() }))
+    }
+
+    /// A request that arrived `queue` before it was read and took `time` in all.
+    fn request(attainment: &mut Attainment, name: &str, end: Nanos, queue: Nanos, time: Nanos) {
+        let carried = PropagatedContext { service_class: name.into(), ..PropagatedContext::default() };
+        let start = end + queue - time;
+        let span = Span {
+            carried: Some(Arc::new(carried)),
+            side: Side::Server,
+            arrived: start - queue,
+            start,
+            end,
+            outcome: Outcome::Complete,
+            error: false,
+            ..samples::span(1, start, 0, false)
+        };
+        attainment.span(&Names::default(), &span);
+    }
+
+    #[test]
+    fn the_goal_is_judged_by_what_callers_wait_for() {
+        for (goal, attained) in [
+            (Goal::P99(Duration::from_millis(50)), false),
+            (Goal::P99(Duration::from_millis(70)), true),
+            (Goal::P95(Duration::from_millis(25)), true),
+            (Goal::Mean(Duration::from_millis(21)), true),
+            (Goal::Mean(Duration::from_millis(19)), false),
+        ] {
+            let mut all = attainment(goal);
+            for n in 0..100u64 {
+                // Two of a hundred waited 40 ms for a CPU before they were read.
+                let queue = if n % 50 == 0 { 40 * MILLI } else { 0 };
+                request(&mut all, "gold", (1000 + n) * MILLI, queue, queue + 20 * MILLI);
+                request(&mut all, "bronze", (1000 + n) * MILLI, 0, 900 * MILLI);
+            }
+            let rows = all.rows();
+            assert_eq!((rows[0].class, rows[0].count, rows[0].recent), (1, 100, 100));
+            assert_eq!((rows[0].attained, rows[1].attained), (Some(attained), None), "{goal:?} {rows:?}");
+            assert!((rows[0].mean_s - 0.0208).abs() < 1e-6 && (rows[0].p99_s - 0.06).abs() < 0.002, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_last_minute_counts() {
+        let mut all = attainment(Goal::P99(Duration::from_millis(50)));
+        for second in 0..30 {
+            request(&mut all, "gold", second * 1000 * MILLI + 1_000_000_000, 0, 400 * MILLI);
+        }
+        assert_eq!(all.rows()[0].attained, Some(false));
+        all.tick(200 * 1000 * MILLI);
+        let row = &all.rows()[0];
+        assert_eq!((row.count, row.recent, row.attained), (30, 0, None));
+        request(&mut all, "gold", 201 * 1000 * MILLI, 0, 10 * MILLI);
+        assert_eq!(all.rows()[0].attained, Some(true));
+        request(&mut all, "silver", 201 * 1000 * MILLI, 0, 10 * MILLI);
+        assert_eq!((all.unknown(), all.rows().len()), (1, 1));
+    }
+}

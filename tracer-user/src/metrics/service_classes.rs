@@ -1,0 +1,135 @@
+//! Metrics of service classes: goals, attainment, and what was done for them.
+
+use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
+
+use super::attainment::{Attainment, Row};
+use super::export::{Metrics, raise};
+use super::families::{Families, vec};
+use crate::model::Names;
+use crate::service_classes::lever::Actions;
+
+/// The families.
+#[derive(Debug)]
+pub(super) struct ServiceClassFamilies {
+    goal: GaugeVec,
+    requests: IntCounterVec,
+    cpu: CounterVec,
+    response: GaugeVec,
+    attained: GaugeVec,
+    actions: IntCounterVec,
+    refused: IntCounterVec,
+}
+
+impl ServiceClassFamilies {
+    pub(super) fn new(r: &Families) -> Self {
+        let both = &["service_class", "service_name"];
+        let requests = "Requests of a service class since the start; status is ok or error.";
+        let cpu = "CPU charged to the requests of a service class when they were reported.";
+        let goal = "Goal of a service class: the response time to reach; kind is p99, p95 or mean.";
+        let response = "Response time of a service class over the last minute, from the arrival of a request in the \
+                        socket to the last byte of its reply; kind is p50, p95, p99 or mean.";
+        let attained = "1 while a service class reaches its goal over the last minute, 0 while it does not; absent \
+                        without a goal or without requests.";
+        let actions = "Changes of thread priority for a service class by action: applied, would_apply (a dry run), \
+                       restored.";
+        let refused = "Changes of thread priority that were not made, by reason: brief (the request was over before), \
+                       shared_thread (its thread may serve others), ended, policy (a real-time thread), \
+                       changed_by_others, permission, limit, state_file.";
+        Self {
+            goal: vec(
+                r,
+                GaugeVec::new(Opts::new("tracer_service_class_goal_seconds", goal), &["service_class", "kind"]),
+            ),
+            requests: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_requests_total", requests),
+                    &[both[0], both[1], "status"],
+                ),
+            ),
+            cpu: vec(r, CounterVec::new(Opts::new("tracer_service_class_cpu_seconds_total", cpu), both)),
+            response: vec(
+                r,
+                GaugeVec::new(
+                    Opts::new("tracer_service_class_response_seconds", response),
+                    &[both[0], both[1], "kind"],
+                ),
+            ),
+            attained: vec(r, GaugeVec::new(Opts::new("tracer_service_class_attained", attained), both)),
+            actions: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_actions_total", actions),
+                    &["service_class", "action"],
+                ),
+            ),
+            refused: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_refused_total", refused),
+                    &["service_class", "reason"],
+                ),
+            ),
+        }
+    }
+
+    fn row(&self, class: &str, service: &str, row: &Row) {
+        let rise = |status: &str, total: u64| {
+            let counter = self.requests.with_label_values(&[class, service, status]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        };
+        rise("error", row.errors);
+        rise("ok", row.count.saturating_sub(row.errors));
+        let cpu: Counter = self.cpu.with_label_values(&[class, service]);
+        raise(&cpu, row.cpu_s);
+        let times = [("p50", row.p50_s), ("p95", row.p95_s), ("p99", row.p99_s), ("mean", row.mean_s)];
+        for (kind, time) in times {
+            if row.recent > 0 {
+                self.response.with_label_values(&[class, service, kind]).set(time);
+            } else {
+                // What was true a minute ago is not shown.
+                let _ = self.response.remove_label_values(&[class, service, kind]);
+            }
+        }
+        match row.attained {
+            Some(attained) => {
+                let gauge: Gauge = self.attained.with_label_values(&[class, service]);
+                gauge.set(f64::from(u8::from(attained)));
+            }
+            None => {
+                let _ = self.attained.remove_label_values(&[class, service]);
+            }
+        }
+    }
+}
+
+impl Metrics {
+    /// Sets what is known of the service classes; `actions` by class.
+    pub fn set_service_classes(&self, names: &Names, attainment: &Attainment, actions: &[Actions]) {
+        let families = &self.service_classes;
+        let classes = &attainment.classes().classes;
+        for (index, class) in classes.iter().enumerate() {
+            if let Some(time) = class.goal.time() {
+                let goal = families.goal.with_label_values(&[&class.name, class.goal.name()]);
+                goal.set(time.as_secs_f64());
+            }
+            let Some(actions) = actions.get(index) else { continue };
+            let rise = |vec: &IntCounterVec, label: &str, total: u64| {
+                let counter = vec.with_label_values(&[&class.name, label]);
+                counter.inc_by(total.saturating_sub(counter.get()));
+            };
+            let Actions { applied, would_apply, restored, refused } = actions;
+            for (action, total) in [("applied", applied), ("would_apply", would_apply), ("restored", restored)] {
+                rise(&families.actions, action, *total);
+            }
+            for (reason, total) in refused {
+                rise(&families.refused, reason, *total);
+            }
+        }
+        for row in attainment.rows() {
+            if let Some(class) = classes.get(row.class) {
+                families.row(&class.name, &names.service(row.service), &row);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The service class of a request: decided when it begins, from the context it came with, else by the rules; and the
+//! threads that certainly serve one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tracer_common::event::Fork;
+
+use super::Pipeline;
+use super::classes::provisional;
+use crate::guard::tables::TableUse;
+use crate::model::{Nanos, ServiceId, Side};
+use crate::service_classes::decision::Serving;
+use crate::service_classes::{CpuPriority, Facts, Mode, ServiceClasses};
+use crate::transactions::open_span::Slot;
+
+/// Most open requests whose threads are watched.
+const WATCHED: usize = 8192;
+/// How long after the last such request more are expected, nanoseconds.
+const EXPECTED: Nanos = 1_000_000_000;
+
+/// What was seen of the thread of a watched request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    /// Nothing yet: the request has just begun.
+    #[default]
+    Nothing,
+    /// It may serve others, too.
+    Shared,
+    /// It served this request alone.
+    Alone,
+}
+
+/// Requests that were never a thread's only one, by service class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unserved {
+    /// Over before their thread was looked at: some milliseconds.
+    pub brief: u64,
+    /// Their thread serves several requests at once, runs tasks, or records of it were lost.
+    pub shared_thread: u64,
+    /// Too many requests of service classes were open.
+    pub limit: u64,
+}
+
+/// State of the service classes.
+#[derive(Debug)]
+pub(super) struct Policies {
+    pub(super) classes: Arc<ServiceClasses>,
+    enforced: bool,
+    /// Open requests of classes whose priority is not the normal one.
+    watched: HashMap<Slot, Seen>,
+    unserved: Vec<Unserved>,
+    /// When the latest of them began.
+    latest: Nanos,
+    reached: u64,
+    /// Threads made while such requests are open: maker, thread, its process.
+    forks: Vec<(u32, u32, u32)>,
+}
+
+/// Most such threads between two drains; what is missed is found later.
+const FORKS: usize = 4096;
+
+impl Policies {
+    pub(super) fn new(classes: &Arc<ServiceClasses>, mode: Mode) -> Self {
+        Self {
+            classes: Arc::clone(classes),
+            enforced: mode != Mode::Off && classes.changes_priorities(),
+            watched: HashMap::new(),
+            unserved: vec![Unserved::default(); classes.classes.len()],
+            latest: 0,
+            reached: 0,
+            forks: Vec::new(),
+        }
+    }
+
+    pub(super) fn table_use(&self) -> TableUse {
+        TableUse::new(self.watched.len(), WATCHED, self.reached)
+    }
+
+    /// A thread was made, which may have inherited a changed priority.
+    pub(super) fn forked(&mut self, fork: &Fork) {
+        if !self.watched.is_empty() && self.forks.len() < FORKS {
+            self.forks.push((fork.header.tid, fork.child_tid, fork.child_tgid));
+        }
+    }
+
+    fn watch(&mut self, slot: Slot, class: usize, start: Nanos) {
+        let normal = self.classes.classes.get(class).is_none_or(|class| class.cpu == CpuPriority::Normal);
+        if normal || !self.enforced || self.watched.contains_key(&slot) {
+            return;
+        }
+        self.latest = self.latest.max(start);
+        if self.watched.len() < WATCHED {
+            self.watched.insert(slot, Seen::default());
+            return;
+        }
+        self.reached += 1;
+        if let Some(unserved) = self.unserved.get_mut(class) {
+            unserved.limit += 1;
+        }
+    }
+}
+
+impl Pipeline {
+    /// A request began, or more became known of its context: decides its service class.
+    pub(super) fn decide_service_class(&mut self, slot: Slot) {
+        if self.policies.classes.is_empty() {
+            return;
+        }
+        self.engine.inherit(slot);
+        let Some(live) = self.engine.span(slot) else { return };
+        if live.side == Side::Client {
+            // The other end may have been read first.
+            if let Some(callee) = live.callee {
+                self.decide_service_class(callee);
+            }
+            return;
+        }
+        let start = live.start;
+        let named = live.passed.as_ref().map(|passed| Arc::clone(&passed.service_class));
+        let class = match named.filter(|name| !name.is_empty()) {
+            Some(name) => self.policies.classes.index(&name),
+            None => self.by_rules(slot),
+        };
+        if let Some(class) = class {
+            self.policies.watch(slot, class, start);
+        }
+    }
+
+    /// The class by the rules of this host.
+    fn by_rules(&mut self, slot: Slot) -> Option<usize> {
+        let classes = Arc::clone(&self.policies.classes);
+        let caller = self.engine.caller_of(slot);
+        let live = self.engine.span(slot)?;
+        let request_class = match live.class.and_then(|class| self.names.class(class)) {
+            Some(info) => Arc::clone(&info.name),
+            None if classes.wants_request_class() => provisional(&mut self.classifier, &mut self.names, live),
+            None => "".into(),
+        };
+        let service = self.names.service(live.service);
+        let caller_class = caller.as_ref().and_then(|caller| self.names.class(caller.class?));
+        let facts = Facts {
+            service: &service,
+            request_class: &request_class,
+            host: live.request.host.as_deref(),
+            caller: caller.as_ref().map(|caller| match caller.service {
+                Some(service) => self.names.services.get(service.0 as usize).map_or("", |name| &**name),
+                None => &*caller.remote,
+            }),
+            caller_class: caller_class.map(|info| &*info.name),
+        };
+        let class = classes.decide(&facts)?;
+        self.engine.set_ruled_class(slot, &classes.classes.get(class)?.name);
+        Some(class)
+    }
+
+    /// The class of a call of a declared function outside any request.
+    pub(super) fn service_class_of_declared(&self, service: ServiceId, name: &str) -> Option<Arc<str>> {
+        let service = self.names.service(service);
+        let facts = Facts { service: &service, request_class: name, ..Facts::default() };
+        let classes = &self.policies.classes;
+        Some(Arc::clone(&classes.classes.get(classes.decide(&facts)?)?.name))
+    }
+
+    /// The threads that certainly serve a request of a service class alone, for [`Decision`]; call it after the rings
+    /// were drained.
+    ///
+    /// [`Decision`]: crate::service_classes::decision::Decision
+    pub fn serving(&mut self, serving: &mut Vec<Serving>) {
+        let Self { engine, policies, .. } = self;
+        let Policies { classes, watched, unserved, .. } = policies;
+        watched.retain(|slot, seen| {
+            let live = engine.span(*slot);
+            let name = live.and_then(|live| Some(&live.passed.as_ref()?.service_class));
+            let class = name.and_then(|name| classes.index(name));
+            let open = live.filter(|live| live.end == 0);
+            if let (Some(live), Some(class)) = (open, class) {
+                if let Some((tid, tgid)) = engine.serves_alone(*slot) {
+                    *seen = Seen::Alone;
+                    serving.push(Serving { tid, tgid, class, since: live.start });
+                } else if *seen == Seen::Nothing {
+                    *seen = Seen::Shared;
+                }
+                return true;
+            }
+            if let Some(unserved) = class.and_then(|class| unserved.get_mut(class)) {
+                match seen {
+                    Seen::Nothing => unserved.brief += 1,
+                    Seen::Shared => unserved.shared_thread += 1,
+                    Seen::Alone => {}
+                }
+            }
+            false
+        });
+    }
+
+    /// Threads made since last taken while such requests were open: maker, thread, its process.
+    pub fn take_forks(&mut self) -> std::vec::Drain<'_, (u32, u32, u32)> {
+        self.policies.forks.drain(..)
+    }
+
+    /// Requests that were never a thread's only one, by service class.
+    pub fn unserved(&self) -> &[Unserved] {
+        &self.policies.unserved
+    }
+
+    /// Whether requests whose threads may be changed are open, or were a moment ago: rings should be drained often.
+    pub fn expects_service_classes(&self) -> bool {
+        let policies = &self.policies;
+        let lately = policies.latest != 0 && self.engine.now.saturating_sub(policies.latest) < EXPECTED;
+        lately || !policies.watched.is_empty()
+    }
+}

@@ -1,0 +1,258 @@
+//! Service classes: which policy a request gets, and the CPU priority of the thread that serves it.
+//!
+//! [`ServiceClasses`] says which class a request has. [`decision`] decides, purely, which threads run at another
+//! priority and for how long; [`lever`] changes them on a thread of its own and owns every change; [`journal`] lets the
+//! next start undo what a killed agent left.
+
+pub mod decision;
+pub mod journal;
+pub mod lever;
+pub mod thread_priority;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::classes::rules::Glob;
+
+/// Most service classes.
+pub const CLASSES_MAX: usize = 32;
+/// Most rules of all service classes.
+pub const RULES_MAX: usize = 256;
+
+/// What a service class should reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// 99 % of its requests take at most this long.
+    P99(Duration),
+    /// 95 % of them do.
+    P95(Duration),
+    /// They take this long on average.
+    Mean(Duration),
+    /// Whatever is left over: nothing is promised.
+    Discretionary,
+}
+
+impl Goal {
+    /// Its key in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P99(_) => "p99",
+            Self::P95(_) => "p95",
+            Self::Mean(_) => "mean",
+            Self::Discretionary => "discretionary",
+        }
+    }
+
+    /// The response time to reach; `None` if nothing is promised.
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            Self::P99(time) | Self::P95(time) | Self::Mean(time) => Some(time),
+            Self::Discretionary => None,
+        }
+    }
+}
+
+/// CPU priority of the threads that serve a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CpuPriority {
+    /// Below what the application asked for.
+    Low,
+    /// As the application asked for: nothing is changed.
+    #[default]
+    Normal,
+    /// Above it.
+    High,
+}
+
+impl CpuPriority {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
+}
+
+/// One service class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceClass {
+    /// Its name.
+    pub name: Arc<str>,
+    /// 1 is the most important.
+    pub importance: u32,
+    /// What it should reach.
+    pub goal: Goal,
+    /// CPU priority of the threads that serve it.
+    pub cpu: CpuPriority,
+    /// `FILE:LINE` of its name.
+    pub place: Box<str>,
+}
+
+/// One rule: every given condition must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Index of its class.
+    pub class: usize,
+    /// Service that serves the request.
+    pub service: Option<Glob>,
+    /// Request class.
+    pub request_class: Option<Glob>,
+    /// Host the request names.
+    pub host: Option<Glob>,
+    /// Service of the caller, on this host or, through the relay, on another.
+    pub caller: Option<Glob>,
+    /// Request class that the caller serves with this call, on this host.
+    pub caller_class: Option<Glob>,
+    /// `FILE:LINE` where it begins.
+    pub place: Box<str>,
+}
+
+/// What rules look at. Empty caller: not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    /// Service that serves the request.
+    pub service: &'a str,
+    /// Its request class; before its answer the provisional one.
+    pub request_class: &'a str,
+    /// Host it names, where known.
+    pub host: Option<&'a str>,
+    /// Service of the caller.
+    pub caller: Option<&'a str>,
+    /// Request class that the caller serves.
+    pub caller_class: Option<&'a str>,
+}
+
+impl Rule {
+    fn conditions(&self) -> [Option<&Glob>; 5] {
+        let Self { service, request_class, host, caller, caller_class, .. } = self;
+        [service, request_class, host, caller, caller_class].map(Option::as_ref)
+    }
+
+    fn fits(&self, facts: &Facts<'_>) -> bool {
+        let Facts { service, request_class, host, caller, caller_class } = *facts;
+        let given = [Some(service), Some(request_class), host, caller, caller_class];
+        let mut both = self.conditions().into_iter().zip(given);
+        both.all(|(wanted, given)| wanted.is_none_or(|wanted| given.is_some_and(|given| wanted.fits(given))))
+    }
+
+    /// Whether no condition is given.
+    pub fn is_empty(&self) -> bool {
+        self.conditions().iter().all(Option::is_none)
+    }
+
+    /// Whether it certainly matches every request that `later` matches, so that `later` never decides.
+    pub fn covers(&self, later: &Self) -> bool {
+        let mut both = self.conditions().into_iter().zip(later.conditions());
+        both.all(|(own, later)| own.is_none() || own == later)
+    }
+}
+
+/// All service classes of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceClasses {
+    /// In the order of the file.
+    pub classes: Vec<ServiceClass>,
+    /// In the order of the file: the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+impl ServiceClasses {
+    /// Whether none is configured.
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Index of the class of this name.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.classes.iter().position(|class| *class.name == *name)
+    }
+
+    /// Index of the class that the first matching rule gives.
+    pub fn decide(&self, facts: &Facts<'_>) -> Option<usize> {
+        self.rules.iter().find(|rule| rule.fits(facts)).map(|rule| rule.class)
+    }
+
+    /// Whether a rule looks at the host that requests name.
+    pub fn wants_host(&self) -> bool {
+        self.rules.iter().any(|rule| rule.host.is_some())
+    }
+
+    /// Whether a rule looks at request classes.
+    pub fn wants_request_class(&self) -> bool {
+        self.rules.iter().any(|rule| rule.request_class.is_some())
+    }
+
+    /// Whether a class changes priorities.
+    pub fn changes_priorities(&self) -> bool {
+        self.classes.iter().any(|class| class.cpu != CpuPriority::Normal)
+    }
+}
+
+/// Whether priorities are changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Nothing is decided or changed; goals are still measured.
+    Off,
+    /// Everything is decided and counted, nothing is changed.
+    #[default]
+    DryRun,
+    /// Priorities are changed.
+    On,
+}
+
+impl Mode {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::DryRun => "dry-run",
+            Self::On => "on",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(class: usize, service: Option<&str>, request_class: Option<&str>) -> Rule {
+        Rule { class, service: service.map(Glob::new), request_class: request_class.map(Glob::new), ..Rule::default() }
+    }
+
+    #[test]
+    fn the_first_matching_rule_decides() {
+        let classes = ServiceClasses {
+            classes: Vec::new(),
+            rules: vec![
+                rule(0, Some("shop"), Some("GET /gold*")),
+                Rule { caller: Some(Glob::new("front")), ..rule(1, None, None) },
+                rule(2, Some("*"), None),
+            ],
+        };
+        let facts = |service, request_class, caller| Facts { service, request_class, caller, ..Facts::default() };
+        for (facts, expected) in [
+            (facts("shop", "GET /gold/{id}", None), 0),
+            (facts("shop", "GET /lead", Some("front")), 1),
+            (facts("shop", "GET /lead", Some("batch")), 2),
+            (facts("shop", "GET /lead", None), 2),
+            (facts("other", "GET /gold", None), 2),
+        ] {
+            assert_eq!(classes.decide(&facts), Some(expected), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn rules_behind_wider_ones_never_decide() {
+        let gold = rule(0, Some("shop"), Some("GET /gold"));
+        for (first, later, covers) in [
+            (rule(0, Some("shop"), None), gold.clone(), true),
+            (gold.clone(), gold.clone(), true),
+            (gold.clone(), rule(1, Some("shop"), None), false),
+            (rule(0, Some("other"), None), gold, false),
+        ] {
+            assert_eq!(first.covers(&later), covers, "{first:?} {later:?}");
+        }
+    }
+}
