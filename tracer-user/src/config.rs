@@ -13,6 +13,7 @@ use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 use crate::files;
+use crate::guard::overhead_budget;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables;
 use crate::host::services::{NamingRule, NamingRules};
@@ -88,6 +89,7 @@ struct Agent {
 #[serde(deny_unknown_fields, default)]
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
+    overhead_budget: Option<Spanned<String>>,
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
 }
@@ -220,8 +222,10 @@ pub struct Config {
     pub dns_ports: Vec<u16>,
     /// Attach at once the hooks that otherwise wait until they are needed.
     pub all_hooks: bool,
-    /// Stack samples per second and CPU.
+    /// Most stack samples per second and CPU.
     pub hertz: u32,
+    /// Share of the host's CPU that profiling may take.
+    pub overhead_budget: f64,
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
@@ -339,6 +343,7 @@ impl Default for Config {
             dns_ports: vec![53],
             all_hooks: false,
             hertz: 99,
+            overhead_budget: overhead_budget::DEFAULT,
             unwind_tables: None,
             off_cpu_micros: 100,
             window: Duration::from_secs(10),
@@ -448,6 +453,10 @@ impl Config {
         config.all_hooks = file.agent.all_hooks;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
+        }
+        if let Some(budget) = &file.sampling.overhead_budget {
+            config.overhead_budget =
+                crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(size) = &file.sampling.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
@@ -623,7 +632,7 @@ mod tests {
         let config = Config::parse("tracer.toml", include_str!("../../config/tracer.toml")).unwrap();
         let default = Config::default();
         assert_eq!(config.listen, default.listen);
-        assert_eq!(config.hertz, default.hertz);
+        assert_eq!((config.hertz, config.overhead_budget), (default.hertz, default.overhead_budget));
         assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
         assert_eq!(config.transactions, default.transactions);
         assert_eq!((&config.relay, config.own_netns), (&default.relay, default.own_netns));
@@ -641,6 +650,7 @@ mod tests {
             ("[agent]\nlistn = 1\n", "t.toml:2:1: unknown field `listn`"),
             ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
+            ("[sampling]\noverhead_budget = \"0%\"\n", "t.toml:2:19: '0%' is no share of the host's CPU: expected"),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

@@ -14,6 +14,7 @@ mod poll_interval;
 mod relaying;
 pub mod replay;
 pub mod run;
+mod sampling;
 mod save;
 pub mod shell_help;
 mod summary;

@@ -13,6 +13,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::profiler::ProfilerMetrics;
 use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
 use super::families::{Families, vec};
@@ -70,7 +71,7 @@ pub struct Metrics {
     lost: LossAccount,
     classes: GaugeVec,
     merged: Totals,
-    hertz: Gauge,
+    profiler: ProfilerMetrics,
     bpf_seconds: Seconds,
     bpf_runs: Totals,
     bpf_missed: Totals,
@@ -384,7 +385,7 @@ impl Metrics {
                     &["service_name"],
                 ),
             )),
-            hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU.")),
+            profiler: ProfilerMetrics::new(r),
             bpf_seconds: Seconds(vec(
                 r,
                 counter(
@@ -605,6 +606,7 @@ pub fn text(registry: &Registry) -> prometheus::Result<String> {
 }
 
 mod figures;
+mod profiler;
 
 #[cfg(test)]
 mod tests;

@@ -65,21 +65,19 @@ impl Snapshot {
         self.entries.iter().map(|entry| entry.nanos).sum::<u64>() as f64 / 1e9
     }
 
-    /// One line per stack: frames from the root, separated by semicolons, and the number of samples; where time off the CPU
-    /// is shown, microseconds.
+    /// One line per stack: frames from the root, separated by semicolons, and microseconds. Not samples: they stand for more
+    /// time when the sampling rate is lower.
     pub fn folded(&self) -> String {
         let mut lines: HashMap<String, u64> = HashMap::new();
-        for (frames, count, nanos) in self.named() {
+        for (frames, _, nanos) in self.named() {
             let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
-            *lines.entry(line).or_default() += if self.view == View::Cpu { count } else { nanos };
+            *lines.entry(line).or_default() += nanos;
         }
-        if self.view != View::Cpu {
-            // Once for all of a line: what is rounded adds up.
-            for nanos in lines.values_mut() {
-                *nanos = (*nanos + 500) / 1000;
-            }
-            lines.retain(|_, micros| *micros > 0);
+        // Once for all of a line: what is rounded adds up.
+        for nanos in lines.values_mut() {
+            *nanos = (*nanos + 500) / 1000;
         }
+        lines.retain(|_, micros| *micros > 0);
         let mut lines: Vec<_> = lines.into_iter().collect();
         lines.sort();
         lines.into_iter().fold(String::new(), |mut out, (line, count)| {
@@ -96,15 +94,12 @@ impl Snapshot {
         title.clone_into(&mut options.title);
         let seconds = self.seconds();
         options.subtitle = Some(match self.view {
-            View::Cpu => format!("{} samples of on-CPU time", self.samples()),
+            View::Cpu => format!("{seconds:.3} s on the CPU, by {} samples", self.samples()),
             View::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
             View::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
         });
-        options.count_name = "samples".into();
-        if self.view != View::Cpu {
-            options.count_name = "ms".into();
-            options.factor = 1e-3;
-        }
+        options.count_name = "ms".into();
+        options.factor = 1e-3;
         options.hash = true;
         let mut out = Vec::new();
         let drawn =

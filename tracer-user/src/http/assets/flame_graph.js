@@ -1,7 +1,7 @@
 // A flame graph of folded stacks: colours by kind of code, zoom and search in the address, keys.
 
 import { h, svg, show, empty } from "./dom.js";
-import { percent, count, time } from "./format.js";
+import { percent, time } from "./format.js";
 
 const ROW = 20;
 /** Frames narrower than this many pixels are not drawn. */
@@ -19,20 +19,20 @@ export function tree(folded) {
   const root = { name: "all", value: 0, own: 0, children: new Map(), depth: 0, id: 0, parent: null };
   for (const line of folded.split("\n")) {
     const end = line.lastIndexOf(" ");
-    const samples = Number(line.slice(end + 1));
-    if (end < 1 || !samples) continue;
+    const micros = Number(line.slice(end + 1));
+    if (end < 1 || !micros) continue;
     let at = root;
-    root.value += samples;
+    root.value += micros;
     for (const name of line.slice(0, end).split(";")) {
       let next = at.children.get(name);
       if (!next) {
         next = { name, value: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
         at.children.set(name, next);
       }
-      next.value += samples;
+      next.value += micros;
       at = next;
     }
-    at.own += samples;
+    at.own += micros;
   }
   return root;
 }
@@ -77,10 +77,10 @@ export class FlameGraph {
     history.replaceState(null, "", address);
   }
 
-  /** `unit`: seconds that one of a line's number is; `samples`: whether that number counts samples; `advice`: for no stacks. */
-  show(folded, { unit = null, samples = true }, advice) {
+  /** `folded`: a line has microseconds; `advice`: for no stacks. */
+  show(folded, advice) {
     if (folded === this.text && this.root && folded) return;
-    Object.assign(this, { text: folded, unit, samples, advice });
+    Object.assign(this, { text: folded, advice });
     this.root = tree(folded);
     this.draw();
   }
@@ -176,7 +176,7 @@ export class FlameGraph {
     this.missing.textContent = words.length ? `Stacks that lack their outer frames: ${words.join(", ")}. docs/profiling.md says why and what to do.` : "";
   }
 
-  /** Samples under frames that match, each once. */
+  /** Time under frames that match, each once. */
   count(wanted, focus) {
     if (!wanted) return void (this.hits.textContent = "");
     let sum = 0;
@@ -189,8 +189,7 @@ export class FlameGraph {
   }
 
   amount(node) {
-    const seconds = this.unit ? time(node.value * this.unit) : "";
-    return [seconds, this.samples ? `${count(node.value)} samples` : ""].filter(Boolean).join(", ");
+    return time(node.value * 1e-6);
   }
 
   words(node) {
