@@ -149,7 +149,7 @@ fn a_step_in_load_is_within_budget_in_two_seconds() {
         ));
         figure("overhead budget", &format!("{:.3} % of {:.3} %, {mean:.0} Hz", 100.0 * share, 100.0 * BUDGET));
         assert!(share <= BUDGET * 1.1, "{share} of {BUDGET}");
-        assert!(mean < 0.9 * idle.hertz && mean > 10.0, "{mean} Hz busy, {} Hz idle", idle.hertz);
+        assert!(mean < 1.1 * idle.hertz && mean >= 10.0, "{mean} Hz busy, {} Hz idle", idle.hertz);
         assert!(turns <= 6, "swings: {rates:?}");
         // The clocks run as they are told: threads of the kernel and idle CPUs have no samples of their own.
         assert!(samples < 1.15 * mean && samples > 0.5 * mean, "{samples} samples at {mean} Hz");

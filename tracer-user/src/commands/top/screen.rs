@@ -281,9 +281,9 @@ mod tests {
         let mut top = top();
         top.wanted = top.table.selected_key();
         let key = top.wanted.clone().expect("a class");
-        top.details = Some(Details { class: key, micros: 4, hottest: vec![("render".into(), 3)] });
+        top.details = Some(Details { class: key, micros: 4000, hottest: vec![("render".into(), 3000)] });
         let text = drawn(&top, 100, 30);
-        assert!(text.contains("downstream  50.00ms ████") && text.contains("75.0 %       3  render"), "{text}");
+        assert!(text.contains("downstream  50.00ms ████") && text.contains("75.0 %    3.00ms  render"), "{text}");
     }
 
     #[test]
