@@ -108,9 +108,7 @@ wire! {
         pub ticks: u64,
         /// Run time of the sampling program, nanoseconds.
         pub nanos: u64,
-        /// Stacks of threads that left the CPU.
-        pub off_cpu_stacks: u64,
-        /// Run time of the program that takes and reports those, nanoseconds.
+        /// Run time of the program for time off the CPU where it took or reported a stack, nanoseconds.
         pub off_cpu_nanos: u64,
     }
 }

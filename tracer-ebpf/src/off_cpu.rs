@@ -87,7 +87,7 @@ pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
     let reported = came(Task(ctx.arg(2)), threshold, now);
     let walked = went(&ctx, now);
     if reported || walked {
-        profiler_cost::off_cpu(now, walked as u64);
+        profiler_cost::off_cpu(now);
     }
     0
 }

@@ -31,12 +31,11 @@ pub(crate) fn sampled(begin: u64) {
     }
 }
 
-/// The program for time off the CPU ends, having begun at `begin` and taken `stacks` stacks.
+/// The program for time off the CPU ends, having begun at `begin` and taken or reported a stack.
 #[inline(always)]
-pub(crate) fn off_cpu(begin: u64, stacks: u64) {
+pub(crate) fn off_cpu(begin: u64) {
     if let Some(cost) = cost() {
         // SAFETY: no argument.
         cost.off_cpu_nanos += unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
-        cost.off_cpu_stacks += stacks;
     }
 }

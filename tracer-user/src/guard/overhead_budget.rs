@@ -3,10 +3,10 @@
 //! The rate is the budget divided by what a sample costs. That cost is smoothed twice, over a third of a second and over ten,
 //! and the higher figure counts: when samples become dearer the rate falls at once, when they become cheaper it rises
 //! slowly. A change must be worth it ([`LOWER`], [`RAISE`]), because each one cuts the current period of every clock short.
-//! Stacks of threads that leave the CPU do not come at a rate: their number per time slice is limited such that they take
-//! half of the budget at most, and samples get what they leave.
+//! Stacks of threads that leave the CPU do not come at a rate: where the program that takes them needs more than half of the
+//! budget, their number per time slice is limited. Samples get what they leave.
 
-use tracer_common::limits::{OFF_CPU_SLICE, OFF_CPU_STACKS};
+use tracer_common::limits::OFF_CPU_STACKS;
 
 use crate::model::Nanos;
 
@@ -24,8 +24,10 @@ pub const INTERVAL: Nanos = 250_000_000;
 
 /// Share of the budget that is aimed at: measurements vary.
 const AIM: f64 = 0.9;
-/// Part of the budget that stacks of threads off the CPU may take.
+/// Part of the budget that the program for stacks off the CPU may take.
 const OFF_CPU_PART: f64 = 0.5;
+/// Below this part of that, the limit of stacks rises by one at a time.
+const OFF_CPU_LOW: f64 = 0.7;
 /// The rate is lowered when it should be below this part of what it is.
 const LOWER: f64 = 0.95;
 /// The rate is raised when it could be this many times what it is.
@@ -38,8 +40,6 @@ const SLOW: f64 = 10.0;
 const SHOWN: f64 = 2.0;
 /// What a sample is taken to cost before any were seen, nanoseconds, and for how many seconds that counts.
 const GUESS: (f64, f64) = (40_000.0, 0.5);
-/// What a stack off the CPU is taken to cost, nanoseconds, and how many observations that is worth.
-const GUESS_OFF_CPU: (f64, f64) = (5_000.0, 10.0);
 const SECOND: f64 = 1e9;
 
 /// What profiling has cost so far, of all CPUs together.
@@ -52,8 +52,6 @@ pub struct Costs {
     /// What those expiries cost beyond the program, nanoseconds: the interrupt, and programming the clock again. The program
     /// cannot see it.
     pub interrupt_nanos: Nanos,
-    /// Stacks of threads that left the CPU.
-    pub off_cpu_stacks: u64,
     /// Run time of the program that takes them, nanoseconds.
     pub off_cpu_nanos: Nanos,
     /// CPU of the agent for reading both, nanoseconds.
@@ -66,7 +64,6 @@ impl Costs {
             ticks: self.ticks.saturating_sub(before.ticks),
             nanos: self.nanos.saturating_sub(before.nanos),
             interrupt_nanos: self.interrupt_nanos.saturating_sub(before.interrupt_nanos),
-            off_cpu_stacks: self.off_cpu_stacks.saturating_sub(before.off_cpu_stacks),
             off_cpu_nanos: self.off_cpu_nanos.saturating_sub(before.off_cpu_nanos),
             agent_nanos: self.agent_nanos.saturating_sub(before.agent_nanos),
         }
@@ -138,8 +135,7 @@ pub struct OverheadBudget {
     /// Cost of a sample.
     fast: Average,
     slow: Average,
-    /// Cost of a stack off the CPU, and of all of them per nanosecond of the host's CPU.
-    off_cpu_stack: Average,
+    /// Cost of stacks off the CPU, per nanosecond of the host's CPU.
     off_cpu_fast: Average,
     off_cpu_slow: Average,
     /// Everything, per nanosecond of the host's CPU.
@@ -159,12 +155,11 @@ impl OverheadBudget {
             last: None,
             fast: Average::new(FAST, GUESS),
             slow: Average::new(SLOW, GUESS),
-            off_cpu_stack: Average::new(SLOW, GUESS_OFF_CPU),
             off_cpu_fast: Average::new(FAST, nothing),
             off_cpu_slow: Average::new(SLOW, nothing),
             shown: Average::new(SHOWN, nothing),
         };
-        new.plan = new.within(new.target());
+        new.plan.hertz = new.within(new.target());
         new
     }
 
@@ -192,7 +187,7 @@ impl OverheadBudget {
     pub fn set_ceiling(&mut self, ceiling: u32) -> Plan {
         if ceiling != self.ceiling {
             self.ceiling = ceiling;
-            self.plan = self.within(self.target());
+            self.plan.hertz = self.within(self.target());
         }
         self.plan
     }
@@ -218,15 +213,22 @@ impl OverheadBudget {
                 average.add(seconds, each * seconds, seconds);
             }
         }
-        self.off_cpu_stack.add(seconds, off_cpu, more.off_cpu_stacks as f64);
         for average in [&mut self.off_cpu_fast, &mut self.off_cpu_slow] {
             average.add(seconds, off_cpu, time);
         }
         self.shown.add(seconds, samples + off_cpu, time);
         let (target, current) = (self.target(), f64::from(self.plan.hertz));
-        let next = self.within(target);
-        let worth_it = target < current * LOWER || target > current * RAISE;
-        self.plan = Plan { hertz: if worth_it { next.hertz } else { self.plan.hertz }, ..next };
+        if target < current * LOWER || target > current * RAISE {
+            self.plan.hertz = self.within(target);
+        }
+        // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
+        let part = more.off_cpu_nanos as f64 / time / (self.budget * AIM * OFF_CPU_PART);
+        let stacks = self.plan.off_cpu_stacks;
+        if part > 1.0 {
+            self.plan.off_cpu_stacks = ((f64::from(stacks) / part) as u32).clamp(1, OFF_CPU_STACKS);
+        } else if part < OFF_CPU_LOW {
+            self.plan.off_cpu_stacks = (stacks + 1).min(OFF_CPU_STACKS);
+        }
         self.plan
     }
 
@@ -237,13 +239,10 @@ impl OverheadBudget {
         left * SECOND / self.fast.each().max(self.slow.each()).max(1.0)
     }
 
-    /// A plan for this rate within the bounds.
-    fn within(&self, target: f64) -> Plan {
+    /// This rate within its bounds.
+    fn within(&self, target: f64) -> u32 {
         // `as` saturates.
-        let hertz = (target as u32).clamp(FLOOR.min(self.ceiling), self.ceiling);
-        let slice = self.budget * AIM * OFF_CPU_PART * (1u64 << OFF_CPU_SLICE) as f64;
-        let stacks = (slice / self.off_cpu_stack.each().max(1.0)) as u32;
-        Plan { hertz, off_cpu_stacks: stacks.clamp(1, OFF_CPU_STACKS) }
+        (target as u32).clamp(FLOOR.min(self.ceiling), self.ceiling)
     }
 }
 

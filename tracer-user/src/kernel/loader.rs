@@ -450,7 +450,6 @@ impl Kernel {
         for Pod(cpu) in self.profiler_cost.get(&0, 0).iter().flat_map(|cpus| cpus.iter()) {
             sum.ticks += cpu.ticks;
             sum.nanos += cpu.nanos;
-            sum.off_cpu_stacks += cpu.off_cpu_stacks;
             sum.off_cpu_nanos += cpu.off_cpu_nanos;
         }
         sum
