@@ -31,7 +31,9 @@ const OFF_CPU_LOW: f64 = 0.7;
 /// The rate is lowered when it should be below this part of what it is.
 const LOWER: f64 = 0.95;
 /// The rate is raised when it could be this many times what it is.
-const RAISE: f64 = 1.15;
+const RAISE: f64 = 1.25;
+/// The rate is raised to its ceiling when it could be this many times that.
+const AT_CEILING: f64 = 1.1;
 /// Time constants of the two averages, seconds.
 const FAST: f64 = 0.35;
 /// See [`FAST`].
@@ -218,7 +220,9 @@ impl OverheadBudget {
         }
         self.shown.add(seconds, samples + off_cpu, time);
         let (target, current) = (self.target(), f64::from(self.plan.hertz));
-        if target < current * LOWER || target > current * RAISE {
+        // What is close to the ceiling may go there: the budget would allow more.
+        let to_ceiling = target > f64::from(self.ceiling) * AT_CEILING;
+        if target < current * LOWER || target > current * RAISE || to_ceiling {
             self.plan.hertz = self.within(target);
         }
         // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
