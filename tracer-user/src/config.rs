@@ -13,9 +13,8 @@ use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 use crate::files;
-use crate::guard::overhead_budget;
 use crate::guard::shed::Ceilings;
-use crate::guard::tables;
+use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
@@ -650,7 +649,6 @@ mod tests {
             ("[agent]\nlistn = 1\n", "t.toml:2:1: unknown field `listn`"),
             ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
-            ("[sampling]\noverhead_budget = \"0%\"\n", "t.toml:2:19: '0%' is no share of the host's CPU: expected"),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
