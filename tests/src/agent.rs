@@ -110,6 +110,10 @@ impl Agent {
         if crate::scale() < 1.0 && !arguments.contains(&"--max-cpu") {
             command.args(["--max-cpu", "6400%"]);
         }
+        // Likewise samples there are some thirty times as dear.
+        if crate::scale() < 1.0 && !arguments.contains(&"--overhead-budget") {
+            command.args(["--overhead-budget", "100%"]);
+        }
         command.args(arguments).current_dir(dir);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
         Self { process, listen, transactions: transactions.into() }

@@ -1,6 +1,7 @@
 //! Which BPF programs the kernel holds.
 
 use std::collections::BTreeSet;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// `BPF_PROG_GET_NEXT_ID` of `bpf(2)`.
@@ -99,4 +100,18 @@ pub fn links(pid: u32) -> usize {
             matches!(target.to_str(), Some("anon_inode:bpf_link" | "anon_inode:[perf_event]" | "anon_inode:bpf-link"))
         })
         .count()
+}
+
+/// `BPF_ENABLE_STATS` of `bpf(2)`.
+const ENABLE_STATS: libc::c_long = 32;
+
+/// Has the kernel count runs and run time of all programs while the descriptor is open.
+pub fn statistics() -> OwnedFd {
+    // All zero: BPF_STATS_RUN_TIME.
+    let attributes = [0u32; 4];
+    // SAFETY: the kernel reads as many bytes as given, of an array that outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, ENABLE_STATS, attributes.as_ptr(), size_of_val(&attributes)) };
+    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::last_os_error());
+    // SAFETY: just opened and owned by nothing else.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }

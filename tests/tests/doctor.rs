@@ -26,8 +26,16 @@ fn text_and_json_reports_agree() {
     let text = agent::command(&["doctor"]).out;
     let word = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no word in {report}")).to_owned();
     let features = list(&report, "features");
-    for name in ["socket hooks", "TCP sockets", "UNIX sockets", "arrival times", "io_uring", "CPU accounting", "stacks"]
-    {
+    for name in [
+        "socket hooks",
+        "TCP sockets",
+        "UNIX sockets",
+        "arrival times",
+        "io_uring",
+        "CPU accounting",
+        "stacks",
+        "overhead budget",
+    ] {
         assert!(features.iter().any(|feature| feature["name"] == name), "{name}: {report}");
     }
     for feature in &features {

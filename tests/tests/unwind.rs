@@ -14,6 +14,8 @@ use tracer_tests::process::Process;
 use tracer_tests::redis::Redis;
 use tracer_tests::{begin, figure, find, scratch, wait};
 
+/// Samples per second and CPU; a stack's time by this is how many samples it stands for.
+const HERTZ: f64 = 199.0;
 /// Samples a program is judged by.
 const SAMPLES: f64 = 200.0;
 /// How long tables and samples may take on a machine that is busy with something else.
@@ -39,7 +41,8 @@ impl Stacks {
         let folded = agent.text("/profile.folded");
         for line in folded.lines().filter(|line| line.split(';').next() == Some(service)) {
             let (stack, count) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not folded: {line}"));
-            let count: f64 = count.parse().unwrap_or_else(|error| panic!("{error}: {line}"));
+            let micros: f64 = count.parse().unwrap_or_else(|error| panic!("{error}: {line}"));
+            let count = micros * HERTZ / 1e6;
             let frames: Vec<&str> = stack.split(';').skip(1).collect();
             let Some(root) = frames.first() else { continue };
             if root.ends_with("_[k]") || *root == "[no stack]" {
@@ -152,7 +155,7 @@ fn assert_complete(agent: &Agent, service: &str, stacks: Stacks, frames: f64) {
 const OUTERMOST: [&str; 4] = ["_start", "__libc_start_main", "clone", "start_thread"];
 
 fn agent(dir: &std::path::Path) -> Agent {
-    Agent::start(dir, &["--nice=-10", "--hertz=199"])
+    Agent::start(dir, &["--nice=-10", "--hertz=199", "--overhead-budget=100%"])
 }
 
 #[test]

@@ -432,7 +432,8 @@ wire! {
         pub header: Header,
         /// Its CPU time at this moment.
         pub cpu_nanos: u64,
-        /// Period between samples that was in force, nanoseconds.
+        /// Time that the sample stands for, nanoseconds: since the sampling clock of this CPU last ran. The rate may change
+        /// at any time, so that is not what the rate in force says.
         pub period: u64,
         /// User-space frames that follow.
         pub user: u16,

@@ -30,10 +30,13 @@ pub const IOVECS_SENT_MAX: usize = 64;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
 pub const FRAMES_MAX: usize = 127;
 /// Stacks of threads that leave the CPU that one CPU takes in a time slice of 2^[`OFF_CPU_SLICE`] nanoseconds: some 1900 a
-/// second. Waits beyond that are reported without one.
+/// second, or fewer where the overhead budget asks for that. Waits beyond that are reported without one.
 pub const OFF_CPU_STACKS: u32 = 32;
 /// See [`OFF_CPU_STACKS`].
 pub const OFF_CPU_SLICE: u32 = 24;
+/// Longest time that one sample may stand for, nanoseconds: more than two periods of the slowest clock is time in which the
+/// CPU was not there.
+pub const SAMPLE_TIME_MAX: u64 = 2_000_000_000;
 /// Bytes of the ring that wakes the reader.
 pub const WAKE_RING_BYTES: usize = 4 << 10;
 /// Bytes of the ring that carries stacks.

@@ -80,7 +80,7 @@ wire! {
         pub flags: u32,
         /// Changes with every change of process policies, so that threads look theirs up again.
         pub generation: u32,
-        /// Period of the stack sampler, nanoseconds; repeated in every sample.
+        /// Period of the stack sampler, nanoseconds; 0 = no stacks are taken.
         pub sample_period: u64,
         /// Time off the CPU, nanoseconds, from which on it is reported of threads that hold a request; 0 = not at all.
         pub off_cpu: u64,
@@ -90,6 +90,26 @@ wire! {
         pub names: u16,
         /// Another such port. 0 = none.
         pub names_too: u16,
+        /// Stacks of threads that leave the CPU that one CPU may take in a slice of 2^[`crate::limits::OFF_CPU_SLICE`]
+        /// nanoseconds; at most [`crate::limits::OFF_CPU_STACKS`].
+        pub off_cpu_stacks: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+wire! {
+    /// What profiling has cost on one CPU since tracing began; an element of a per-CPU array map. The programs measure
+    /// themselves: the kernel's own statistics would slow down every program of the host.
+    pub struct ProfilerCost {
+        /// When the sampling clock last ran, `CLOCK_MONOTONIC` nanoseconds; 0 = never.
+        pub last: u64,
+        /// Runs of the sampling clock, those of an idle CPU included.
+        pub ticks: u64,
+        /// Run time of the sampling program, nanoseconds.
+        pub nanos: u64,
+        /// Run time of the program for time off the CPU where it took or reported a stack, nanoseconds.
+        pub off_cpu_nanos: u64,
     }
 }
 

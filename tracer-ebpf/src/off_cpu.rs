@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
-    limits::{FRAMES_MAX, OFF_CPU_SLICE, OFF_CPU_STACKS},
+    limits::{FRAMES_MAX, OFF_CPU_SLICE},
     lost::Lost,
     off_cpu::NO_SYSTEM_CALL,
     unwind::Outcome,
@@ -26,7 +26,7 @@ use crate::{
         task::{TASK_DEAD, Task},
     },
     offsets::AGENT_TGID,
-    policy,
+    policy, profiler_cost,
     scratch::SAMPLE_SCRATCH,
     storage::{THREADS, TaskStorage},
     unwind,
@@ -72,7 +72,7 @@ fn may_walk(now: u64) -> bool {
         taken.stacks = 0;
     }
     taken.stacks += 1;
-    taken.stacks <= OFF_CPU_STACKS as u64
+    taken.stacks <= policy::off_cpu_stacks() as u64
 }
 
 /// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
@@ -84,26 +84,33 @@ pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
     }
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    came(Task(ctx.arg(2)), threshold, now);
+    let reported = came(Task(ctx.arg(2)), threshold, now);
+    let walked = went(&ctx, now);
+    if reported || walked {
+        profiler_cost::off_cpu(now);
+    }
+    0
+}
+
+/// The running thread leaves the CPU: notes its wait, if it holds a request; whether its stack was taken.
+#[inline(always)]
+fn went(ctx: &BtfTracePointContext, now: u64) -> bool {
     let prev = Task(ctx.arg(1));
     if prev.tid() == 0 || prev.is_kernel() || prev.tgid() == AGENT_TGID.load() {
-        return 0;
+        return false;
     }
     let preempt: u8 = ctx.arg(0);
     let state: u32 = ctx.arg(3);
     if state & TASK_DEAD != 0 {
-        return 0;
+        return false;
     }
     let thread = THREADS.get(prev.0, false);
     // SAFETY: looked at only if not null; `prev` is leaving this CPU and runs nowhere else.
     if thread.is_null() || unsafe { (*thread).holds } == 0 {
-        return 0;
+        return false;
     }
     let sleeps = preempt & 1 == 0 && state != 0;
-    if let Some(wait) = left(prev, sleeps, state, now) {
-        stack(&ctx, prev, wait, now);
-    }
-    0
+    left(prev, sleeps, state, now).is_some_and(|wait| stack(ctx, prev, wait, now))
 }
 
 /// hook: tp_btf sched_wakeup(p). First seen: 5.10. Notes when a wait ended.
@@ -152,13 +159,13 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     Some(wait)
 }
 
-/// Takes the stack of `prev`, unless this CPU has taken as many as it may.
+/// Takes the stack of `prev`, unless this CPU has taken as many as it may; whether it did.
 #[inline(always)]
-fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) {
+fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> bool {
     if !may_walk(now) {
         // SAFETY: as in `left`.
         unsafe { (*wait).record.flags |= OFF_CPU_NO_STACK };
-        return;
+        return false;
     }
     // SAFETY: as in `left`; the scratch area is the sampler's, whose clock cannot interrupt here: interrupts are off.
     unsafe {
@@ -183,21 +190,22 @@ fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) {
         (*wait).record.user = (bytes / 8) as u16;
         (*wait).record.outcome = outcome as u16;
     }
+    true
 }
 
-/// `next` runs again: reports its wait if it took `threshold` nanoseconds.
+/// `next` runs again: reports its wait if it took `threshold` nanoseconds; whether it did.
 #[inline(always)]
-fn came(next: Task, threshold: u64, now: u64) {
+fn came(next: Task, threshold: u64, now: u64) -> bool {
     let wait = WAITS.get(next.0, false);
     if wait.is_null() {
-        return;
+        return false;
     }
     // SAFETY: not null; `next` is about to run here and nowhere else.
     unsafe {
         let left = (*wait).left;
         (*wait).left = 0;
         if left == 0 || now.saturating_sub(left) < threshold {
-            return;
+            return false;
         }
         let woken = if (*wait).woken == 0 { now } else { (*wait).woken };
         let frames = bound::at_most::<{ FRAMES_MAX as u64 }>((*wait).record.user as u64);
@@ -220,4 +228,5 @@ fn came(next: Task, threshold: u64, now: u64) {
         };
         emit::sample((&raw const (*wait).record).cast(), len, Lost::RingOffCpu);
     }
+    true
 }

@@ -53,6 +53,12 @@ pub(crate) fn off_cpu() -> u64 {
     CONTROL.get(0).map_or(0, |control| control.off_cpu)
 }
 
+/// Stacks of threads that leave the CPU that one CPU may take in a time slice.
+#[inline(always)]
+pub(crate) fn off_cpu_stacks() -> u32 {
+    CONTROL.get(0).map_or(0, |control| control.off_cpu_stacks)
+}
+
 /// Whether stacks are walked by unwind tables.
 #[inline(always)]
 pub(crate) fn unwind() -> bool {

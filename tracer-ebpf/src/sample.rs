@@ -16,29 +16,33 @@ use tracer_common::{
     unwind::Outcome,
 };
 
-use crate::{bound, emit, kernel::task::Task, policy, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind};
+use crate::{
+    bound, emit, kernel::task::Task, policy, profiler_cost, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind,
+};
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
 
 /// hook: perf_event cpu-clock. First seen: 5.10. Emits [`Sample`], and the counters of threads that never switch.
 #[perf_event]
 pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let period = policy::sample_period();
+    let since = profiler_cost::tick(now, period);
     let task = Task::current();
     let tid = task.tid();
     if tid == 0 {
         return 0;
     }
-    // SAFETY: no argument.
-    let now = unsafe { bpf_ktime_get_ns() };
     let kernel_thread = task.is_kernel();
     let cpu_nanos = if kernel_thread { 0 } else { charge(task, now) };
-    let period = policy::sample_period();
     if period == 0 {
         return 0;
     }
     let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
+        (*scratch).sample.period = since;
         let frames = (&raw mut (*scratch).frames).cast::<u8>();
         let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
@@ -59,10 +63,10 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let got = bpf_get_stack(ctx.as_ptr(), frames.add(at as usize).cast(), STACK_BYTES as u32, 0);
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
         (*scratch).sample.cpu_nanos = cpu_nanos;
-        (*scratch).sample.period = period;
         (*scratch).sample.outcome = outcome as u32;
         send(task, now, at, kernel);
     }
+    profiler_cost::sampled(now);
     0
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
-use crate::quantity::{cores, duration, memory};
+use crate::quantity::{cores, duration, memory, share};
 use crate::service_classes::Mode;
 use clap::{Args, Parser, Subcommand};
 
@@ -114,9 +114,13 @@ pub struct AgentOptions {
     /// Stop after this long (30s, 5m, 1h) and print a summary, as after Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Stack samples per second and CPU, at most 10000; 0 takes none.
+    /// Most stack samples per second and CPU, up to 10000; the overhead budget may allow fewer. 0 takes none.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_HERTZ)))]
     pub hertz: Option<u32>,
+    /// Share of the CPU of the whole host that sampling stacks may cost, 0.01% to 100%: the agent measures the cost and
+    /// changes the sampling rate. [default: 1%]
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub overhead_budget: Option<f64>,
     /// Write finished spans to this file, one JSON object a line; mode 0600, no link. When it is full it is renamed to
     /// FILE.1 and begun anew (`max_size` in the configuration, 1 GB for both). Also a FIFO that is read, or /dev/stdout.
     #[arg(long, value_name = "FILE")]

@@ -13,7 +13,7 @@ use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::files;
 use crate::guard::shed::Ceilings;
-use crate::guard::tables;
+use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::runtimes::Extras;
@@ -93,6 +93,7 @@ struct Agent {
 #[serde(deny_unknown_fields, default)]
 struct SamplingFile {
     hertz: Option<Spanned<i64>>,
+    overhead_budget: Option<Spanned<String>>,
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
 }
@@ -195,8 +196,10 @@ pub struct Config {
     pub dns_ports: Vec<u16>,
     /// Attach at once the hooks that otherwise wait until they are needed.
     pub all_hooks: bool,
-    /// Stack samples per second and CPU.
+    /// Most stack samples per second and CPU.
     pub hertz: u32,
+    /// Share of the host's CPU that profiling may take.
+    pub overhead_budget: f64,
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
@@ -320,6 +323,7 @@ impl Default for Config {
             dns_ports: vec![53],
             all_hooks: false,
             hertz: 99,
+            overhead_budget: overhead_budget::DEFAULT,
             unwind_tables: None,
             off_cpu_micros: 100,
             window: Duration::from_secs(10),
@@ -432,6 +436,10 @@ impl Config {
         config.all_hooks = file.agent.all_hooks;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
+        }
+        if let Some(budget) = &file.sampling.overhead_budget {
+            config.overhead_budget =
+                crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(size) = &file.sampling.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
@@ -555,7 +563,7 @@ mod tests {
         let config = Config::parse("tracer.toml", include_str!("../../config/tracer.toml")).unwrap();
         let default = Config::default();
         assert_eq!(config.listen, default.listen);
-        assert_eq!(config.hertz, default.hertz);
+        assert_eq!((config.hertz, config.overhead_budget), (default.hertz, default.overhead_budget));
         assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
         assert_eq!(config.transactions, default.transactions);
         assert_eq!((&config.relay, config.own_netns), (&default.relay, default.own_netns));

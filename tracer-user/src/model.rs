@@ -443,7 +443,7 @@ pub struct StackSample {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// The sampling period in force, nanoseconds; off the CPU, how long.
+    /// Time that it stands for, nanoseconds; off the CPU, how long.
     pub weight: u64,
     /// User-space return addresses, innermost first.
     pub user: Vec<u64>,

@@ -51,6 +51,13 @@ pub fn cores(text: &str) -> Result<f64, String> {
     if (1.0..=6400.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
 }
 
+/// Reads `0.01%` to `100%`, of all CPUs together; 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    let expected = || format!("'{text}' is no share of the host's CPU: expected 0.01% to 100%, such as 1%");
+    let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(expected)?;
+    if (0.01..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +75,12 @@ mod tests {
         }
         for bad in ["", "%", "10", "0%", "-5%", "NaN%", "inf%", "6401%"] {
             assert!(cores(bad).is_err(), "{bad}");
+        }
+        for (text, part) in [("1%", 0.01), ("0.01%", 0.0001), ("100%", 1.0)] {
+            assert_eq!(share(text), Ok(part));
+        }
+        for bad in ["", "1", "0%", "0.001%", "101%", "NaN%", "-1%"] {
+            assert!(share(bad).is_err(), "{bad}");
         }
     }
 

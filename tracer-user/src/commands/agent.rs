@@ -14,6 +14,7 @@ use super::enforcing::Enforcing;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
+use super::sampling::{Sampling, timed};
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::{Failure, clock};
@@ -101,8 +102,8 @@ pub(super) struct Agent {
     pub(super) wall_offset: i64,
     /// Whether the last drain took all there was.
     pub(super) drained: bool,
-    /// Stack samples per second and CPU that are wanted; there are fewer while load is shed.
-    pub(super) hertz: u32,
+    /// Rate of stack samples.
+    pub(super) sampling: Sampling,
     pub(super) status: Arc<Status>,
     /// Gauge of the ring of stacks.
     pub(super) level: Option<RingLevel>,
@@ -165,8 +166,7 @@ impl Agent {
         let policy = &mut self.kernel.policy;
         policy.only_ports(&self.config.only_ports)?;
         policy.names(&self.config.dns_ports)?;
-        policy.sample_period(self.kernel.sampler.announced_period())?;
-        self.take_off_cpu(self.kernel.sampler.hertz() > 0)?;
+        self.start_sampling()?;
         let policy = &mut self.kernel.policy;
         for pid in &self.config.only_pids {
             policy.process(*pid, true)?;
@@ -261,7 +261,7 @@ impl Agent {
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
         // is known from before, and nothing that followed it is.
         let now = monotonic();
-        let samples = self.rings.samples(BATCH, &mut take);
+        let samples = timed(&mut self.sampling.agent_nanos, || self.rings.samples(BATCH, &mut take));
         let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
         self.enforcing.decide(pipeline, monotonic());
@@ -356,10 +356,8 @@ impl Agent {
     pub(super) fn apply_limits(&mut self, command: Command) {
         match command {
             Command::Hertz(hertz, answer) => {
-                self.hertz = hertz;
-                let allowed = hertz.min(self.health.level.diet().hertz_max);
                 // Whoever asked may be gone.
-                let _ = answer.send(self.sample(allowed));
+                let _ = answer.send(self.ask_for_hertz(hertz));
             }
         }
     }
@@ -389,21 +387,6 @@ impl Agent {
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
     }
 
-    /// Has stacks of threads off the CPU taken, if the configuration wants them, or not.
-    fn take_off_cpu(&mut self, wanted: bool) -> Result<(), super::LoadError> {
-        let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
-        if nanos > 0 {
-            self.kernel.attach_deferred(Until::OffCpu);
-        }
-        self.kernel.policy.off_cpu(nanos)
-    }
-
-    fn sample(&mut self, hertz: u32) -> Result<(), String> {
-        self.kernel.sampler.set_hertz(hertz).map_err(|error| error.to_string())?;
-        let period = self.kernel.sampler.announced_period();
-        self.kernel.policy.sample_period(period).map_err(|error| error.to_string())
-    }
-
     /// Gives up as much detail as the watchdog found necessary, or takes it back.
     pub(super) fn shed(&mut self, pipeline: &mut Pipeline) {
         let (before, level) = (self.health.level, self.status.level());
@@ -428,10 +411,7 @@ impl Agent {
         if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
             log::warn!("{error}");
         }
-        if let Err(error) = self.sample(self.hertz.min(diet.hertz_max)) {
-            log::warn!("{error}");
-        }
-        if let Err(error) = self.take_off_cpu(self.hertz > 0 && level < Level::Sampling) {
+        if let Err(error) = self.limit_sampling() {
             log::warn!("{error}");
         }
         self_process::release_memory();
@@ -533,10 +513,8 @@ impl Agent {
         pipeline.metrics.set_lost("hook_skipped", skipped);
         self.losses.skipped = skipped;
         pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
-        let hertz = self.kernel.sampler.hertz();
-        pipeline.metrics.set_hertz(hertz);
+        self.show_sampling(pipeline);
         self.account_losses(pipeline);
-        self.health.hertz = hertz;
         self.health.host_cpu = self.host_cpu(pipeline);
         let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();
         pipeline.host_books(&self.health.host_cpu, lost);

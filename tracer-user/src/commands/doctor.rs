@@ -56,6 +56,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
                 let mut settings = Settings::read(&of_types, exact);
                 settings.header_limits.clone_from(&kernel.header_limits);
                 settings.no_unwind.clone_from(&kernel.no_unwind);
+                settings.fixed_rate = kernel.sampler.set_hertz(49).err().map(|error| error.to_string());
                 report.features = judge(&kernel.attached, &findings, &settings);
                 report.programs.clone_from(&kernel.attached);
             }

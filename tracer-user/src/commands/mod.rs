@@ -15,6 +15,7 @@ mod poll_interval;
 mod relaying;
 pub mod replay;
 pub mod run;
+mod sampling;
 mod save;
 pub mod shell_help;
 mod summary;

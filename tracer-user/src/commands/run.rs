@@ -19,6 +19,7 @@ use super::enforcing::{self, Enforcing};
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
+use super::sampling::Sampling;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::transactions_file::Lines;
@@ -126,7 +127,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let relaying = Relaying::start(&config.relay, seed, &host)?;
     let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
     let (mut kernel, mut rings) = loader::load(&Options {
-        hertz: config.hertz,
+        // The budget decides when everything is ready.
+        hertz: 0,
         all: config.all_hooks,
         log_level: options.bpf_log as u8,
         inband,
@@ -167,7 +169,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let declaring = Declaring::start(&config.declared, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
     let mut agent = Agent {
-        hertz: config.hertz,
+        sampling: Sampling::new(config.hertz, config.overhead_budget, kernel.sampler.clocks()),
         config,
         kernel,
         rings,
@@ -228,6 +230,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         while let Ok(command) = command_queue.try_recv() {
             agent.apply_limits(command);
         }
+        agent.follow_budget();
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             agent.tick(&mut pipeline);
@@ -365,6 +368,9 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     }
     if let Some(hertz) = options.hertz {
         config.hertz = hertz;
+    }
+    if let Some(budget) = options.overhead_budget {
+        config.overhead_budget = budget;
     }
     let narrow = &options.narrow;
     if !narrow.service.is_empty() {

@@ -49,6 +49,11 @@ pub fn cpu() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU of the calling thread, nanoseconds.
+pub fn thread_cpu() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// `CLOCK_MONOTONIC`, nanoseconds.
 pub(super) fn monotonic() -> u64 {
     clock(libc::CLOCK_MONOTONIC)

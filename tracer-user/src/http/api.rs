@@ -61,7 +61,11 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
         "events_lost": health.events_lost(),
         "events_lost_by_reason": health.lost.iter().cloned().collect::<BTreeMap<_, _>>(),
         "otlp_spans_dropped": health.spans_dropped,
-        "sampling_hertz": health.hertz,
+        "sampling_hertz": health.profiler.hertz,
+        "profiler": {
+            "hertz": health.profiler.hertz, "max_hertz": health.profiler.max_hertz,
+            "cost_ratio": health.profiler.cost, "budget_ratio": health.profiler.budget,
+        },
         "capture_ratio": host_cpu.capture_ratio(),
         "cpu_s": {
             "requests": host_cpu.requests, "overhead": host_cpu.overhead, "kernel": host_cpu.kernel,

@@ -66,8 +66,8 @@ pub struct Health {
     pub lost: Vec<(String, u64)>,
     /// Spans that were not exported, whatever the reason.
     pub spans_dropped: u64,
-    /// Sampling rate.
-    pub hertz: u32,
+    /// Rate of stack samples, and what they cost.
+    pub profiler: Profiler,
     /// CPU of the host.
     pub host_cpu: HostCpu,
     /// CPU seconds and memory of the agent.
@@ -97,6 +97,19 @@ impl Health {
     pub fn events_lost(&self) -> u64 {
         self.lost.iter().map(|(_, count)| count).sum()
     }
+}
+
+/// Rate of stack samples, and what profiling costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Profiler {
+    /// Stack samples per second and CPU.
+    pub hertz: u32,
+    /// Most of them: what was asked for, or less while load is shed.
+    pub max_hertz: u32,
+    /// Share of the host's CPU that profiling took over the last seconds.
+    pub cost: f64,
+    /// Share that it may take.
+    pub budget: f64,
 }
 
 /// Agents of other hosts.

@@ -98,6 +98,8 @@ pub struct Settings {
     pub header_limits: Vec<String>,
     /// Why stacks are not walked by unwind tables, if they are not.
     pub no_unwind: Option<String>,
+    /// Why the sampling rate cannot be changed while sampling, if it cannot.
+    pub fixed_rate: Option<String>,
 }
 
 impl Settings {
@@ -250,6 +252,9 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         )
     });
     features.push(stacks(on(SAMPLER), settings, &why(&[SAMPLER])));
+    if on(SAMPLER).is_some() {
+        features.push(overhead_budget(settings.fixed_rate.as_deref()));
+    }
     features.push(if settings.counts_skips {
         Feature::full(
             "skip counters",
@@ -361,6 +366,21 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
                 "",
             ),
         },
+    }
+}
+
+/// Whether the sampling rate can follow what samples cost.
+fn overhead_budget(fixed_rate: Option<&str>) -> Feature {
+    let name = "overhead budget";
+    match fixed_rate {
+        None => Feature::full(name, "the sampling rate follows what samples cost (--overhead-budget)"),
+        Some(why) => Feature::less(
+            name,
+            State::Degraded,
+            why,
+            "the sampling rate stays as it is set, whatever samples cost",
+            "a lower --hertz",
+        ),
     }
 }
 
@@ -521,6 +541,8 @@ mod tests {
         let submit = all.iter_mut().find(|a| a.program == "submit").expect("submit");
         submit.missing = Some("permission denied".into());
         let features = judge(&all, &findings(), &settings());
+        let fixed = Settings { fixed_rate: Some("no period".into()), ..settings() };
+        assert_eq!(state(&judge(&all, &findings(), &fixed), "overhead budget"), State::Degraded);
         let line = features.iter().find(|f| f.name == "io_uring").expect("io_uring").line();
         assert!(line.starts_with("degraded") && line.contains("permission denied; so"), "{line}");
     }

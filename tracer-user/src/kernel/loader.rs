@@ -9,7 +9,7 @@ use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Ebpf, EbpfLoader};
 use tracer_common::lost::Lost;
-use tracer_common::policy::{CpuBooks, RUNS_KERNEL, RUNS_USER};
+use tracer_common::policy::{CpuBooks, ProfilerCost, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
 
 use super::attachments::{Attachments, Held};
@@ -27,6 +27,7 @@ use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::unwind;
 use super::uprobes;
+use crate::guard::overhead_budget::Costs;
 use crate::guard::self_process::release_memory;
 
 /// Why the kernel side cannot run. Each of these ends the agent with exit code 77.
@@ -163,6 +164,7 @@ pub struct Kernel {
     /// Kinds of sockets that get no headers on this kernel, and why.
     pub header_limits: Vec<String>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
+    profiler_cost: PerCpuArray<MapData, Pod<ProfilerCost>>,
     /// Where unwind tables go, until whoever makes them takes it.
     pub tables: Option<unwind::Tables>,
     /// Walks over user stacks.
@@ -186,6 +188,7 @@ pod!(
     CpuBooks,
     tracer_common::policy::CapturePolicy,
     tracer_common::policy::Control,
+    ProfilerCost,
     tracer_common::policy::Statics,
     tracer_common::unwind::FileEntry,
     tracer_common::unwind::FileKey,
@@ -279,6 +282,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
     let hits = take_array::<u64>(&mut ebpf, "HITS")?;
+    let profiler_cost = take_array::<Pod<ProfilerCost>>(&mut ebpf, "PROFILER_COST")?;
     let Map::Array(events) = take(&mut ebpf, "RINGS")? else {
         return Err(refused("the BPF object's map RINGS is of another kind", &"rebuild it"));
     };
@@ -391,6 +395,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             headers,
             header_limits,
             cpus,
+            profiler_cost,
             tables: Some(tables),
             walks,
             no_unwind,
@@ -435,6 +440,17 @@ impl Kernel {
                 *(if cpu.runs == RUNS_KERNEL { &mut sum.kernel } else { &mut sum.user }) += counted;
                 sum.idle += (runs - counted) as i64;
             }
+        }
+        sum
+    }
+
+    /// What sampling has cost so far, by the programs' own clocks, summed over CPUs; the agent's part is left out.
+    pub fn profiler_cost(&self) -> Costs {
+        let mut sum = Costs::default();
+        for Pod(cpu) in self.profiler_cost.get(&0, 0).iter().flat_map(|cpus| cpus.iter()) {
+            sum.ticks += cpu.ticks;
+            sum.nanos += cpu.nanos;
+            sum.off_cpu_nanos += cpu.off_cpu_nanos;
         }
         sum
     }

@@ -1,12 +1,13 @@
 //! The kernel boundary: events come up ([`rings`]), policy goes down ([`policy`]). Behind both: the embedded object
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
-//! that any thread can release ([`attachments`]), the stack sampler ([`sampler`]) and its unwind tables ([`unwind`]),
+//! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]) and its unwind tables ([`unwind`]),
 //! probes in user programs ([`uprobes`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
 //! Invariant: after start only [`policy`] writes kernel maps. Only this layer may use `unsafe`.
 
 pub mod attachments;
 pub mod btf;
+pub mod clock_cost;
 pub mod features;
 pub mod header;
 mod header_selftest;

@@ -1,7 +1,7 @@
 //! Writes policy to the kernel. After start, this is the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
-use tracer_common::limits::ASKS_MAX;
+use tracer_common::limits::{ASKS_MAX, OFF_CPU_STACKS};
 use tracer_common::policy::{
     CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, CONTROL_UNWIND, CapturePolicy,
     Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
@@ -69,6 +69,8 @@ impl Policy {
                 head_max: tracer_common::limits::HEAD_MAX as u32,
                 names: 0,
                 names_too: 0,
+                off_cpu_stacks: OFF_CPU_STACKS,
+                reserved: 0,
             },
             listed: 0,
             processes_refused: 0,
@@ -81,6 +83,11 @@ impl Policy {
     fn write(&mut self) -> Result<(), LoadError> {
         // Threads compare generations; 0 means a new thread record.
         self.current.generation = self.current.generation.wrapping_add(1).max(1);
+        self.write_switches()
+    }
+
+    /// Writes what is not about processes: threads need not look up their policies again.
+    fn write_switches(&mut self) -> Result<(), LoadError> {
         self.control
             .set(0, Pod(self.current), 0)
             .map_err(|error| refused("the control map could not be written", &error))
@@ -183,10 +190,16 @@ impl Policy {
         self.write()
     }
 
-    /// Sets the sampling period that samples carry, nanoseconds; 0 stops stacks.
+    /// Sets the sampling period, nanoseconds; 0 stops stacks.
     pub fn sample_period(&mut self, nanos: u64) -> Result<(), LoadError> {
         self.current.sample_period = nanos;
-        self.write()
+        self.write_switches()
+    }
+
+    /// Sets how many stacks of threads that leave the CPU a CPU may take in a time slice.
+    pub fn off_cpu_stacks(&mut self, stacks: u32) -> Result<(), LoadError> {
+        self.current.off_cpu_stacks = stacks.min(OFF_CPU_STACKS);
+        self.write_switches()
     }
 
     /// Has time off the CPU reported from `nanos` on, of threads that hold a request; 0 = not at all.

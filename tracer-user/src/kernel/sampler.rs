@@ -1,7 +1,10 @@
 //! The stack sampler: one cpu-clock perf event per CPU. The agent owns the descriptors, so that it can change the rate.
+//!
+//! A new period begins when it is set, and the one that it cuts short gives no sample. So a sample does not stand for the
+//! period in force, but for the time since the clock of its CPU last ran, which the sampling program measures.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use aya::programs::ProgramFd;
 
@@ -16,7 +19,9 @@ pub const MAX_HERTZ: u32 = 10_000;
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+const FLAG_DISABLED: u64 = 1;
 const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
@@ -79,7 +84,12 @@ impl Sampler {
         self.hertz
     }
 
-    /// The period that samples carry, nanoseconds; 0 if no stacks are taken.
+    /// Number of clocks: one for each CPU.
+    pub fn clocks(&self) -> usize {
+        self.attachments.clocks().len()
+    }
+
+    /// The period in force, nanoseconds; 0 if no stacks are taken.
     pub fn announced_period(&self) -> u64 {
         if self.hertz == 0 { 0 } else { period(self.hertz) }
     }
@@ -104,34 +114,58 @@ pub(super) fn of_this_thread(program: &ProgramFd, nanos: u64) -> Result<OwnedFd,
     open(program, None, nanos)
 }
 
-/// Opens a clock of one CPU, or of this thread.
+/// A clock of this thread that runs no program.
+pub(super) fn idle(nanos: u64) -> Result<OwnedFd, SamplerError> {
+    clock(None, nanos)
+}
+
+/// Starts a clock.
+pub(super) fn enable(clock: &OwnedFd) -> io::Result<()> {
+    control(clock, IOC_ENABLE, 0)
+}
+
+/// Stops a clock.
+pub(super) fn disable(clock: &OwnedFd) -> io::Result<()> {
+    control(clock, IOC_DISABLE, 0)
+}
+
+fn control(clock: &OwnedFd, request: libc::c_ulong, argument: RawFd) -> io::Result<()> {
+    // SAFETY: a valid descriptor; these requests take a number.
+    match unsafe { libc::ioctl(clock.as_raw_fd(), request, argument as libc::c_ulong) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Opens a clock of one CPU, or of this thread, and has it run the program.
 fn open(program: &ProgramFd, cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
+    let refused = |what| move |source| SamplerError::Refused { what, cpu: cpu.unwrap_or_default(), source };
+    let fd = clock(cpu, nanos)?;
+    control(&fd, IOC_SET_BPF, program.as_fd().as_raw_fd())
+        .map_err(refused("attaching the sampling program was refused"))?;
+    enable(&fd).map_err(refused("enabling the clock event was refused"))?;
+    Ok(fd)
+}
+
+/// Opens a clock of one CPU, or of this thread; it does not run yet.
+fn clock(cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
     let attr = Attr {
         kind: PERF_TYPE_SOFTWARE,
         size: size_of::<Attr>() as u32,
         config: PERF_COUNT_SW_CPU_CLOCK,
         period: nanos,
+        flags: FLAG_DISABLED,
         ..Attr::default()
     };
-    let failed =
-        |what| SamplerError::Refused { what, cpu: cpu.unwrap_or_default(), source: io::Error::last_os_error() };
     let (pid, on) = cpu.map_or((0, -1), |cpu| (-1, cpu as libc::c_int));
     // SAFETY: `attr` says its own size; all processes on one CPU, or this thread on all.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, on, -1, PERF_FLAG_FD_CLOEXEC) };
     if fd < 0 {
-        return Err(failed("a clock event was refused"));
+        let source = io::Error::last_os_error();
+        return Err(SamplerError::Refused { what: "a clock event was refused", cpu: cpu.unwrap_or_default(), source });
     }
     // SAFETY: just opened and owned by nothing else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    // SAFETY: valid descriptors.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_SET_BPF, program.as_fd().as_raw_fd()) } != 0 {
-        return Err(failed("attaching the sampling program was refused"));
-    }
-    // SAFETY: a valid descriptor.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_ENABLE, 0) } != 0 {
-        return Err(failed("enabling the clock event was refused"));
-    }
-    Ok(fd)
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]

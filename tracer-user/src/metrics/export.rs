@@ -13,6 +13,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::profiler::ProfilerMetrics;
 use self::request_time::RequestTime;
 use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
@@ -72,7 +73,7 @@ pub struct Metrics {
     lost: LossAccount,
     classes: GaugeVec,
     merged: Totals,
-    hertz: Gauge,
+    profiler: ProfilerMetrics,
     bpf_seconds: Seconds,
     bpf_runs: Totals,
     bpf_missed: Totals,
@@ -351,7 +352,7 @@ impl Metrics {
                     &["service_name"],
                 ),
             )),
-            hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU.")),
+            profiler: ProfilerMetrics::new(r),
             bpf_seconds: Seconds(vec(
                 r,
                 counter(
@@ -565,6 +566,7 @@ pub fn text(registry: &Registry) -> prometheus::Result<String> {
 }
 
 mod figures;
+mod profiler;
 mod request_time;
 
 #[cfg(test)]

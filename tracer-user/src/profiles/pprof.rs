@@ -87,8 +87,10 @@ pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)], value: &str) -> Vec<u
             location_id.push(id);
         }
         profile.sample.push(Sample { location_id, value: vec![*count as i64, *nanos as i64] });
-        profile.period = (*nanos / (*count).max(1)) as i64;
     }
+    // The rate may have changed meanwhile: what a sample stands for on average.
+    let (count, nanos) = stacks.iter().fold((0, 0), |(all, time), (_, count, nanos)| (all + count, time + nanos));
+    profile.period = (nanos / count.max(1)) as i64;
     let mut out = GzEncoder::new(Vec::new(), Compression::default());
     // Writing to memory does not fail.
     let _ = out.write_all(&profile.encode_to_vec());

@@ -65,8 +65,8 @@ impl Snapshot {
         self.entries.iter().map(|entry| entry.nanos).sum::<u64>() as f64 / 1e9
     }
 
-    /// One line per stack: frames from the root, separated by semicolons, and the number of samples; where time off the CPU
-    /// is shown, microseconds.
+    /// One line per stack: frames from the root, separated by semicolons, and microseconds. Not samples: they stand for more
+    /// time when the sampling rate is lower.
     pub fn folded(&self) -> String {
         let mut lines: Vec<_> = self.lines().into_iter().collect();
         lines.sort();
@@ -80,17 +80,15 @@ impl Snapshot {
     /// The lines of `folded` and their numbers.
     fn lines(&self) -> HashMap<String, u64> {
         let mut lines: HashMap<String, u64> = HashMap::new();
-        for (frames, count, nanos) in self.named() {
+        for (frames, _, nanos) in self.named() {
             let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
-            *lines.entry(line).or_default() += if self.view == View::Cpu { count } else { nanos };
+            *lines.entry(line).or_default() += nanos;
         }
-        if self.view != View::Cpu {
-            // Once for all of a line: what is rounded adds up.
-            for nanos in lines.values_mut() {
-                *nanos = (*nanos + 500) / 1000;
-            }
-            lines.retain(|_, micros| *micros > 0);
+        // Once for all of a line: what is rounded adds up.
+        for nanos in lines.values_mut() {
+            *nanos = (*nanos + 500) / 1000;
         }
+        lines.retain(|_, micros| *micros > 0);
         lines
     }
 
@@ -122,15 +120,12 @@ impl Snapshot {
         title.clone_into(&mut options.title);
         let per = if (scale - 1.0).abs() < 1e-9 { "" } else { " for as many requests" };
         options.subtitle = Some(format!(
-            "{} samples; red: more than before{per} ({} samples × {scale:.3}), blue: less",
-            self.samples(),
-            before.samples()
+            "{:.3} s; red: more than before{per} ({:.3} s × {scale:.3}), blue: less",
+            self.seconds(),
+            before.seconds()
         ));
-        options.count_name = "samples".into();
-        if self.view != View::Cpu {
-            options.count_name = "ms".into();
-            options.factor = 1e-3;
-        }
+        options.count_name = "ms".into();
+        options.factor = 1e-3;
         let mut out = Vec::new();
         let drawn =
             self.samples() > 0 && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
@@ -144,15 +139,12 @@ impl Snapshot {
         title.clone_into(&mut options.title);
         let seconds = self.seconds();
         options.subtitle = Some(match self.view {
-            View::Cpu => format!("{} samples of on-CPU time", self.samples()),
+            View::Cpu => format!("{seconds:.3} s on the CPU, by {} samples", self.samples()),
             View::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
             View::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
         });
-        options.count_name = "samples".into();
-        if self.view != View::Cpu {
-            options.count_name = "ms".into();
-            options.factor = 1e-3;
-        }
+        options.count_name = "ms".into();
+        options.factor = 1e-3;
         options.hash = true;
         let mut out = Vec::new();
         let drawn =

@@ -26,7 +26,7 @@ fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         nanos: 1,
         pid,
         tid: pid,
-        weight: 10,
+        weight: 10_000,
         user,
         kernel: vec![],
         outcome: tracer_common::unwind::Outcome::FramePointers,
@@ -100,8 +100,8 @@ fn stacks_with_the_same_names_become_one() {
         profiles.snapshot(&names(), &filter).folded()
     };
     let (one, other) = (of("GET /a"), of("GET /<b>"));
-    assert!(one.contains("landmark 4\n") && one.contains("shop;[callers unknown] 2\n"), "{one}");
-    assert!(other.ends_with("landmark 2\n") && other.lines().count() == 1, "{other}");
+    assert!(one.contains("landmark 40\n") && one.contains("shop;[callers unknown] 20\n"), "{one}");
+    assert!(other.ends_with("landmark 20\n") && other.lines().count() == 1, "{other}");
     profiles.keep_part(0);
     assert!(profiles.shapes.is_empty() && profiles.is_empty());
 }
@@ -119,14 +119,14 @@ fn each_class_has_its_own_stacks_with_names() {
     let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), ..Filter::default() };
     let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
     let folded = snapshot.folded();
-    assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 3\n"), "{folded}");
+    assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 30\n"), "{folded}");
     let other = profiles.snapshot(&names(), &filter("GET /<b>"));
     assert!(!other.folded().contains("landmark"));
     let svg = String::from_utf8(snapshot.svg("GET /<b>")).unwrap();
     assert!(svg.contains("landmark") && !svg.contains("/<b>"), "escaped");
     let nothing = profiles.snapshot(&names(), &filter("GET /c"));
     assert!(String::from_utf8(nothing.svg("x")).unwrap().contains("no samples yet"));
-    pprof::tests::check(&snapshot.pprof(), 3, 30, "landmark");
+    pprof::tests::check(&snapshot.pprof(), 3, 30_000, "landmark");
 }
 
 #[test]

@@ -184,15 +184,15 @@ fn class_page(frame: &mut Frame<'_>, area: Rect, class: &Class, cores: f64, deta
             Span::styled("█".repeat(width), Style::new().fg(colour)),
         ]));
     }
-    lines.extend([Line::raw(""), Line::styled("Hottest functions (samples on CPU, themselves)", HEAD)]);
+    lines.extend([Line::raw(""), Line::styled("Hottest functions (CPU by samples, themselves)", HEAD)]);
     match details {
         None => lines.push(Line::styled("  asking the agent for the stacks …", DIM)),
-        Some(details) if details.samples == 0 => {
+        Some(details) if details.micros == 0 => {
             lines.push(Line::styled("  no samples: the class used too little CPU, or sampling is off", DIM));
         }
         Some(details) => lines.extend(details.hottest.iter().map(|(name, count)| {
-            let share = *count as f64 / details.samples as f64 * 100.0;
-            Line::raw(format!("  {share:>5.1} % {count:>7}  {}", printable(name)))
+            let share = *count as f64 / details.micros as f64 * 100.0;
+            Line::raw(format!("  {share:>5.1} % {:>9}  {}", time(*count as f64 / 1e6), printable(name)))
         })),
     }
     frame.render_widget(Paragraph::new(lines), area);
@@ -281,9 +281,9 @@ mod tests {
         let mut top = top();
         top.wanted = top.table.selected_key();
         let key = top.wanted.clone().expect("a class");
-        top.details = Some(Details { class: key, samples: 4, hottest: vec![("render".into(), 3)] });
+        top.details = Some(Details { class: key, micros: 4000, hottest: vec![("render".into(), 3000)] });
         let text = drawn(&top, 100, 30);
-        assert!(text.contains("downstream  50.00ms ████") && text.contains("75.0 %       3  render"), "{text}");
+        assert!(text.contains("downstream  50.00ms ████") && text.contains("75.0 %    3.00ms  render"), "{text}");
     }
 
     #[test]

@@ -62,11 +62,9 @@ export class ClassPage {
     try {
       const text = await (await get("/profile.folded", asked)).text();
       // Somebody may have chosen another kind meanwhile.
-      // On CPU a line counts samples; else it has microseconds.
-      const unit = mode !== "cpu" ? 1e-6 : this.hertz ? 1 / this.hertz : null;
-      if (mode === this.mode) this.flame.show(text, { unit, samples: mode === "cpu" }, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
+      if (mode === this.mode) this.flame.show(text, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
     } catch (error) {
-      if (mode === this.mode) this.flame.show("", {}, error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
+      if (mode === this.mode) this.flame.show("", error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
     }
   }
 

@@ -92,9 +92,9 @@ export class FindingPage {
     try {
       const text = await (await get("/profile.folded", Object.fromEntries(known))).text();
       const unit = offCpu ? 1e-6 : health.sampling_hertz ? 1 / health.sampling_hertz : null;
-      this.flame.show(text, { unit, samples: !offCpu, difference: true }, advice);
+      this.flame.show(text, advice, true);
     } catch (error) {
-      this.flame.show("", {}, error.message);
+      this.flame.show("", error.message);
     }
   }
 }

@@ -1,7 +1,7 @@
 // A flame graph of folded stacks: colours by kind of code, zoom and search in the address, keys.
 
 import { h, svg, show, empty } from "./dom.js";
-import { percent, count, time } from "./format.js";
+import { percent, time } from "./format.js";
 
 const ROW = 20;
 /** Frames narrower than this many pixels are not drawn. */
@@ -19,16 +19,16 @@ export function tree(folded, difference = false) {
   const root = { name: "all", value: 0, before: 0, own: 0, children: new Map(), depth: 0, id: 0, parent: null };
   for (const line of folded.split("\n")) {
     let end = line.lastIndexOf(" ");
-    const samples = Number(line.slice(end + 1));
+    const micros = Number(line.slice(end + 1));
     let before = 0;
     if (difference && end > 0) {
       const middle = line.lastIndexOf(" ", end - 1);
       before = Number(line.slice(middle + 1, end));
       end = middle;
     }
-    if (end < 1 || !(samples || before)) continue;
+    if (end < 1 || !(micros || before)) continue;
     let at = root;
-    root.value += samples;
+    root.value += micros;
     root.before += before;
     for (const name of line.slice(0, end).split(";")) {
       let next = at.children.get(name);
@@ -36,11 +36,11 @@ export function tree(folded, difference = false) {
         next = { name, value: 0, before: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
         at.children.set(name, next);
       }
-      next.value += samples;
+      next.value += micros;
       next.before += before;
       at = next;
     }
-    at.own += samples;
+    at.own += micros;
   }
   return root;
 }
@@ -88,10 +88,10 @@ export class FlameGraph {
     history.replaceState(null, "", address);
   }
 
-  /** `unit`: seconds that one of a line's number is; `samples`: whether that number counts samples; `advice`: for no stacks. */
-  show(folded, { unit = null, samples = true, difference = false }, advice) {
+  /** `folded`: a line has microseconds, with `difference` those before, too; `advice`: for no stacks. */
+  show(folded, advice, difference = false) {
     if (folded === this.text && this.root && folded) return;
-    Object.assign(this, { text: folded, unit, samples, advice, difference });
+    Object.assign(this, { text: folded, advice, difference });
     this.root = tree(folded, difference);
     this.draw();
   }
@@ -194,7 +194,7 @@ export class FlameGraph {
     this.missing.textContent = words.length ? `Stacks that lack their outer frames: ${words.join(", ")}. docs/profiling.md says why and what to do.` : "";
   }
 
-  /** Samples under frames that match, each once. */
+  /** Time under frames that match, each once. */
   count(wanted, focus) {
     if (!wanted) return void (this.hits.textContent = "");
     let sum = 0;
@@ -207,8 +207,7 @@ export class FlameGraph {
   }
 
   amount(node) {
-    const seconds = this.unit ? time(node.value * this.unit) : "";
-    return [seconds, this.samples ? `${count(node.value)} samples` : ""].filter(Boolean).join(", ");
+    return time(node.value * 1e-6);
   }
 
   words(node) {

@@ -46,7 +46,9 @@ export class HealthPage {
       ["requests", "overhead", "kernel", "unreported"].map((name) => figure(percent(cpu[name] / cpu.system_busy), name, PART[name])));
     const agent = health.agent;
     show(this.agent, figure(time(agent.cpu_s), "CPU since the start"), figure(agent.cpu_cores.toFixed(3), agent.max_cpu_cores ? `cores, of ${agent.max_cpu_cores} allowed` : "cores now"),
-      figure(`${(agent.rss_bytes / 1e6).toFixed(0)} MB`, "resident memory"), figure(`${health.sampling_hertz} Hz`, "stack sampling"), figure(count(health.otlp_spans_dropped), "spans not exported"), figure(health.shed.what, "shed under load", health.shed.meaning));
+      figure(`${(agent.rss_bytes / 1e6).toFixed(0)} MB`, "resident memory"), figure(`${health.profiler.hertz} Hz`, health.profiler.hertz < health.profiler.max_hertz ? `stack sampling, of ${health.profiler.max_hertz} allowed` : "stack sampling"),
+      figure(percent(health.profiler.cost_ratio), `of the host's CPU for stacks, of ${percent(health.profiler.budget_ratio)}`, "The sampling rate follows what samples cost: see --overhead-budget and docs/profiling.md."),
+       figure(count(health.otlp_spans_dropped), "spans not exported"), figure(health.shed.what, "shed under load", health.shed.meaning));
     const lost = Object.entries(health.events_lost_by_reason);
     this.lost.show(lost);
     show(this.noLoss, lost.length ? [] : empty("No record was lost.", "Counts appear here if rings or tables overflow."));

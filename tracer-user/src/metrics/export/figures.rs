@@ -30,9 +30,15 @@ impl Metrics {
         }
     }
 
-    /// Sampling rate in force.
-    pub fn set_hertz(&self, hertz: u32) {
-        self.hertz.set(f64::from(hertz));
+    /// Sampling rate in force, what sampling costs now and may cost as shares of the host's CPU, and what its parts took so
+    /// far, nanoseconds.
+    pub fn set_profiler(&self, hertz: u32, (cost, budget): (f64, f64), parts: &[(&str, f64)]) {
+        self.profiler.hertz.set(f64::from(hertz));
+        self.profiler.cost.set(cost);
+        self.profiler.budget.set(budget);
+        for (part, nanos) in parts {
+            self.profiler.seconds.set(part, nanos / 1e9);
+        }
     }
 
     /// How full the table of duration histograms is.

@@ -1,0 +1,41 @@
+//! What sampling costs, measured by the programs themselves, and how much time a sample stands for.
+
+use aya_ebpf::{helpers::generated::bpf_ktime_get_ns, macros::map, maps::PerCpuArray};
+use tracer_common::{limits::SAMPLE_TIME_MAX, policy::ProfilerCost};
+
+#[map]
+static PROFILER_COST: PerCpuArray<ProfilerCost> = PerCpuArray::with_max_entries(1, 0);
+
+#[inline(always)]
+fn cost() -> Option<&'static mut ProfilerCost> {
+    // SAFETY: this CPU's element. The clock interrupts nothing that uses it: interrupts are off in the scheduler.
+    PROFILER_COST.get_ptr_mut(0).map(|cost| unsafe { &mut *cost })
+}
+
+/// The sampling clock runs at `now`: the time since it last ran on this CPU, nanoseconds; `period` the first time.
+#[inline(always)]
+pub(crate) fn tick(now: u64, period: u64) -> u64 {
+    let Some(cost) = cost() else { return period };
+    let since = if cost.last == 0 { period } else { now.saturating_sub(cost.last) };
+    cost.last = now;
+    cost.ticks += 1;
+    if since > SAMPLE_TIME_MAX { SAMPLE_TIME_MAX } else { since }
+}
+
+/// The sampling program ends, having begun at `begin`.
+#[inline(always)]
+pub(crate) fn sampled(begin: u64) {
+    if let Some(cost) = cost() {
+        // SAFETY: no argument.
+        cost.nanos += unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+    }
+}
+
+/// The program for time off the CPU ends, having begun at `begin` and taken or reported a stack.
+#[inline(always)]
+pub(crate) fn off_cpu(begin: u64) {
+    if let Some(cost) = cost() {
+        // SAFETY: no argument.
+        cost.off_cpu_nanos += unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+    }
+}

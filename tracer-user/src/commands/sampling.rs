@@ -1,0 +1,132 @@
+//! The sampling rate has one owner: what is asked for and load shedding set its ceiling, the overhead budget sets it below.
+
+use super::LoadError;
+use super::agent::Agent;
+use crate::guard::overhead_budget::{Costs, OverheadBudget, Plan};
+use crate::guard::self_process;
+use crate::guard::shed::Level;
+use crate::http::Profiler;
+use crate::kernel::clock_cost;
+use crate::kernel::loader::{Kernel, monotonic};
+use crate::kernel::probes::Until;
+use crate::pipeline::Pipeline;
+
+/// The rate that is asked for, and the one in force.
+pub(super) struct Sampling {
+    /// Stack samples per second and CPU that are asked for.
+    wanted: u32,
+    budget: OverheadBudget,
+    in_force: Option<Plan>,
+    /// What an expiry of a clock costs beyond the program, nanoseconds.
+    interrupt: u64,
+    /// CPU of this thread for reading samples, nanoseconds.
+    pub(super) agent_nanos: u64,
+    /// The kernel's last refusal was logged.
+    refused: bool,
+}
+
+impl Sampling {
+    /// Nothing is sampled until [`Agent::follow_budget`].
+    pub(super) fn new(wanted: u32, budget: f64, clocks: usize) -> Self {
+        let budget = OverheadBudget::new(budget, clocks, wanted);
+        let interrupt = clock_cost::measure();
+        log::debug!("an expiry of a clock costs {interrupt} ns beyond the program it runs");
+        Self { wanted, budget, in_force: None, interrupt, agent_nanos: 0, refused: false }
+    }
+
+    /// What profiling has cost so far.
+    fn costs(&self, kernel: &Kernel) -> Costs {
+        let costs = kernel.profiler_cost();
+        Costs { agent_nanos: self.agent_nanos, interrupt_nanos: costs.ticks.saturating_mul(self.interrupt), ..costs }
+    }
+
+    fn view(&self) -> Profiler {
+        Profiler {
+            hertz: self.in_force.map_or(0, |plan| plan.hertz),
+            max_hertz: self.budget.ceiling(),
+            cost: self.budget.cost(),
+            budget: self.budget.budget(),
+        }
+    }
+}
+
+impl Agent {
+    /// Starts sampling: no more often than the budget allows for samples of unknown cost.
+    pub(super) fn start_sampling(&mut self) -> Result<(), LoadError> {
+        let plan = self.sampling.budget.plan();
+        self.put_in_force(plan)?;
+        self.take_off_cpu(self.sampling.wanted > 0)
+    }
+
+    /// Sets the rate that is asked for.
+    pub(super) fn ask_for_hertz(&mut self, hertz: u32) -> Result<(), String> {
+        self.sampling.wanted = hertz;
+        self.limit_sampling().map_err(|error| error.to_string())
+    }
+
+    /// Applies what is asked for and what load shedding leaves of it.
+    pub(super) fn limit_sampling(&mut self) -> Result<(), LoadError> {
+        let level = self.health.level;
+        let plan = self.sampling.budget.set_ceiling(self.sampling.wanted.min(level.diet().hertz_max));
+        self.put_in_force(plan)?;
+        self.take_off_cpu(self.sampling.wanted > 0 && level < Level::Sampling)
+    }
+
+    /// Keeps sampling within its budget; a few times a second.
+    pub(super) fn follow_budget(&mut self) {
+        let now = monotonic();
+        if !self.sampling.budget.is_due(now) {
+            return;
+        }
+        let costs = self.sampling.costs(&self.kernel);
+        let plan = self.sampling.budget.observe(now, costs);
+        match self.put_in_force(plan) {
+            Ok(()) => self.sampling.refused = false,
+            Err(error) if !self.sampling.refused => {
+                log::warn!("the sampling rate stays as it was: {error}");
+                self.sampling.refused = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Once a second: rate, cost and budget for whoever looks.
+    pub(super) fn show_sampling(&mut self, pipeline: &Pipeline) {
+        self.health.profiler = self.sampling.view();
+        let Profiler { hertz, cost, budget, .. } = self.health.profiler;
+        pipeline.metrics.set_profiler(hertz, (cost, budget), &self.sampling.costs(&self.kernel).parts());
+    }
+
+    fn put_in_force(&mut self, plan: Plan) -> Result<(), LoadError> {
+        let before = self.sampling.in_force;
+        if before == Some(plan) {
+            return Ok(());
+        }
+        if before.is_none_or(|before| before.hertz != plan.hertz) {
+            self.kernel.sampler.set_hertz(plan.hertz)?;
+            self.kernel.policy.sample_period(self.kernel.sampler.announced_period())?;
+        }
+        if before.is_none_or(|before| before.off_cpu_stacks != plan.off_cpu_stacks) {
+            self.kernel.policy.off_cpu_stacks(plan.off_cpu_stacks)?;
+        }
+        self.sampling.in_force = Some(plan);
+        Ok(())
+    }
+
+    /// Has stacks of threads off the CPU taken, if the configuration wants them, or not.
+    fn take_off_cpu(&mut self, wanted: bool) -> Result<(), LoadError> {
+        let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
+        if nanos > 0 {
+            self.kernel.attach_deferred(Until::OffCpu);
+        }
+        self.kernel.policy.off_cpu(nanos)
+    }
+}
+
+/// Runs `work`, and adds to `nanos` what it took of this thread's CPU.
+pub(super) fn timed<T>(nanos: &mut u64, work: impl FnOnce() -> T) -> T {
+    let begin = self_process::thread_cpu();
+    let done = work();
+    *nanos += self_process::thread_cpu().saturating_sub(begin);
+    done
+}

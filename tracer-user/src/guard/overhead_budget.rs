@@ -1,0 +1,254 @@
+//! The sampling rate as a share of the host's CPU, as a pure controller: what profiling has cost in, the rate out.
+//!
+//! The rate is the budget divided by what a sample costs. That cost is smoothed twice, over a third of a second and over ten,
+//! and the higher figure counts: when samples become dearer the rate falls at once, when they become cheaper it rises
+//! slowly. A change must be worth it ([`LOWER`], [`RAISE`]), because each one cuts the current period of every clock short.
+//! Stacks of threads that leave the CPU do not come at a rate: where the program that takes them needs more than half of the
+//! budget, their number per time slice is limited. Samples get what they leave.
+
+use tracer_common::limits::OFF_CPU_STACKS;
+
+use crate::model::Nanos;
+
+/// Default share of the host's CPU.
+pub const DEFAULT: f64 = 0.01;
+/// The lowest rate, samples per second and CPU, unless fewer are asked for: threads that never leave the CPU are reported
+/// with their samples, so CPU by class comes this often at least.
+pub const FLOOR: u32 = 10;
+/// CPU that the agent spends on a sample altogether, as a multiple of the time it takes to read it from the ring and decode
+/// it, the part that is measured; the rest is spent where samples and other records meet, and on names (measured with 999 Hz
+/// against 1 Hz: 3.7 and 4.9).
+pub const AGENT_FACTOR: f64 = 4.0;
+/// Time between decisions, nanoseconds.
+pub const INTERVAL: Nanos = 250_000_000;
+
+/// Share of the budget that is aimed at: measurements vary.
+const AIM: f64 = 0.9;
+/// Part of the budget that the program for stacks off the CPU may take.
+const OFF_CPU_PART: f64 = 0.5;
+/// Below this part of that, the limit of stacks rises by one at a time.
+const OFF_CPU_LOW: f64 = 0.7;
+/// The rate is lowered when it should be below this part of what it is.
+const LOWER: f64 = 0.95;
+/// The rate is raised when it could be this many times what it is.
+const RAISE: f64 = 1.25;
+/// The rate is raised to its ceiling when it could be this many times that.
+const AT_CEILING: f64 = 1.1;
+/// Time constants of the two averages, seconds.
+const FAST: f64 = 0.35;
+/// See [`FAST`].
+const SLOW: f64 = 10.0;
+/// Time constant of what is shown, seconds.
+const SHOWN: f64 = 2.0;
+/// What a sample is taken to cost before any were seen, nanoseconds, and for how many seconds that counts.
+const GUESS: (f64, f64) = (40_000.0, 0.5);
+const SECOND: f64 = 1e9;
+
+/// What profiling has cost so far, of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Expiries of the sampling clocks, idle CPUs included.
+    pub ticks: u64,
+    /// Run time of the sampling program, nanoseconds.
+    pub nanos: Nanos,
+    /// What those expiries cost beyond the program, nanoseconds: the interrupt, and programming the clock again. The program
+    /// cannot see it.
+    pub interrupt_nanos: Nanos,
+    /// Run time of the program that takes them, nanoseconds.
+    pub off_cpu_nanos: Nanos,
+    /// CPU of the agent for reading both, nanoseconds.
+    pub agent_nanos: Nanos,
+}
+
+impl Costs {
+    fn since(self, before: Self) -> Self {
+        Self {
+            ticks: self.ticks.saturating_sub(before.ticks),
+            nanos: self.nanos.saturating_sub(before.nanos),
+            interrupt_nanos: self.interrupt_nanos.saturating_sub(before.interrupt_nanos),
+            off_cpu_nanos: self.off_cpu_nanos.saturating_sub(before.off_cpu_nanos),
+            agent_nanos: self.agent_nanos.saturating_sub(before.agent_nanos),
+        }
+    }
+
+    /// Nanoseconds by part: the sampling program, the clock's interrupts, the program for time off the CPU, the agent. The
+    /// second is an estimate, the last in part.
+    pub fn parts(&self) -> [(&'static str, f64); 4] {
+        [
+            ("sample", self.nanos as f64),
+            ("interrupt", self.interrupt_nanos as f64),
+            ("off_cpu", self.off_cpu_nanos as f64),
+            ("agent", self.agent_nanos as f64 * AGENT_FACTOR),
+        ]
+    }
+
+    /// Of samples, and of stacks off the CPU, nanoseconds: the agent's part is divided as the programs' run time is.
+    fn split(&self) -> (f64, f64) {
+        let [(_, sample), (_, interrupt), (_, off_cpu), (_, agent)] = self.parts();
+        let programs = sample + off_cpu;
+        let part = if programs > 0.0 { sample / programs } else { 1.0 };
+        (sample + interrupt + agent * part, off_cpu + agent * (1.0 - part))
+    }
+}
+
+/// An average of what something costs; what is old counts less.
+#[derive(Clone, Copy, Debug)]
+struct Average {
+    constant: f64,
+    cost: f64,
+    many: f64,
+}
+
+impl Average {
+    fn new(constant: f64, (each, many): (f64, f64)) -> Self {
+        Self { constant, cost: each * many, many }
+    }
+
+    fn add(&mut self, seconds: f64, cost: f64, many: f64) {
+        let keep = (-seconds / self.constant).exp();
+        self.cost = self.cost * keep + cost;
+        self.many = self.many * keep + many;
+    }
+
+    fn each(&self) -> f64 {
+        // Long after the last observation both are tiny, and their ratio still is what it was; zero by zero is not.
+        if self.many > f64::MIN_POSITIVE { self.cost / self.many } else { 0.0 }
+    }
+}
+
+/// What to sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Stack samples per second and CPU; 0 = none.
+    pub hertz: u32,
+    /// Stacks of threads that leave the CPU that a CPU may take in a time slice.
+    pub off_cpu_stacks: u32,
+}
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct OverheadBudget {
+    /// Share of the host's CPU.
+    budget: f64,
+    cpus: f64,
+    ceiling: u32,
+    plan: Plan,
+    last: Option<(Nanos, Costs)>,
+    /// Cost of a sample.
+    fast: Average,
+    slow: Average,
+    /// Cost of stacks off the CPU, per nanosecond of the host's CPU.
+    off_cpu_fast: Average,
+    off_cpu_slow: Average,
+    /// Everything, per nanosecond of the host's CPU.
+    shown: Average,
+}
+
+impl OverheadBudget {
+    /// Starts with at most `ceiling` samples per second and CPU on a host with `cpus` CPUs; `budget` is the share of their
+    /// time that profiling may take.
+    pub fn new(budget: f64, cpus: usize, ceiling: u32) -> Self {
+        let nothing = (0.0, 0.0);
+        let mut new = Self {
+            budget,
+            cpus: cpus.max(1) as f64,
+            ceiling,
+            plan: Plan { hertz: ceiling, off_cpu_stacks: OFF_CPU_STACKS },
+            last: None,
+            fast: Average::new(FAST, GUESS),
+            slow: Average::new(SLOW, GUESS),
+            off_cpu_fast: Average::new(FAST, nothing),
+            off_cpu_slow: Average::new(SLOW, nothing),
+            shown: Average::new(SHOWN, nothing),
+        };
+        new.plan.hertz = new.within(new.target());
+        new
+    }
+
+    /// Share of the host's CPU that profiling may take.
+    pub fn budget(&self) -> f64 {
+        self.budget
+    }
+
+    /// Share of the host's CPU that profiling took over the last seconds.
+    pub fn cost(&self) -> f64 {
+        self.shown.each()
+    }
+
+    /// What to sample now.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// The highest rate allowed.
+    pub fn ceiling(&self) -> u32 {
+        self.ceiling
+    }
+
+    /// Sets the highest rate, samples per second and CPU; 0 = none. The plan follows at once.
+    pub fn set_ceiling(&mut self, ceiling: u32) -> Plan {
+        if ceiling != self.ceiling {
+            self.ceiling = ceiling;
+            self.plan.hertz = self.within(self.target());
+        }
+        self.plan
+    }
+
+    /// Whether an observation at `now` would be taken.
+    pub fn is_due(&self, now: Nanos) -> bool {
+        self.last.is_none_or(|(at, _)| now.saturating_sub(at) >= INTERVAL)
+    }
+
+    /// Takes what profiling has cost until `now`, a few times a second, and returns what to sample from now on.
+    pub fn observe(&mut self, now: Nanos, costs: Costs) -> Plan {
+        let Some((at, before)) = self.last.replace((now, costs)) else { return self.plan };
+        let nanos = now.saturating_sub(at) as f64;
+        if nanos <= 0.0 {
+            return self.plan;
+        }
+        let (more, seconds, time) = (costs.since(before), nanos / SECOND, nanos * self.cpus);
+        let (samples, off_cpu) = more.split();
+        // Weighed by time and not by number: the many cheap samples of a high rate must not hide what the few now cost.
+        if more.ticks > 0 {
+            let each = samples / more.ticks as f64;
+            for average in [&mut self.fast, &mut self.slow] {
+                average.add(seconds, each * seconds, seconds);
+            }
+        }
+        for average in [&mut self.off_cpu_fast, &mut self.off_cpu_slow] {
+            average.add(seconds, off_cpu, time);
+        }
+        self.shown.add(seconds, samples + off_cpu, time);
+        let (target, current) = (self.target(), f64::from(self.plan.hertz));
+        // What is close to the ceiling may go there: the budget would allow more.
+        let to_ceiling = target > f64::from(self.ceiling) * AT_CEILING;
+        if target < current * LOWER || target > current * RAISE || to_ceiling {
+            self.plan.hertz = self.within(target);
+        }
+        // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
+        let part = more.off_cpu_nanos as f64 / time / (self.budget * AIM * OFF_CPU_PART);
+        let stacks = self.plan.off_cpu_stacks;
+        if part > 1.0 {
+            self.plan.off_cpu_stacks = ((f64::from(stacks) / part) as u32).clamp(1, OFF_CPU_STACKS);
+        } else if part < OFF_CPU_LOW {
+            self.plan.off_cpu_stacks = (stacks + 1).min(OFF_CPU_STACKS);
+        }
+        self.plan
+    }
+
+    /// The rate at which the budget would be spent.
+    fn target(&self) -> f64 {
+        let off_cpu = self.off_cpu_fast.each().max(self.off_cpu_slow.each());
+        let left = (self.budget * AIM - off_cpu).max(self.budget * AIM * (1.0 - OFF_CPU_PART));
+        left * SECOND / self.fast.each().max(self.slow.each()).max(1.0)
+    }
+
+    /// This rate within its bounds.
+    fn within(&self, target: f64) -> u32 {
+        // `as` saturates.
+        (target as u32).clamp(FLOOR.min(self.ceiling), self.ceiling)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The controller against a simulated host and clock: it keeps the budget, soon and without swinging.
+
+use proptest::prelude::*;
+
+use super::*;
+use tracer_common::limits::OFF_CPU_SLICE;
+
+const MILLI: Nanos = 1_000_000;
+
+/// A host whose samples cost as much as measured ones do: more when they are rare, because caches are cold.
+struct Host {
+    budget: OverheadBudget,
+    cpus: usize,
+    now: Nanos,
+    costs: Costs,
+    /// Share of the time that each CPU is busy.
+    busy: f64,
+    /// What a sample of a busy CPU costs at 99 Hz, nanoseconds.
+    sample: f64,
+    /// Threads that leave a CPU with a request, per second and CPU, and what their stack costs.
+    waits: (f64, f64),
+    /// Rests of events that come in whole numbers.
+    due: [f64; 2],
+    random: u64,
+    /// Cost by second, as a share of the host's CPU, and the rates that were in force.
+    spent: f64,
+    rates: Vec<u32>,
+}
+
+impl Host {
+    fn new(budget: f64, ceiling: u32) -> Self {
+        let cpus = 2;
+        let budget = OverheadBudget::new(budget, cpus, ceiling);
+        let rates = vec![budget.plan().hertz];
+        Self {
+            budget,
+            cpus,
+            now: 1000 * MILLI,
+            costs: Costs::default(),
+            busy: 0.0,
+            sample: 30_000.0,
+            waits: (0.0, 6_000.0),
+            due: [0.0; 2],
+            random: 1,
+            spent: 0.0,
+            rates,
+        }
+    }
+
+    /// 0 to 1, by xorshift.
+    fn random(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Runs for `millis` and returns the mean cost as a share of the host's CPU.
+    fn run(&mut self, millis: u64) -> f64 {
+        let before = self.whole();
+        for _ in 0..millis / 10 {
+            let plan = self.budget.plan();
+            self.now += 10 * MILLI;
+            let seconds = 0.01 * self.cpus as f64;
+            self.due[0] += f64::from(plan.hertz) * seconds;
+            while self.due[0] >= 1.0 {
+                self.due[0] -= 1.0;
+                self.costs.ticks += 1;
+                self.costs.interrupt_nanos += 3_000;
+                if self.random() < self.busy {
+                    // 99 Hz to 499 Hz: a third of the cost.
+                    let warm = (99.0 / f64::from(plan.hertz.max(1))).powf(0.6).min(1.5);
+                    let cost = self.sample * warm * (0.4 + 1.2 * self.random());
+                    self.costs.nanos += cost as u64;
+                    self.costs.agent_nanos += 2_000;
+                } else {
+                    self.costs.nanos += 150;
+                }
+            }
+            let slices = seconds * SECOND / (1u64 << OFF_CPU_SLICE) as f64;
+            self.due[1] += (self.waits.0 * seconds).min(f64::from(plan.off_cpu_stacks) * slices);
+            let stacks = self.due[1].floor();
+            self.due[1] -= stacks;
+            self.costs.off_cpu_nanos += (stacks * self.waits.1) as u64;
+            if self.budget.is_due(self.now) {
+                let plan = self.budget.observe(self.now, self.costs);
+                if self.rates.last() != Some(&plan.hertz) {
+                    self.rates.push(plan.hertz);
+                }
+            }
+        }
+        self.spent = (self.whole() - before) / (millis as f64 * 1e6 * self.cpus as f64);
+        self.spent
+    }
+
+    fn whole(&self) -> f64 {
+        self.costs.parts().iter().map(|(_, nanos)| nanos).sum()
+    }
+
+    fn hertz(&self) -> u32 {
+        self.budget.plan().hertz
+    }
+
+    /// How often the rate turned from falling to rising or back since the last call.
+    fn turns(&mut self) -> usize {
+        let now = self.hertz();
+        let rates = std::mem::replace(&mut self.rates, vec![now]);
+        let moves: Vec<bool> = rates.windows(2).map(|pair| pair[1] > pair[0]).collect();
+        moves.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+}
+
+#[test]
+fn the_default_leaves_the_default_rate_alone() {
+    let mut host = Host::new(DEFAULT, 99);
+    for busy in [0.0, 1.0, 0.3] {
+        host.busy = busy;
+        let spent = host.run(20_000);
+        assert_eq!((host.hertz(), host.rates.len()), (99, 1), "{busy}");
+        assert!(spent < DEFAULT, "{spent}");
+    }
+}
+
+#[test]
+fn a_step_in_load_is_within_budget_in_two_seconds() {
+    for (budget, ceiling, sample) in [(0.002, 999, 30_000.0), (0.01, 999, 60_000.0), (0.001, 299, 20_000.0)] {
+        let mut host = Host::new(budget, ceiling);
+        host.sample = sample;
+        host.run(30_000);
+        let idle = host.hertz();
+        assert!(idle >= ceiling.min(200), "an idle host's samples are cheap: {idle}");
+        host.busy = 1.0;
+        host.run(2_000);
+        let after = host.run(1_000);
+        assert!(after <= budget, "{after} of {budget}");
+        let calm = host.run(60_000);
+        assert!((0.6 * budget..=budget).contains(&calm), "{calm} of {budget}");
+    }
+}
+
+#[test]
+fn it_does_not_swing() {
+    for (budget, busy) in [(0.002, 1.0), (0.002, 0.5), (0.005, 0.7), (0.01, 1.0)] {
+        let mut host = Host::new(budget, 999);
+        host.busy = busy;
+        host.run(40_000);
+        host.turns();
+        let mut rates = Vec::new();
+        for _ in 0..60 {
+            host.run(1_000);
+            rates.push(host.hertz());
+        }
+        let (least, most) = (rates.iter().min().unwrap(), rates.iter().max().unwrap());
+        let turns = host.turns();
+        assert!(f64::from(*most) < 1.35 * f64::from(*least), "{budget} {busy}: {least} to {most}");
+        assert!(turns <= 20, "{budget} {busy}: turned {turns} times in a minute");
+    }
+}
+
+#[test]
+fn it_rises_slowly_and_comes_back_to_the_ceiling() {
+    let mut host = Host::new(0.002, 499);
+    host.busy = 1.0;
+    host.run(30_000);
+    let low = host.hertz();
+    assert!(low < 150, "{low}");
+    host.busy = 0.0;
+    host.run(1_000);
+    assert!(host.hertz() <= 2 * low, "{} a second after {low}", host.hertz());
+    host.run(60_000);
+    assert_eq!(host.hertz(), 499);
+    // A short burst costs one interval, not the average of ten seconds.
+    host.busy = 1.0;
+    assert!(host.run(500) < 0.01);
+}
+
+#[test]
+fn the_floor_and_the_ceiling_hold() {
+    let mut host = Host::new(0.000_1, 99);
+    host.busy = 1.0;
+    host.run(20_000);
+    assert_eq!(host.hertz(), FLOOR);
+    assert!(host.spent > host.budget.budget() && host.budget.cost() > host.budget.budget(), "and it says so");
+    // Fewer are asked for than the floor: those.
+    assert_eq!(host.budget.set_ceiling(3).hertz, 3);
+    host.run(5_000);
+    assert_eq!(host.hertz(), 3);
+    assert_eq!(host.budget.set_ceiling(0).hertz, 0);
+    host.run(5_000);
+    assert_eq!(host.hertz(), 0);
+    // Load shedding takes its ceiling away: back at once to what the budget allows.
+    let mut host = Host::new(1.0, 99);
+    host.busy = 1.0;
+    host.run(5_000);
+    assert_eq!(host.budget.set_ceiling(19).hertz, 19);
+    host.run(5_000);
+    assert_eq!((host.hertz(), host.budget.set_ceiling(99).hertz), (19, 99));
+}
+
+#[test]
+fn stacks_off_the_cpu_take_half_of_it_at_most() {
+    let mut host = Host::new(0.005, 999);
+    (host.busy, host.waits) = (1.0, (50_000.0, 6_000.0));
+    host.run(20_000);
+    let (before, time) = (host.costs.off_cpu_nanos, 20e9 * host.cpus as f64);
+    let spent = host.run(20_000);
+    let off_cpu = (host.costs.off_cpu_nanos - before) as f64 / time;
+    assert!(spent <= 0.005, "{spent}");
+    assert!(off_cpu <= 0.0026 && off_cpu > 0.001, "{off_cpu}");
+    // Few waits leave the budget to samples.
+    let hertz = host.hertz();
+    host.waits.0 = 10.0;
+    host.run(60_000);
+    assert!(host.hertz() > hertz * 5 / 4, "{} after {hertz}", host.hertz());
+    // Where they do not need it, there is no limit but that of the kernel side.
+    let mut host = Host::new(DEFAULT, 99);
+    (host.busy, host.waits) = (0.5, (500.0, 6_000.0));
+    host.run(30_000);
+    assert_eq!((host.hertz(), host.budget.plan().off_cpu_stacks), (99, OFF_CPU_STACKS));
+}
+
+#[test]
+fn clocks_that_stand_or_jump_are_harmless() {
+    let mut budget = OverheadBudget::new(0.01, 4, 99);
+    let plan = budget.plan();
+    assert_eq!(plan.hertz, 99);
+    let costs = Costs { ticks: 100, nanos: 1000, ..Costs::default() };
+    for now in [5, 5, 4, 0] {
+        assert_eq!(budget.observe(now, costs), plan);
+    }
+    // A day without an observation, and figures that fell.
+    budget.observe(86_400_000 * MILLI, Costs::default());
+    assert_eq!(budget.observe(86_401_000 * MILLI, costs).hertz, 99);
+    assert_eq!(OverheadBudget::new(0.01, 0, 99).plan().hertz, 99);
+}
+
+proptest! {
+    #[test]
+    fn plans_are_within_their_bounds_whatever_is_measured(
+        budget in 0.0001f64..1.0,
+        ceiling in 0u32..10_000,
+        steps in proptest::collection::vec((0u64..10_000_000_000, 0u64..1_000_000, 0u64..u64::MAX / 1000, 0u64..1_000_000_000), 1..50),
+    ) {
+        let mut controller = OverheadBudget::new(budget, 2, ceiling);
+        let (mut now, mut costs) = (1u64, Costs::default());
+        for (time, ticks, nanos, agent) in steps {
+            now += time;
+            costs.ticks += ticks;
+            costs.nanos = costs.nanos.wrapping_add(nanos);
+            costs.off_cpu_nanos = costs.off_cpu_nanos.wrapping_add(nanos / 2);
+            costs.agent_nanos += agent;
+            costs.interrupt_nanos = costs.interrupt_nanos.wrapping_add(nanos / 3);
+            let plan = controller.observe(now, costs);
+            prop_assert!(plan.hertz <= ceiling && plan.hertz >= FLOOR.min(ceiling));
+            prop_assert!((1..=OFF_CPU_STACKS).contains(&plan.off_cpu_stacks));
+            prop_assert!(controller.cost().is_finite());
+        }
+    }
+}
