@@ -17,6 +17,7 @@ mod off_cpu;
 mod offsets;
 mod policy;
 mod process;
+mod python;
 mod ring;
 mod runtime;
 mod sample;

@@ -60,6 +60,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("flame", All),
     ("moved", Nothing),
     ("off_cpu", Nothing),
+    ("python_frames", All),
     ("unwind", All),
     ("pools", Only(&["python"])),
     ("queues", All),
