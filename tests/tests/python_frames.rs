@@ -5,23 +5,27 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracer_tests::agent::Agent;
+use tracer_tests::load::Request;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, load, python, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, http, load, python, say, scratch, wait};
 
-/// How long the program runs before samples count: its interpreter and its unwind tables must be known.
-const WARM: Duration = Duration::from_secs(3);
+/// Samples that each route is judged by, and how long they may take on a machine that is busy with something else.
+const SAMPLES: f64 = 250.0;
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A stack: frames from the root, and its weight.
 type Stacks = HashMap<String, f64>;
 
-/// The folded stacks of a class.
+/// The folded stacks of a class; none while it is not known, or the agent is busy.
 fn stacks(agent: &Agent, service: &str, path: &str, kind: &str) -> Stacks {
-    let text =
-        agent.text(&format!("/profile.folded?service={service}&class=GET%20%2F{}&kind={kind}", path.trim_matches('/')));
+    let class = path.trim_matches('/');
+    let target = format!("/profile.folded?service={service}&class=GET%20%2F{class}&kind={kind}");
+    let reply = http::get(agent.listen, &target).ok().filter(|reply| reply.status == 200);
+    let text = reply.map_or_else(String::new, |reply| reply.text());
     let line = |line: &str| {
         let (stack, weight) = line.rsplit_once(' ')?;
         Some((stack.to_owned(), weight.parse().ok()?))
@@ -54,7 +58,7 @@ fn line_of(text: &str, mark: &str) -> u32 {
 struct Chain {
     path: &'static str,
     functions: &'static [(&'static str, &'static str)],
-    /// Native frames may stand on top, and these must.
+    /// Native frames may stand on top; these stand on most.
     top: &'static str,
 }
 
@@ -80,12 +84,14 @@ const CHAINS: &[Chain] = &[
     },
 ];
 
-/// Weight of stacks: all that have user frames, those with the whole chain, and of those the ones with every line right.
+/// Weight of stacks: all that have user frames, those with the whole chain, and of those the ones with every line right and
+/// those with the wanted native frames on top.
 #[derive(Debug, Default)]
 struct Judged {
     all: f64,
     right: f64,
     lines: f64,
+    top: f64,
     wrong: Vec<String>,
 }
 
@@ -130,7 +136,8 @@ impl Chain {
             let lines = last.iter().zip(self.functions).all(|((_, line), (function, mark))| on_line(*line, mark, function));
             let last_function = frames.iter().rposition(|frame| function(frame).is_some()).unwrap_or_default();
             let top = self.top.is_empty() || frames[last_function + 1..].iter().any(|frame| frame.contains(self.top));
-            if lines && top {
+            judged.top += if top { *weight } else { 0.0 };
+            if lines {
                 judged.lines += weight;
             } else {
                 judged.wrong.push(format!("{weight} LINES {stack}"));
@@ -145,9 +152,33 @@ fn some(wrong: &[String]) -> String {
     wrong.iter().take(12).map(|line| format!("{line}\n")).collect()
 }
 
-fn ask(address: SocketAddr, paths: &[&str], time: Duration) {
-    let (good, bad) = load::until(address, 1, paths, Instant::now() + time);
-    assert!(bad == 0 && good > 0, "{good} good, {bad} bad");
+/// Asks for every path some times, in turn.
+fn ask(address: SocketAddr, paths: &[&str], times: usize) {
+    let plan = (0..times).flat_map(|_| paths.iter().map(|path| Request::get((*path).to_owned()))).collect();
+    let loaded = load::run(address, vec![plan]);
+    assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
+}
+
+/// Asks for all `paths` in turn until each of the first `judged` has enough samples that know of unwind tables and functions;
+/// their stacks from before that.
+fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: &[&str], judged: usize) -> Vec<Stacks> {
+    let all = || paths.iter().take(judged).map(|path| stacks(agent, service, path, "cpu")).collect::<Vec<_>>();
+    let new = |before: &[Stacks]| -> Vec<Stacks> { all().iter().zip(before).map(|(now, before)| since(now, before)).collect() };
+    let mut before = all();
+    wait("tables and functions", PATIENCE, || {
+        ask(address, paths, 2);
+        let seen = new(&before);
+        before = all();
+        let is_known = |stacks: &Stacks| {
+            !stacks.is_empty() && !stacks.keys().any(|stack| stack.contains("not ready")) && stacks.keys().any(|stack| stack.contains(".py:"))
+        };
+        seen.iter().all(is_known).then_some(())
+    });
+    wait("samples", PATIENCE, || {
+        ask(address, paths, 2);
+        new(&before).iter().all(|stacks| stacks.values().sum::<f64>() >= SAMPLES).then_some(())
+    });
+    before
 }
 
 fn agent(dir: &Path, mode: &str) -> Agent {
@@ -170,10 +201,7 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     let text = std::fs::read_to_string(source("frames.py")).expect("the program");
     let minor: u32 = version.strip_prefix("3.").and_then(|minor| minor.parse().ok()).expect("a version");
     let paths: Vec<&str> = CHAINS.iter().map(|chain| chain.path).chain(["/sleep"]).collect();
-    ask(address, &paths, WARM);
-    let before: Vec<Stacks> = CHAINS.iter().map(|chain| stacks(agent, service, chain.path, "cpu")).collect();
-    let waits = stacks(agent, service, "/sleep", "offcpu");
-    ask(address, &paths, Duration::from_secs(9));
+    let before = load_until_sampled(agent, service, address, &paths, CHAINS.len());
     for (chain, before) in CHAINS.iter().zip(&before) {
         let all = named(agent, service, chain.path, "cpu", before);
         let judged = chain.judge(&all, &text, minor >= 11, true);
@@ -186,11 +214,14 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
         );
         say(&format!("Python {version} {}: {what}", chain.path));
         figure(&format!("Python {version} {}", chain.path), &what);
-        assert!(judged.all > 200.0, "{}: {what}", chain.path);
         // Reading the request and answering it are a few thousandths of what the route does.
         assert!(share(judged.right) >= 98.0, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
-        assert!(share(judged.lines) >= 97.5, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        assert!(judged.lines >= 0.995 * judged.right, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        // Memory comes and goes, too.
+        assert!(judged.top >= 0.8 * judged.right, "{version} {}: {:.0} with {}", chain.path, judged.top, chain.top);
     }
+    let waits = stacks(agent, service, "/sleep", "offcpu");
+    ask(address, &["/sleep"], 30);
     let all = named(agent, service, "/sleep", "offcpu", &waits);
     let sum = |fits: &dyn Fn(&str) -> bool| all.iter().filter(|(stack, _)| fits(stack)).map(|(_, micros)| micros).sum::<f64>();
     let slept = sum(&|stack| stack.ends_with("[off CPU: sleep]"));
@@ -252,16 +283,14 @@ fn a_flask_application_shows_its_functions() {
     wait_for_listener(&mut app, address);
     let text = std::fs::read_to_string(source("frames.py")).expect("the program");
     let paths = ["/burn", "/callback", "/sleep"];
-    ask(address, &paths, WARM);
-    let before = paths.map(|path| stacks(&agent, "flaskframes", path, "cpu"));
-    ask(address, &paths, Duration::from_secs(5));
-    for (path, before) in paths.iter().zip(&before).take(2) {
+    let before = load_until_sampled(&agent, "flaskframes", address, &paths, 2);
+    for (path, before) in paths.iter().zip(&before) {
         let chain = CHAINS.iter().find(|chain| chain.path == *path).expect("a chain");
         let all = named(&agent, "flaskframes", path, "cpu", before);
         let judged = chain.judge(&all, &text, true, false);
         let what = format!("{:.2} % of {} samples have the chain", 100.0 * judged.right / judged.all, judged.all);
         figure(&format!("Flask {path}"), &what);
-        assert!(judged.all > 200.0 && judged.right >= 0.98 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
+        assert!(judged.right >= 0.98 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
         assert!(judged.lines >= 0.99 * judged.right, "{path}: {}", some(&judged.wrong));
         // Libraries are shown with their place, and callers stand outside of what they call.
         let view = format!("{}_view (workloads/frames_flask.py:", path.trim_matches('/'));

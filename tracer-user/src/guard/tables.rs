@@ -186,7 +186,7 @@ mod tests {
             http_connections: fill(9),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[13]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
         assert_eq!(all.len(), 14);
     }
 }
