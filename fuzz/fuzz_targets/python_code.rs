@@ -15,7 +15,9 @@ struct Bytes<'a> {
 impl Memory for Bytes<'_> {
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         self.read += into.len();
-        let Some(begin) = usize::try_from(at).ok().and_then(|at| at.checked_rem(self.bytes.len())) else { return false };
+        let Some(begin) = usize::try_from(at).ok().and_then(|at| at.checked_rem(self.bytes.len())) else {
+            return false;
+        };
         let found = self.bytes.get(begin..begin.saturating_add(into.len()));
         found.inspect(|found| into.copy_from_slice(found)).is_some()
     }
@@ -39,7 +41,9 @@ fuzz_target!(|data: &[u8]| {
         let frame = PythonFrame { code, cookie: fold(&words), at, flags };
         memory.read = 0;
         if let Some(code) = read(&mut memory, &frame, true) {
-            assert!(code.name.chars().count() <= 512 && code.file.chars().count() <= 512 && code.table.len() <= 64 << 10);
+            assert!(
+                code.name.chars().count() <= 512 && code.file.chars().count() <= 512 && code.table.len() <= 64 << 10
+            );
             let _ = line(&frame, &code);
         }
         assert!(memory.read <= (64 << 10) + 8192, "{} bytes read for one function", memory.read);

@@ -74,14 +74,18 @@ const CHAINS: &[Chain] = &[
         ],
         top: "",
     },
-    Chain { path: "/callback", functions: &[("by_key", "by_key sorts"), ("Key.of", "Key.of calls"), ("c", "c ")], top: "" },
-    Chain { path: "/made", functions: &[("maker", "maker makes"), ("Made.__init__", "Made calls"), ("c", "c ")], top: "" },
-    Chain { path: "/extension", functions: &[("squeeze", "squeeze calls")], top: "deflate" },
     Chain {
-        path: "/asyncio",
-        functions: &[("outer", "outer awaits"), ("inner", "inner calls"), ("c", "c ")],
+        path: "/callback",
+        functions: &[("by_key", "by_key sorts"), ("Key.of", "Key.of calls"), ("c", "c ")],
         top: "",
     },
+    Chain {
+        path: "/made",
+        functions: &[("maker", "maker makes"), ("Made.__init__", "Made calls"), ("c", "c ")],
+        top: "",
+    },
+    Chain { path: "/extension", functions: &[("squeeze", "squeeze calls")], top: "deflate" },
+    Chain { path: "/asyncio", functions: &[("outer", "outer awaits"), ("inner", "inner calls"), ("c", "c ")], top: "" },
 ];
 
 /// Weight of stacks: all that have user frames, those with the whole chain, and of those the ones with every line right and
@@ -124,7 +128,8 @@ impl Chain {
                     let mut lines = marks.map(|(at, _)| at as u32 + 1);
                     if inner {
                         let all: Vec<u32> = lines.collect();
-                        all.iter().min().is_some_and(|first| line >= first - 2) && all.iter().max().is_some_and(|last| line <= last + 1)
+                        all.iter().min().is_some_and(|first| line >= first - 2)
+                            && all.iter().max().is_some_and(|last| line <= last + 1)
                     } else {
                         lines.any(|wanted| wanted == line)
                     }
@@ -133,7 +138,8 @@ impl Chain {
                     text.lines().nth(line as usize - 1).is_some_and(|text| text.contains(&format!("def {bare}(")))
                 }
             };
-            let lines = last.iter().zip(self.functions).all(|((_, line), (function, mark))| on_line(*line, mark, function));
+            let lines =
+                last.iter().zip(self.functions).all(|((_, line), (function, mark))| on_line(*line, mark, function));
             let last_function = frames.iter().rposition(|frame| function(frame).is_some()).unwrap_or_default();
             let top = self.top.is_empty() || frames[last_function + 1..].iter().any(|frame| frame.contains(self.top));
             judged.top += if top { *weight } else { 0.0 };
@@ -163,14 +169,18 @@ fn ask(address: SocketAddr, paths: &[&str], times: usize) {
 /// their stacks from before that.
 fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: &[&str], judged: usize) -> Vec<Stacks> {
     let all = || paths.iter().take(judged).map(|path| stacks(agent, service, path, "cpu")).collect::<Vec<_>>();
-    let new = |before: &[Stacks]| -> Vec<Stacks> { all().iter().zip(before).map(|(now, before)| since(now, before)).collect() };
+    let new = |before: &[Stacks]| -> Vec<Stacks> {
+        all().iter().zip(before).map(|(now, before)| since(now, before)).collect()
+    };
     let mut before = all();
     wait("tables and functions", PATIENCE, || {
         ask(address, paths, 2);
         let seen = new(&before);
         before = all();
         let is_known = |stacks: &Stacks| {
-            !stacks.is_empty() && !stacks.keys().any(|stack| stack.contains("not ready")) && stacks.keys().any(|stack| stack.contains(".py:"))
+            !stacks.is_empty()
+                && !stacks.keys().any(|stack| stack.contains("not ready"))
+                && stacks.keys().any(|stack| stack.contains(".py:"))
         };
         seen.iter().all(is_known).then_some(())
     });
@@ -223,7 +233,9 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     let waits = stacks(agent, service, "/sleep", "offcpu");
     ask(address, &["/sleep"], 30);
     let all = named(agent, service, "/sleep", "offcpu", &waits);
-    let sum = |fits: &dyn Fn(&str) -> bool| all.iter().filter(|(stack, _)| fits(stack)).map(|(_, micros)| micros).sum::<f64>();
+    let sum = |fits: &dyn Fn(&str) -> bool| {
+        all.iter().filter(|(stack, _)| fits(stack)).map(|(_, micros)| micros).sum::<f64>()
+    };
     let slept = sum(&|stack| stack.ends_with("[off CPU: sleep]"));
     let (waiter, sleeper) = (line_of(&text, "# line: waiter calls"), line_of(&text, "# line: sleeper sleeps"));
     let wanted = [format!("waiter (workloads/frames.py:{waiter})"), format!("sleeper (workloads/frames.py:{sleeper})")];
@@ -253,7 +265,8 @@ fn every_version_shows_its_functions_with_their_lines() {
     let own = own.map_or_else(|| find("python3").unwrap_or_default().display().to_string(), String::from);
     let version = |program: &str| {
         let say = "import sys; print('%d.%d' % sys.version_info[:2])";
-        let done = Command::new(program).args(["-c", say]).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let done =
+            Command::new(program).args(["-c", say]).output().unwrap_or_else(|error| panic!("{program}: {error}"));
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
     };
     let mut programs = vec![(own.clone(), version(&own))];
@@ -298,7 +311,8 @@ fn a_flask_application_shows_its_functions() {
             .iter()
             .filter(|(stack, _)| {
                 let flask = stack.find("Flask.wsgi_app (flask/app.py:");
-                let (view, chain) = (stack.find(&view), stack.find(&format!("{} (workloads/frames.py:", chain.functions[0].0)));
+                let (view, chain) =
+                    (stack.find(&view), stack.find(&format!("{} (workloads/frames.py:", chain.functions[0].0)));
                 flask.is_some() && flask < view && view < chain
             })
             .map(|(_, weight)| weight)

@@ -17,7 +17,9 @@ use tracer_common::{
     unwind::Outcome,
 };
 
-use crate::{bound, emit, kernel::task::Task, policy, python, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind};
+use crate::{
+    bound, emit, kernel::task::Task, policy, python, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind,
+};
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
 const PYTHON_BYTES: u64 = (PYTHON_FRAMES_MAX * size_of::<PythonFrame>()) as u64;

@@ -443,7 +443,6 @@ pub struct Python {
     pub outcome: tracer_common::python::PythonOutcome,
 }
 
-
 /// A stack from the kernel and what it was charged to.
 #[derive(Clone, Debug)]
 pub struct StackSample {

@@ -187,6 +187,6 @@ mod tests {
         };
         let all = agent.all();
         assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 14);
+        assert_eq!(all.len(), 15);
     }
 }

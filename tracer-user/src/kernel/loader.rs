@@ -25,8 +25,8 @@ use super::probes::{Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
-use super::{python, unwind};
 use super::uprobes;
+use super::{python, unwind};
 use crate::guard::self_process::release_memory;
 
 /// Why the kernel side cannot run. Each of these ends the agent with exit code 77.

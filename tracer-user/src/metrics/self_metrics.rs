@@ -115,7 +115,7 @@ impl Own {
         let python_walks =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_python_stack_walks_total", outcomes), &["outcome"])));
         let outcomes = "Python functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was \
-                        read, or the process had ended).";
+                        read).";
         let python_functions =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_python_functions_total", outcomes), &["outcome"])));
         let delay = "From the first byte of a request read to its caller on another host known, seconds.";

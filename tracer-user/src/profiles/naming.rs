@@ -320,7 +320,9 @@ impl Namer {
         let parts = python::merge(&kinds, groups.len(), Ends::of(stack.outcome, stack.python_outcome, &stack.python));
         for part in parts.into_iter().rev() {
             match part {
-                Part::Native(index) => frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned())),
+                Part::Native(index) => {
+                    frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned()))
+                }
                 Part::Group(index) => {
                     for name in groups.get(index).into_iter().flatten().rev() {
                         let name = self.intern(name);

@@ -321,7 +321,8 @@ mod tests {
 
     #[test]
     fn frames_without_names_are_shown_beside_those_with() {
-        let code = |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: vec![] });
+        let code =
+            |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: vec![] });
         let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), None)];
         let functions = Functions { known: known.into_iter().collect(), tables: 0 };
         let shim = PYTHON_ENTRY | PYTHON_SHIM;

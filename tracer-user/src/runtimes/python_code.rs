@@ -138,7 +138,11 @@ pub fn line(frame: &PythonFrame, code: &Code) -> Option<u32> {
         let Ok(index) = i32::try_from(i64::from(frame.at as i32)) else { return Some(code.first) };
         let Ok(index) = u64::try_from(index) else { return Some(code.first) };
         let pairs = code.table.chunks_exact(2).map(|pair| (u64::from(pair[0]), pair[1] as i8));
-        return if offsets.minor == 9 { by_lnotab(pairs, index, code.first) } else { by_pairs(pairs, 2 * index, code.first) };
+        return if offsets.minor == 9 {
+            by_lnotab(pairs, index, code.first)
+        } else {
+            by_pairs(pairs, 2 * index, code.first)
+        };
     }
     // In units of two bytes; before the first one, the frame is being made.
     let Some(into) = u64::from(frame.at).checked_sub(offsets.body) else { return Some(code.first) };
