@@ -321,7 +321,7 @@ impl Namer {
         for part in parts.into_iter().rev() {
             match part {
                 Part::Native(index) => {
-                    frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned()))
+                    frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned()));
                 }
                 Part::Group(index) => {
                     for name in groups.get(index).into_iter().flatten().rev() {

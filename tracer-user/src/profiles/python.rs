@@ -66,6 +66,16 @@ impl Memory for Process {
     }
 }
 
+/// What a frame stands for.
+enum Named {
+    /// A function.
+    Function(String),
+    /// Nothing that was written: a frame of the interpreter's own.
+    Nothing,
+    /// A function that could not be read.
+    Unknown,
+}
+
 /// What is known of the functions of a process.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
@@ -104,15 +114,15 @@ impl Functions {
         counts
     }
 
-    /// The name of a frame's function: `Some(None)` where it stands for none, `None` where it is not known.
-    fn name(&self, frame: &PythonFrame, lines: Lines) -> Option<Option<String>> {
-        let code = self.known.get(&(frame.code, frame.cookie))?.as_ref()?;
+    /// What a frame stands for.
+    fn name(&self, frame: &PythonFrame, lines: Lines) -> Named {
+        let Some(Some(code)) = self.known.get(&(frame.code, frame.cookie)) else { return Named::Unknown };
         if code.name == INIT && code.file == INIT {
-            return Some(None);
+            return Named::Nothing;
         }
         let running = (lines == Lines::Running && !code.table.is_empty()).then(|| line(frame, code)).flatten();
         let Code { name, file, first, .. } = code;
-        Some(Some(format!("{name} ({}:{})", short(file), running.unwrap_or(*first))))
+        Named::Function(format!("{name} ({}:{})", short(file), running.unwrap_or(*first)))
     }
 
     /// The names of each group of frames, innermost first; `None` if no function has a name: then they are none.
@@ -121,9 +131,14 @@ impl Functions {
         for frame in frames {
             if frame.flags & PYTHON_SHIM == 0 {
                 functions += 1;
-                let name = self.name(frame, lines);
-                named += usize::from(name.is_some());
-                open.extend(name.unwrap_or_else(|| Some(NAMELESS.into())));
+                match self.name(frame, lines) {
+                    Named::Function(name) => {
+                        named += 1;
+                        open.push(name);
+                    }
+                    Named::Nothing => named += 1,
+                    Named::Unknown => open.push(NAMELESS.into()),
+                }
             }
             if frame.flags & PYTHON_ENTRY != 0 {
                 groups.push(std::mem::take(&mut open));

@@ -139,7 +139,7 @@ pub fn line(frame: &PythonFrame, code: &Code) -> Option<u32> {
         let Ok(index) = u64::try_from(index) else { return Some(code.first) };
         let pairs = code.table.chunks_exact(2).map(|pair| (u64::from(pair[0]), pair[1] as i8));
         return if offsets.minor == 9 {
-            by_lnotab(pairs, index, code.first)
+            Some(by_lnotab(pairs, index, code.first))
         } else {
             by_pairs(pairs, 2 * index, code.first)
         };
@@ -155,7 +155,7 @@ fn moved(line: u32, by: i64) -> u32 {
 }
 
 /// 3.9, `co_lnotab`: bytes of code, then how the line changes behind them.
-fn by_lnotab(pairs: impl Iterator<Item = (u64, i8)>, index: u64, first: u32) -> Option<u32> {
+fn by_lnotab(pairs: impl Iterator<Item = (u64, i8)>, index: u64, first: u32) -> u32 {
     let (mut at, mut line) = (0, first);
     for (bytes, change) in pairs {
         at += bytes;
@@ -164,7 +164,7 @@ fn by_lnotab(pairs: impl Iterator<Item = (u64, i8)>, index: u64, first: u32) -> 
         }
         line = moved(line, i64::from(change));
     }
-    Some(line)
+    line
 }
 
 /// 3.10, `co_linetable`: bytes of code, and how their line differs from the one before; -128: they have none.
