@@ -426,7 +426,8 @@ wire! {
 }
 
 wire! {
-    /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, innermost first.
+    /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `python` frames
+    /// ([`crate::python::PythonFrame`]); all innermost first.
     pub struct Sample {
         /// Common part: the running thread.
         pub header: Header,
@@ -440,12 +441,17 @@ wire! {
         /// Kernel frames that follow those.
         pub kernel: u16,
         /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
-        pub outcome: u32,
+        pub outcome: u16,
+        /// Python frames that follow.
+        pub python: u8,
+        /// How the walk over those ended: [`crate::python::PythonOutcome`].
+        pub python_outcome: u8,
     }
 }
 
 wire! {
-    /// A thread that held a request left the CPU and runs again. Followed by `user` frames.
+    /// A thread that held a request left the CPU and runs again. Followed by `user` frames of 8 bytes, then `python` frames
+    /// ([`crate::python::PythonFrame`]).
     pub struct OffCpu {
         /// Common part: the thread; the time is that of its return.
         pub header: Header,
@@ -463,6 +469,12 @@ wire! {
         pub file: u8,
         /// `OFF_CPU_…`.
         pub flags: u8,
+        /// Python frames that follow.
+        pub python: u8,
+        /// How the walk over those ended: [`crate::python::PythonOutcome`].
+        pub python_outcome: u8,
+        /// Zero.
+        pub reserved: [u8; 6],
     }
 }
 

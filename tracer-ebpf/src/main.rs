@@ -18,6 +18,7 @@ mod offsets;
 mod policy;
 mod process;
 mod profiler_cost;
+mod python;
 mod ring;
 mod runtime;
 mod sample;

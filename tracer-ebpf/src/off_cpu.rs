@@ -16,6 +16,7 @@ use tracer_common::{
     limits::{FRAMES_MAX, OFF_CPU_SLICE},
     lost::Lost,
     off_cpu::NO_SYSTEM_CALL,
+    python::{PYTHON_FRAMES_MAX, PythonFrame},
     unwind::Outcome,
 };
 
@@ -26,8 +27,8 @@ use crate::{
         task::{TASK_DEAD, Task},
     },
     offsets::AGENT_TGID,
-    policy, profiler_cost,
-    scratch::SAMPLE_SCRATCH,
+    policy, profiler_cost, python,
+    scratch::{SAMPLE_SCRATCH, SampleScratch},
     storage::{THREADS, TaskStorage},
     unwind,
 };
@@ -50,6 +51,17 @@ pub(crate) struct Wait {
 
 #[btf_map]
 static WAITS: TaskStorage<Wait> = TaskStorage::new();
+
+const PYTHON_BYTES: u64 = (PYTHON_FRAMES_MAX * size_of::<PythonFrame>()) as u64;
+
+/// Python's frames of a thread's current wait: only threads that have any need the room.
+#[repr(C)]
+pub(crate) struct PythonWait {
+    frames: [PythonFrame; PYTHON_FRAMES_MAX],
+}
+
+#[btf_map]
+static PYTHON_WAITS: TaskStorage<PythonWait> = TaskStorage::new();
 
 /// How many stacks a CPU has taken in the current time slice.
 #[repr(C)]
@@ -154,6 +166,8 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
         (*wait).record.file = file;
         (*wait).record.flags = if state & UNINTERRUPTIBLE != 0 { OFF_CPU_UNINTERRUPTIBLE } else { 0 };
         (*wait).record.user = 0;
+        (*wait).record.python = 0;
+        (*wait).record.python_outcome = 0;
         (*wait).record.outcome = Outcome::FramePointers as u16;
     }
     Some(wait)
@@ -190,7 +204,31 @@ fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> b
         (*wait).record.user = (bytes / 8) as u16;
         (*wait).record.outcome = outcome as u16;
     }
+    interpreted(prev, wait);
     true
+}
+
+/// Takes the Python frames of `prev`, if it has any.
+#[inline(always)]
+fn interpreted(prev: Task, wait: *mut Wait) {
+    let walked = python::walk(prev);
+    let bytes = bound::at_most::<PYTHON_BYTES>((walked & 0xffff_ffff) * size_of::<PythonFrame>() as u64);
+    // SAFETY: as in `left`.
+    unsafe { (*wait).record.python_outcome = (walked >> 32) as u8 };
+    if bytes == 0 {
+        return;
+    }
+    let kept = PYTHON_WAITS.get(prev.0, true);
+    if kept.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return;
+    }
+    let Some(found) = python::found() else { return };
+    // SAFETY: not null, and as in `left`; what was found on this CPU just now.
+    unsafe {
+        bpf_probe_read_kernel((&raw mut (*kept).frames).cast(), bytes as u32, found.cast());
+        (*wait).record.python = (bytes / size_of::<PythonFrame>() as u64) as u8;
+    }
 }
 
 /// `next` runs again: reports its wait if it took `threshold` nanoseconds; whether it did.
@@ -209,7 +247,10 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
         }
         let woken = if (*wait).woken == 0 { now } else { (*wait).woken };
         let frames = bound::at_most::<{ FRAMES_MAX as u64 }>((*wait).record.user as u64);
-        let len = size_of::<OffCpu>() as u64 + frames * 8;
+        let own = size_of::<OffCpu>() as u64 + frames * 8;
+        let interpreted = (*wait).record.python as u64 * size_of::<PythonFrame>() as u64;
+        let interpreted = bound::at_most::<PYTHON_BYTES>(interpreted);
+        let len = own + interpreted;
         let record = &mut (*wait).record;
         if record.flags & OFF_CPU_NO_STACK != 0 {
             emit::count(Lost::OffCpuStack);
@@ -226,7 +267,34 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
             tgid: next.tgid(),
             tid: next.tid(),
         };
-        emit::sample((&raw const (*wait).record).cast(), len, Lost::RingOffCpu);
+        if interpreted == 0 {
+            emit::sample((&raw const (*wait).record).cast(), own, Lost::RingOffCpu);
+        } else {
+            together(next, wait, own, interpreted);
+        }
     }
     true
 }
+
+/// Emits a wait of `own` bytes with `interpreted` bytes of Python frames behind it.
+#[inline(never)]
+fn together(next: Task, wait: *const Wait, own: u64, interpreted: u64) -> u64 {
+    const OWN: u64 = (size_of::<OffCpu>() + FRAMES_MAX * 8) as u64;
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let kept = PYTHON_WAITS.get(next.0, false);
+    if kept.is_null() {
+        return 0;
+    }
+    let (own, interpreted) = (bound::at_most::<OWN>(own), bound::at_most::<PYTHON_BYTES>(interpreted));
+    let len = bound::at_most::<{ OWN + PYTHON_BYTES }>(own + interpreted);
+    // SAFETY: a per-CPU area with room for both, whose users do not interrupt this; not null.
+    unsafe {
+        let to = scratch.cast::<u8>();
+        bpf_probe_read_kernel(to.cast(), own as u32, (&raw const (*wait).record).cast());
+        bpf_probe_read_kernel(to.add(own as usize).cast(), interpreted as u32, (&raw const (*kept).frames).cast());
+        emit::sample(to.cast_const().cast(), len, Lost::RingOffCpu);
+    }
+    len
+}
+
+const _: () = assert!(size_of::<OffCpu>() + FRAMES_MAX * 8 + PYTHON_BYTES as usize <= size_of::<SampleScratch>());

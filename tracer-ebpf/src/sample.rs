@@ -5,7 +5,7 @@ use core::ptr;
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns},
+    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::perf_event,
     programs::PerfEventContext,
 };
@@ -13,14 +13,17 @@ use tracer_common::{
     event::{Header, Kind, Sample},
     limits::FRAMES_MAX,
     lost::Lost,
+    python::{PYTHON_FRAMES_MAX, PythonFrame},
     unwind::Outcome,
 };
 
 use crate::{
-    bound, emit, kernel::task::Task, policy, profiler_cost, sched, scratch::SAMPLE_SCRATCH, storage::THREADS, unwind,
+    bound, emit, kernel::task::Task, policy, profiler_cost, python, sched, scratch::SAMPLE_SCRATCH, storage::THREADS,
+    unwind,
 };
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
+const PYTHON_BYTES: u64 = (PYTHON_FRAMES_MAX * size_of::<PythonFrame>()) as u64;
 
 /// hook: perf_event cpu-clock. First seen: 5.10. Emits [`Sample`], and the counters of threads that never switch.
 #[perf_event]
@@ -63,8 +66,10 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let got = bpf_get_stack(ctx.as_ptr(), frames.add(at as usize).cast(), STACK_BYTES as u32, 0);
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
         (*scratch).sample.cpu_nanos = cpu_nanos;
-        (*scratch).sample.outcome = outcome as u32;
-        send(task, now, at, kernel);
+        (*scratch).sample.outcome = outcome as u16;
+        let found = if kernel_thread { 0 } else { python::walk(task) };
+        (*scratch).sample.python_outcome = (found >> 32) as u8;
+        send(task, now, at, kernel, found & 0xffff_ffff);
     }
     profiler_cost::sampled(now);
     0
@@ -83,14 +88,23 @@ fn charge(task: Task, now: u64) -> u64 {
     sched::running(task, unsafe { &mut *thread }, now).cpu
 }
 
-/// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, and emits it.
+/// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, with the `python` frames that were
+/// found, and emits it.
 #[inline(never)]
-fn send(task: Task, now: u64, user: u64, kernel: u64) -> u64 {
+fn send(task: Task, now: u64, user: u64, kernel: u64, python: u64) -> u64 {
     let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
     let (user, kernel) = (bound::at_most::<STACK_BYTES>(user), bound::at_most::<STACK_BYTES>(kernel));
-    let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
-    // SAFETY: a per-CPU area of this program.
+    let stacks = bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
+    let interpreted = bound::at_most::<PYTHON_BYTES>(python * size_of::<PythonFrame>() as u64);
+    let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES + PYTHON_BYTES }>(stacks + interpreted);
+    // SAFETY: a per-CPU area of this program, and what was found on this CPU just now.
     unsafe {
+        if interpreted != 0
+            && let Some(found) = python::found()
+        {
+            let to = (&raw mut (*scratch).frames).cast::<u8>().add(stacks as usize);
+            bpf_probe_read_kernel(to.cast(), interpreted as u32, found.cast());
+        }
         let sample = &mut (*scratch).sample;
         sample.header = Header {
             kind: Kind::Sample as u8,
@@ -103,6 +117,7 @@ fn send(task: Task, now: u64, user: u64, kernel: u64) -> u64 {
         };
         sample.user = (user / 8) as u16;
         sample.kernel = (kernel / 8) as u16;
+        sample.python = (interpreted / size_of::<PythonFrame>() as u64) as u8;
         emit::sample(ptr::from_ref(&*scratch).cast(), len, Lost::RingSample);
     }
     len

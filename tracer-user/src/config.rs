@@ -16,6 +16,7 @@ use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::profiles::Lines;
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::service_classes::{Mode, ServiceClasses};
@@ -96,6 +97,7 @@ struct SamplingFile {
     overhead_budget: Option<Spanned<String>>,
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
+    python: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -205,6 +207,8 @@ pub struct Config {
     pub unwind_tables: Option<u64>,
     /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
     pub off_cpu_micros: u32,
+    /// How functions of Python are shown in stacks; `None` = not at all.
+    pub python: Option<Lines>,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -326,6 +330,7 @@ impl Default for Config {
             overhead_budget: overhead_budget::DEFAULT,
             unwind_tables: None,
             off_cpu_micros: 100,
+            python: Some(Lines::Definition),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -447,6 +452,14 @@ impl Config {
         }
         if let Some(micros) = &file.sampling.off_cpu_microseconds {
             config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
+        }
+        if let Some(python) = &file.sampling.python {
+            config.python = match python.get_ref().as_str() {
+                "functions" => Some(Lines::Definition),
+                "lines" => Some(Lines::Running),
+                "off" => None,
+                _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
+            };
         }
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
@@ -581,6 +594,7 @@ mod tests {
             ("[agent]\nlistn = 1\n", "t.toml:2:1: unknown field `listn`"),
             ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
+            ("[sampling]\npython = \"x\"\n", "t.toml:2:10: expected \"functions\""),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

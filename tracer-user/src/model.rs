@@ -434,6 +434,15 @@ pub enum Owner {
     Kernel,
 }
 
+/// Python's frames of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Python {
+    /// Innermost first.
+    pub frames: Vec<tracer_common::python::PythonFrame>,
+    /// How the walk over them ended.
+    pub outcome: tracer_common::python::PythonOutcome,
+}
+
 /// A stack from the kernel and what it was charged to.
 #[derive(Clone, Debug)]
 pub struct StackSample {
@@ -451,6 +460,8 @@ pub struct StackSample {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
+    /// Python's frames.
+    pub python: Python,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
     /// What the sample is charged to.

@@ -61,6 +61,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("moved", Nothing),
     ("off_cpu", Nothing),
     ("overhead_budget", All),
+    ("python_frames", All),
     ("unwind", All),
     ("pools", Only(&["python"])),
     ("queues", All),

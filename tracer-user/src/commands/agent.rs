@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
+use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
@@ -43,7 +44,7 @@ use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State, status_view};
 use crate::transactions::losses;
-use crate::unwind::{Figures, Unwinder};
+use crate::unwind::{Figures, Interpreters, Unwinder};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -131,6 +132,8 @@ pub(super) struct Agent {
     pub(super) enforcing: Enforcing,
     /// Makes unwind tables, where stacks are walked by them.
     pub(super) unwinder: Option<Unwinder>,
+    /// Looks for interpreters in processes whose stacks are sampled.
+    pub(super) interpreters: Option<Interpreters>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     pub(super) ticks: u64,
     pub(super) asks_waiting: usize,
@@ -158,6 +161,14 @@ pub(super) struct Noticed {
 /// Services that were asked for and that no process is of.
 fn unmatched<'a>(wanted: &'a [String], found: &HashSet<String>) -> Vec<&'a str> {
     wanted.iter().filter(|name| !found.contains(*name)).map(String::as_str).collect()
+}
+
+/// The process of a stack of user space, if the record is one.
+fn sampled(bytes: &[u8]) -> Option<u32> {
+    let header = Header::decode(bytes)?;
+    let stack = header.kind == EventKind::Sample as u8 || header.kind == EventKind::OffCpu as u8;
+    // Kernel threads have no memory to look at.
+    (stack && header.flags & 1 == 0).then_some(header.tgid)
 }
 
 impl Agent {
@@ -236,7 +247,7 @@ impl Agent {
         let mut recorder = self.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
         let (status, mut records) = (&self.status, 0u32);
-        let netns = &mut self.netns;
+        let (netns, interpreters, clock) = (&mut self.netns, &mut self.interpreters, Instant::now());
         let mut take = |bytes: &[u8]| {
             records += 1;
             if records.is_multiple_of(BEAT_EVERY) {
@@ -244,6 +255,11 @@ impl Agent {
             }
             if netns.as_mut().is_some_and(|netns| netns.is_foreign(bytes)) {
                 return;
+            }
+            if let Some(interpreters) = interpreters
+                && let Some(pid) = sampled(bytes)
+            {
+                interpreters.sampled(pid, clock);
             }
             let mut who = Introducer {
                 recorder: recorder.as_deref_mut(),
@@ -351,6 +367,9 @@ impl Agent {
         if let Some(finder) = &mut self.finder {
             finder.forget(pid);
         }
+        if let Some(interpreters) = &mut self.interpreters {
+            interpreters.forget(pid);
+        }
     }
 
     pub(super) fn apply_limits(&mut self, command: Command) {
@@ -447,6 +466,7 @@ impl Agent {
             unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
             unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
             unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
+            python_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
             file_bytes: self.files(),
             otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
             http_jobs: self.console.jobs(&self.jobs),
@@ -514,6 +534,8 @@ impl Agent {
         self.losses.skipped = skipped;
         pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
         self.show_sampling(pipeline);
+        let python = self.kernel.python_walks.counts().map(|(outcome, count)| (outcome.name(), count));
+        pipeline.metrics.set_python(python, pipeline.profiles.python_functions());
         self.account_losses(pipeline);
         self.health.host_cpu = self.host_cpu(pipeline);
         let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();

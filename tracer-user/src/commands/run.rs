@@ -47,7 +47,7 @@ use crate::otlp;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
-use crate::unwind::{Bounds, Unwinder};
+use crate::unwind::{Bounds, Interpreters, Unwinder};
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -142,6 +142,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     });
     watchdog::end_on_panic(Arc::clone(&detach));
     let unwinder = unwinding(&mut kernel, &mut rings, &config);
+    let interpreters = interpreting(&mut kernel, &config);
     let mut health = check(&mut kernel, &mut rings, host)?;
     health.ceilings = Some(config.ceilings);
     let watchdog = Watchdog {
@@ -201,6 +202,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         declaring,
         enforcing,
         unwinder,
+        interpreters,
     };
     agent.open_up()?;
 
@@ -408,6 +410,14 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
         }
     }
     started.ok()
+}
+
+/// Has Python's frames read, where the settings allow it.
+fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
+    config.python?;
+    Interpreters::start(kernel.pythons.take()?)
+        .inspect_err(|error| log::warn!("no thread that looks for Python, its functions are not shown: {error}"))
+        .ok()
 }
 
 /// Runs the self-test and says what follows from it and from what could not be attached.

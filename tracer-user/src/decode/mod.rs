@@ -3,6 +3,9 @@
 use tracer_common::event::{
     DeclaredCall, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
 };
+use tracer_common::python::{PythonFrame, PythonOutcome};
+
+use crate::model::Python;
 
 /// One record; its variable part borrows from the input bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub enum Record<'a> {
         user: Vec<u64>,
         /// Kernel addresses.
         kernel: Vec<u64>,
+        /// Python's frames.
+        python: Python,
     },
     /// A thread that held a request was off the CPU.
     OffCpu {
@@ -43,6 +48,8 @@ pub enum Record<'a> {
         wait: OffCpu,
         /// User addresses, innermost first.
         user: Vec<u64>,
+        /// Python's frames.
+        python: Python,
     },
     /// A thread woke another.
     Wake(Wake),
@@ -115,24 +122,31 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::DeclaredCall => fixed(Record::DeclaredCall(DeclaredCall::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::OffCpu => {
             let wait = OffCpu::decode(bytes).ok_or(Malformed::Short)?;
-            if rest.len() != wait.user as usize * 8 {
-                return Err(Malformed::Length);
-            }
-            Ok(Record::OffCpu { wait, user: addresses(rest) })
+            let (user, rest) = rest.split_at_checked(wait.user as usize * 8).ok_or(Malformed::Length)?;
+            let python = python(rest, wait.python, wait.python_outcome)?;
+            Ok(Record::OffCpu { wait, user: addresses(user), python })
         }
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
-            let (user, kernel) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
-            if kernel.len() != sample.kernel as usize * 8 {
-                return Err(Malformed::Length);
-            }
-            Ok(Record::Sample { sample, user: addresses(user), kernel: addresses(kernel) })
+            let (user, rest) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
+            let (kernel, rest) = rest.split_at_checked(sample.kernel as usize * 8).ok_or(Malformed::Length)?;
+            let python = python(rest, sample.python, sample.python_outcome)?;
+            Ok(Record::Sample { sample, user: addresses(user), kernel: addresses(kernel), python })
         }
     }
 }
 
 fn addresses(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).filter_map(|chunk| chunk.first_chunk()).map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// The frames of Python that a record ends with.
+fn python(bytes: &[u8], count: u8, outcome: u8) -> Result<Python, Malformed> {
+    if bytes.len() != usize::from(count) * PythonFrame::SIZE {
+        return Err(Malformed::Length);
+    }
+    let frames = bytes.chunks_exact(PythonFrame::SIZE).filter_map(PythonFrame::decode).collect();
+    Ok(Python { frames, outcome: PythonOutcome::from_number(outcome).unwrap_or_default() })
 }
 
 /// The text of a zero-terminated `comm`.

@@ -145,6 +145,8 @@ table_use! {
         unwind_files,
         /// Different rules of unwind tables.
         unwind_rules,
+        /// Processes whose Python frames are read.
+        python_processes,
         /// Bytes that wait to be written to files.
         file_bytes,
         /// Spans that wait for export.
@@ -183,14 +185,15 @@ mod tests {
             unwind_table_bytes: fill(12),
             unwind_files: fill(13),
             unwind_rules: fill(14),
+            python_processes: fill(15),
             file_bytes: fill(11),
             otlp_queue: fill(7),
             http_jobs: fill(8),
             http_connections: fill(9),
-            priority_threads: fill(15),
+            priority_threads: fill(16),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[13]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 15);
+        assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 16);
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Own {
     headers: Totals,
     unlinked: Totals,
     walks: Totals,
+    python_walks: Totals,
+    python_functions: Totals,
 }
 
 impl Own {
@@ -107,6 +109,15 @@ impl Own {
         let outcomes = "User stacks sampled, by how the walk ended: complete and frame_pointer_end came to the outermost frame, \
                         frame_pointers followed frame pointers only and cannot know; every other outcome is an incomplete stack.";
         let walks = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_stack_walks_total", outcomes), &["outcome"])));
+        let outcomes = "Walks over the frames of Python in sampled stacks, by how they ended: complete came to the outermost \
+                        frame, no_thread_state is a thread that runs no Python; every other outcome is a stack that lacks \
+                        Python functions.";
+        let python_walks =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_python_stack_walks_total", outcomes), &["outcome"])));
+        let outcomes = "Python functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was \
+                        read).";
+        let python_functions =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_python_functions_total", outcomes), &["outcome"])));
         let delay = "From the first byte of a request read to its caller on another host known, seconds.";
         let delay = HistogramOpts::new("tracer_relay_match_delay_seconds", delay).buckets(DELAYS.to_vec());
         let relay_delay = vec(r, Histogram::with_opts(delay));
@@ -169,6 +180,8 @@ impl Own {
             headers,
             unlinked,
             walks,
+            python_walks,
+            python_functions,
         }
     }
 
@@ -210,6 +223,14 @@ impl Own {
 
     pub(super) fn walks(&self, outcome: &str, count: u64) {
         self.walks.set(outcome, count);
+    }
+
+    pub(super) fn python_walks(&self, outcome: &str, count: u64) {
+        self.python_walks.set(outcome, count);
+    }
+
+    pub(super) fn python_functions(&self, outcome: &str, count: u64) {
+        self.python_functions.set(outcome, count);
     }
 
     pub(super) fn headers(&self, outcomes: &[(&str, u64)]) {

@@ -175,7 +175,9 @@ impl Pipeline {
             metrics: Metrics::new().for_memory(memory),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
-            profiles: Profiles::new().within(profiles::Bounds::for_memory(memory)),
+            profiles: Profiles::new()
+                .within(profiles::Bounds::for_memory(memory))
+                .with_lines(config.python.unwrap_or_default()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
             detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),

@@ -5,6 +5,7 @@ mod fault;
 pub mod jit;
 mod naming;
 mod pprof;
+mod python;
 mod snapshot;
 mod symbolize;
 
@@ -15,12 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use tracer_common::python::PythonFrame;
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{DECLARED, Names, Nanos, Owner, Sink, StackSample};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
+pub use python::Lines;
 pub use snapshot::Snapshot;
 use snapshot::Sum;
 use symbolize::{Means, Symbols};
@@ -157,6 +160,8 @@ pub struct Profiles {
     periods: VecDeque<Period>,
     now: Nanos,
     symbols: Symbols,
+    /// How Python's functions are shown.
+    lines: Lines,
     /// Samples whose stack was not kept because there were too many.
     pub refused: u64,
     /// Periods let go before their time because there were too many pairs.
@@ -229,6 +234,7 @@ impl Profiles {
             periods: VecDeque::new(),
             now: 0,
             symbols: Symbols::start(),
+            lines: Lines::default(),
             refused: 0,
             periods_dropped: 0,
         }
@@ -240,6 +246,18 @@ impl Profiles {
         self.symbols.set_debug_most(bounds.debug as u64);
         self.symbols.set_maps_most(bounds.maps);
         Self { bounds, ..self }
+    }
+
+    /// The same with Python's functions shown like this.
+    #[must_use]
+    pub fn with_lines(self, lines: Lines) -> Self {
+        self.symbols.set_lines(lines);
+        Self { lines, ..self }
+    }
+
+    /// Python's functions that were read so far, and those that could not be.
+    pub fn python_functions(&self) -> (u64, u64) {
+        self.symbols.functions()
     }
 
     /// How full everything is.
@@ -401,6 +419,11 @@ impl Profiles {
         self.stacks.is_empty()
     }
 
+    /// The frame without its position, unless that is shown: stacks are told apart by what they are.
+    fn shown(&self, frame: PythonFrame) -> PythonFrame {
+        if self.lines == Lines::Running { frame } else { PythonFrame { at: 0, ..frame } }
+    }
+
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
         let generation = self.generations.get(&sample.pid).copied().unwrap_or(self.base);
         let stack = Stack {
@@ -408,6 +431,8 @@ impl Profiles {
             user: sample.user.as_slice().into(),
             kernel: sample.kernel.as_slice().into(),
             outcome: sample.outcome,
+            python: sample.python.frames.iter().map(|frame| self.shown(*frame)).collect(),
+            python_outcome: sample.python.outcome,
             off_cpu: sample.off_cpu,
         };
         if let Some(id) = self.ids.get(&stack) {

@@ -18,9 +18,11 @@ use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use tracer_common::off_cpu;
+use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
 use super::jit;
+use super::python::{self, Ends, Functions, Lines, Native, Part};
 use crate::text;
 
 /// Frames of a stack, outermost first.
@@ -46,6 +48,9 @@ pub(super) struct Stack {
     pub(super) kernel: Box<[u64]>,
     /// How the walk over the user frames ended.
     pub(super) outcome: Outcome,
+    /// Python's frames, and how the walk over them ended.
+    pub(super) python: Box<[PythonFrame]>,
+    pub(super) python_outcome: PythonOutcome,
     /// Why the thread was off the CPU; `None` = it ran.
     pub(super) off_cpu: Option<off_cpu::Reason>,
 }
@@ -57,10 +62,19 @@ struct Known {
     jit: Option<jit::Names>,
     /// Names found, outermost first where functions were inlined.
     frames: FxHashMap<u64, Frames>,
+    /// Functions of Python.
+    functions: Functions,
     /// Fingerprint of the files it maps, 0 before they were looked at; and bytes of those with code, where all of them
     /// are root's or our own.
     files: u64,
     code: Option<u64>,
+}
+
+impl Known {
+    /// Addresses whose names are kept.
+    fn addresses(&self) -> usize {
+        self.frames.len() + self.functions.len()
+    }
 }
 
 /// What an address without a name is.
@@ -89,6 +103,10 @@ pub(super) struct Namer {
     pub(super) maps_most: usize,
     /// Times they did not fit, or others had to go for them.
     pub(super) maps_cut: u64,
+    /// How functions of Python are shown; how many were read, and how many could not be.
+    pub(super) lines: Lines,
+    pub(super) functions_named: u64,
+    pub(super) functions_unnamed: u64,
 }
 
 /// Most of [`Namer::maps_most`] that one process gets: one part of this many.
@@ -112,6 +130,9 @@ impl Namer {
             addresses_dropped: 0,
             maps_most: 0,
             maps_cut: 0,
+            lines: Lines::default(),
+            functions_named: 0,
+            functions_unnamed: 0,
         }
     }
 
@@ -165,7 +186,21 @@ impl Namer {
     /// The process is gone, or another program.
     pub(super) fn forget(&mut self, pid: u32) {
         if let Some(known) = self.processes.remove(&pid) {
-            self.addresses -= known.frames.len();
+            self.addresses -= known.addresses();
+        }
+    }
+
+    /// Reads what is not known yet of the Python functions of a stack. At once: they are freed sooner than native code.
+    pub(super) fn learn(&mut self, pid: u32, stack: &Stack) {
+        if stack.python.is_empty() {
+            return;
+        }
+        if let Some(known) = self.processes.get_mut(&pid) {
+            let before = known.addresses();
+            let (named, unnamed) = known.functions.learn(pid, &stack.python, self.lines);
+            self.addresses += known.addresses() - before;
+            self.functions_named += named;
+            self.functions_unnamed += unnamed;
         }
     }
 
@@ -223,8 +258,12 @@ impl Namer {
             self.kernel_frames = FxHashMap::default();
             self.addresses = 0;
         }
+        self.processes.entry(pid).or_default();
+        for stack in stacks {
+            self.learn(pid, stack);
+        }
         let mut known = self.processes.remove(&pid).unwrap_or_default();
-        self.addresses -= known.frames.len();
+        self.addresses -= known.addresses();
         let users: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.user)).collect();
         let kernels: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.kernel)).collect();
         let odd = self.find_user(pid, &mut known, &users, debug);
@@ -240,13 +279,15 @@ impl Namer {
             if sound < user.len() {
                 frames.push(self.intern("[callers unknown]"));
             }
-            for call in user.iter().take(sound).rev() {
-                match (known.frames.get(call), odd.get(call)) {
-                    (Some(found), _) => frames.extend(found.iter().cloned()),
-                    (None, Some(Nameless::Mapped(Some(name)))) => frames.push(Arc::clone(name)),
-                    (None, _) => frames.push(self.intern("[unknown]")),
-                }
+            let mut native: Vec<Frames> = Vec::with_capacity(sound);
+            for call in user.iter().take(sound) {
+                native.push(match (known.frames.get(call), odd.get(call)) {
+                    (Some(found), _) => Arc::clone(found),
+                    (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([Arc::clone(name)]),
+                    (None, _) => Arc::from([self.intern("[unknown]")]),
+                });
             }
+            self.put_together(&native, stack, &known.functions, &mut frames);
             for call in kernel.iter().rev() {
                 match self.kernel_frames.get(call) {
                     Some(found) => frames.extend(found.iter().cloned()),
@@ -259,9 +300,37 @@ impl Namer {
             frames.extend(stack.off_cpu.map(|reason| self.intern(reason.frame())));
             named.push(Arc::from(frames));
         }
-        self.addresses += known.frames.len();
+        self.addresses += known.addresses();
         self.processes.insert(pid, known);
         named
+    }
+
+    /// Puts native frames (innermost first) and Python's functions together, outermost first.
+    fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Arc<str>>) {
+        let groups = functions.groups(&stack.python, self.lines);
+        let missing = match (stack.python_outcome, &groups) {
+            (outcome, Some(_)) => outcome.missing(),
+            (_, None) => PythonOutcome::Unreadable.missing(),
+        };
+        frames.extend(missing.map(|reason| self.intern(&format!("[Python functions missing: {reason}]"))));
+        let groups = groups.unwrap_or_default();
+        // The function itself comes first, what is inlined into it after.
+        let kinds: Vec<Native> =
+            native.iter().map(|names| names.first().map_or(Native::Other, |name| Native::of(name))).collect();
+        let parts = python::merge(&kinds, groups.len(), Ends::of(stack.outcome, stack.python_outcome, &stack.python));
+        for part in parts.into_iter().rev() {
+            match part {
+                Part::Native(index) => {
+                    frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned()));
+                }
+                Part::Group(index) => {
+                    for name in groups.get(index).into_iter().flatten().rev() {
+                        let name = self.intern(name);
+                        frames.push(name);
+                    }
+                }
+            }
+        }
     }
 
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
@@ -450,6 +519,8 @@ mod tests {
             user: user.into(),
             kernel: Box::default(),
             outcome: Outcome::FramePointers,
+            python: Box::default(),
+            python_outcome: PythonOutcome::None,
             off_cpu: None,
         })
     }
@@ -533,7 +604,15 @@ mod tests {
         let here = landmark as *const () as u64 + 1;
         let of = |outcome| {
             let process = (std::process::id(), 0);
-            Arc::new(Stack { process, user: [here, 1].into(), kernel: Box::default(), outcome, off_cpu: None })
+            Arc::new(Stack {
+                process,
+                user: [here, 1].into(),
+                kernel: Box::default(),
+                outcome,
+                python: Box::default(),
+                python_outcome: PythonOutcome::None,
+                off_cpu: None,
+            })
         };
         let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
         let named = Namer::new().name(std::process::id(), &stacks, u64::MAX, 4);

@@ -10,12 +10,13 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
+use super::python::Lines;
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
 
@@ -95,6 +96,10 @@ struct Levels {
     maps: AtomicUsize,
     maps_most: AtomicUsize,
     maps_cut: AtomicU64,
+    /// Whether Python's functions are shown with the line that runs; how many were read, and could not be.
+    running_lines: AtomicBool,
+    functions_named: AtomicU64,
+    functions_unnamed: AtomicU64,
 }
 
 impl Levels {
@@ -108,6 +113,12 @@ impl Levels {
         self.addresses_dropped.store(namer.addresses_dropped, Ordering::Relaxed);
         self.maps.store(namer.maps_bytes(), Ordering::Relaxed);
         self.maps_cut.store(namer.maps_cut, Ordering::Relaxed);
+        self.functions_named.store(namer.functions_named, Ordering::Relaxed);
+        self.functions_unnamed.store(namer.functions_unnamed, Ordering::Relaxed);
+    }
+
+    fn lines(&self) -> Lines {
+        if self.running_lines.load(Ordering::Relaxed) { Lines::Running } else { Lines::Definition }
     }
 
     fn means(&self) -> Means {
@@ -221,6 +232,17 @@ impl Symbols {
         self.levels.maps_most.store(bytes, Ordering::Relaxed);
     }
 
+    /// How Python's functions are shown from now on.
+    pub(super) fn set_lines(&self, lines: Lines) {
+        self.levels.running_lines.store(lines == Lines::Running, Ordering::Relaxed);
+    }
+
+    /// Python's functions that were read, and that could not be.
+    pub(super) fn functions(&self) -> (u64, u64) {
+        let levels = &self.levels;
+        (levels.functions_named.load(Ordering::Relaxed), levels.functions_unnamed.load(Ordering::Relaxed))
+    }
+
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, id: u32, stack: &Arc<Stack>) {
         self.send(Wanted { stack: Arc::clone(stack), receiver: For::Keeper(id) });
@@ -326,6 +348,8 @@ impl Worker<'_> {
                     }
                     let pid = wanted.stack.process.0;
                     let known = self.namer.knows(pid);
+                    self.namer.lines = self.levels.lines();
+                    self.namer.learn(pid, &wanted.stack);
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);
                     if !known || stacks.len() >= BATCH {

@@ -12,6 +12,8 @@ mod greenlet;
 pub mod maps;
 mod node;
 pub mod python;
+pub mod python_code;
+pub mod python_frames;
 pub mod return_instructions;
 pub mod status_view;
 pub mod tokio;

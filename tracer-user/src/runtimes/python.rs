@@ -20,14 +20,15 @@ const BLOCK: u32 = 32;
 
 /// Offsets of one minor version: of the key in `_PyRuntime` (`gilstate.autoTSSkey._key`, since 3.12 `autoTSSkey._key`),
 /// and of the context and the thread's id in a thread's state (`PyThreadState`). From the headers of each version.
-struct Layout {
-    minor: u8,
-    key: u64,
+pub(super) struct Layout {
+    pub(super) minor: u8,
+    pub(super) key: u64,
     context: u64,
-    thread_id: u64,
+    pub(super) thread_id: u64,
 }
 
-const LAYOUTS: &[Layout] = &[
+/// By version.
+pub(super) const KEYS: &[Layout] = &[
     Layout { minor: 9, key: 588, context: 240, thread_id: 176 },
     Layout { minor: 10, key: 588, context: 240, thread_id: 176 },
     Layout { minor: 11, key: 596, context: 224, thread_id: 152 },
@@ -35,7 +36,8 @@ const LAYOUTS: &[Layout] = &[
     Layout { minor: 13, key: 2164, context: 208, thread_id: 152 },
 ];
 
-const RUNTIME: &str = "_PyRuntime";
+/// The symbol of the interpreter's own state.
+pub(super) const RUNTIME: &str = "_PyRuntime";
 const COPY: &str = "PyContext_CopyCurrent";
 const ADD: &str = "PySet_Add";
 
@@ -59,7 +61,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(State::Unsupported);
     }
-    let Some(layout) = minor.and_then(|minor| LAYOUTS.iter().find(|layout| layout.minor == minor)) else {
+    let Some(layout) = minor.and_then(|minor| KEYS.iter().find(|layout| layout.minor == minor)) else {
         return less(State::UnknownVersion);
     };
     let file = maps.open_by(path);
@@ -83,7 +85,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let tss = bias.wrapping_add(runtime).wrapping_add(layout.key - 4);
     let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(State::Unreadable) };
     let mut at = [0; NUMBERS];
-    at[0] = VALUES + EACH * u64::from(key);
+    at[0] = value(key);
     at[1] = layout.context;
     at[2] = layout.thread_id;
     at[3] = u64::from(uvloop);
@@ -96,8 +98,13 @@ fn is_uvloop(path: &str) -> bool {
     folder.ends_with("/uvloop/") && name(path).starts_with("loop.")
 }
 
+/// Where the value of a key is, from a thread's own thread-local data.
+pub(super) fn value(key: u32) -> u64 {
+    VALUES + EACH * u64::from(key)
+}
+
 /// The key in a `Py_tss_t` that is in use.
-fn key(bytes: [u8; 8]) -> Option<u32> {
+pub(super) fn key(bytes: [u8; 8]) -> Option<u32> {
     let (used, key) = (bytes.first_chunk()?, bytes.last_chunk()?);
     let key = u32::from_ne_bytes(*key);
     (u32::from_ne_bytes(*used) == 1 && key < BLOCK).then_some(key)
@@ -105,7 +112,7 @@ fn key(bytes: [u8; 8]) -> Option<u32> {
 
 /// The minor version in a file's name: `python3.11`, `libpython3.13.so.1.0`; `libpython3.13t.so` is another build and
 /// gives none.
-fn minor(name: &str) -> Option<u8> {
+pub(super) fn minor(name: &str) -> Option<u8> {
     let (_, rest) = name.split_once("python3.")?;
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, rest) = rest.split_at(digits);

@@ -10,7 +10,7 @@ use tracer_common::off_cpu::{self, Reason};
 use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
 use super::thread::{PENDING_SAMPLES, Pending, Target};
-use crate::model::{Cost, Direction, Nanos, Owner, ServiceId, Side, StackSample};
+use crate::model::{Cost, Direction, Nanos, Owner, Python, ServiceId, Side, StackSample};
 use crate::protocols::ExchangeEvent;
 
 /// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
@@ -323,25 +323,27 @@ impl Engine {
     }
 
     /// A stack was sampled.
-    pub(super) fn sample(&mut self, sample: &Sample, user: &[u64], kernel: &[u64], out: &mut Vec<Output>) {
+    pub(super) fn sample(&mut self, sample: &Sample, stack: (&[u64], &[u64], &Python), out: &mut Vec<Output>) {
+        let (user, kernel, python) = stack;
         let header = &sample.header;
         let pending = Pending {
             nanos: header.nanos,
             weight: sample.period,
             user: user.to_vec(),
             kernel: kernel.to_vec(),
-            outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+            outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
+            python: python.clone(),
             off_cpu: None,
         };
         if header.flags & 1 != 0 {
-            out.push(Output::Sample(stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
+            out.push(Output::Sample(self::stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
             return;
         }
         self.assign(pending, header, out);
     }
 
     /// A thread was off the CPU while it held a request: its sleep, and its time in the run queue after that.
-    pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], out: &mut Vec<Output>) {
+    pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], python: &Python, out: &mut Vec<Output>) {
         let uninterruptible = wait.flags & OFF_CPU_UNINTERRUPTIBLE != 0;
         let reason = off_cpu::reason(wait.syscall, wait.file, uninterruptible);
         for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
@@ -354,6 +356,7 @@ impl Engine {
                 user: user.to_vec(),
                 kernel: Vec::new(),
                 outcome: tracer_common::unwind::Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
+                python: python.clone(),
                 off_cpu: Some(reason),
             };
             self.assign(pending, &wait.header, out);
@@ -440,8 +443,8 @@ impl Engine {
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
-    let Pending { nanos, weight, user, kernel, outcome, off_cpu } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, outcome, off_cpu, owner, span }
+    let Pending { nanos, weight, user, kernel, outcome, python, off_cpu } = sample;
+    StackSample { nanos, pid, tid, weight, user, kernel, outcome, python, off_cpu, owner, span }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.

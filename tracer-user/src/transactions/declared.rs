@@ -16,7 +16,7 @@ use super::engine::{Engine, Output};
 use super::ids;
 use super::open_span::Slot;
 use crate::guard::tables::TableUse;
-use crate::model::{Cost, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::model::{Cost, Nanos, Owner, Python, ServiceId, Side, SpanId, StackSample, TraceId};
 
 /// Most open calls, over all stacks.
 const OPEN: usize = 65_536;
@@ -280,7 +280,7 @@ impl Engine {
     }
 
     /// Keeps a sample until the records of its time are read.
-    pub(super) fn sampled_in_declared(&mut self, sample: &Sample, user: &[u64], kernel: &[u64]) {
+    pub(super) fn sampled_in_declared(&mut self, sample: &Sample, (user, kernel, python): (&[u64], &[u64], &Python)) {
         let calls = &mut self.declared;
         if calls.count == 0 || sample.header.flags & 1 != 0 {
             return;
@@ -296,7 +296,8 @@ impl Engine {
             weight: sample.period,
             user: user.to_vec(),
             kernel: kernel.to_vec(),
-            outcome: tracer_common::unwind::Outcome::from_number(sample.outcome).unwrap_or_default(),
+            outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
+            python: python.clone(),
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,

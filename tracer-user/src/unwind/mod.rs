@@ -3,13 +3,17 @@
 //!
 //! Tables are made on demand and shared by every process that maps the same file; the kernel side finds the mapping of an
 //! address by itself, so nothing is kept per process. Memory is bounded: what was not used for longest goes first.
+//!
+//! Where interpreters keep their frames is found per process, on a thread of its own (`interpreters`).
 
 mod bounded_file;
 pub mod compile;
 pub mod image;
+mod interpreters;
 mod space;
 mod store;
 mod worker;
 
+pub use interpreters::{Interpreters, Layouts};
 pub use store::Bounds;
 pub use worker::{Figures, Unwinder};

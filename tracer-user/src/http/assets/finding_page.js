@@ -91,7 +91,6 @@ export class FindingPage {
     const advice = health.sampling_hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Profiles go back an hour; a change of the last seconds has no samples yet.";
     try {
       const text = await (await get("/profile.folded", Object.fromEntries(known))).text();
-      const unit = offCpu ? 1e-6 : health.sampling_hertz ? 1 / health.sampling_hertz : null;
       this.flame.show(text, advice, true);
     } catch (error) {
       this.flame.show("", error.message);

@@ -101,6 +101,15 @@ impl Metrics {
         }
     }
 
+    /// Walks over Python's frames by outcome, and functions that were named and could not be, absolute.
+    pub fn set_python(&self, walks: impl Iterator<Item = (&'static str, u64)>, (named, unnamed): (u64, u64)) {
+        for (outcome, count) in walks {
+            self.own.python_walks(outcome, count);
+        }
+        self.own.python_functions("named", named);
+        self.own.python_functions("unnamed", unnamed);
+    }
+
     /// Messages that link nothing though they may say who produced them, by reason, absolute.
     pub fn set_unlinked(&self, reasons: &[(&str, u64)]) {
         self.own.unlinked(reasons);

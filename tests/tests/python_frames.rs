@@ -1,0 +1,329 @@
+//! Python's functions in flame graphs: the chains of functions that a program is known to run, in their order, with their
+//! lines, on the CPU and off it, for every version at hand.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::load::Request;
+use tracer_tests::process::Process;
+use tracer_tests::workload::{Server, source, wait_for_listener};
+use tracer_tests::{begin, figure, find, free_port, http, load, python, say, scratch, wait};
+
+/// Samples that each route is judged by, and how long they may take on a machine that is busy with something else.
+const SAMPLES: f64 = 250.0;
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A stack: frames from the root, and its weight.
+type Stacks = HashMap<String, f64>;
+
+/// The folded stacks of a class; none while it is not known, or the agent is busy.
+fn stacks(agent: &Agent, service: &str, path: &str, kind: &str) -> Stacks {
+    let class = path.trim_matches('/');
+    let target = format!("/profile.folded?service={service}&class=GET%20%2F{class}&kind={kind}");
+    let reply = http::get(agent.listen, &target).ok().filter(|reply| reply.status == 200);
+    let text = reply.map_or_else(String::new, |reply| reply.text());
+    let line = |line: &str| {
+        let (stack, weight) = line.rsplit_once(' ')?;
+        Some((stack.to_owned(), weight.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What came since `before`.
+fn since(now: &Stacks, before: &Stacks) -> Stacks {
+    let more = |(stack, weight): (&String, &f64)| {
+        let more = weight - before.get(stack).copied().unwrap_or_default();
+        (more > 0.0).then(|| (stack.clone(), more))
+    };
+    now.iter().filter_map(more).collect()
+}
+
+/// A Python function in a stack: name and line; `None` for a native frame.
+fn function(frame: &str) -> Option<(&str, u32)> {
+    let (name, place) = frame.strip_suffix(')')?.split_once(" (")?;
+    Some((name, place.rsplit_once(':')?.1.parse().ok()?))
+}
+
+/// The line with a mark, or on which a function is defined.
+fn line_of(text: &str, mark: &str) -> u32 {
+    let at = text.lines().position(|line| line.contains(mark)).unwrap_or_else(|| panic!("no {mark}"));
+    at as u32 + 1
+}
+
+/// The functions below a route's handler, and the lines that callers are at.
+struct Chain {
+    path: &'static str,
+    functions: &'static [(&'static str, &'static str)],
+    /// Native frames may stand on top; these stand on most.
+    top: &'static str,
+}
+
+const CHAINS: &[Chain] = &[
+    Chain { path: "/burn", functions: &[("a", "a calls"), ("b", "b calls"), ("c", "c ")], top: "" },
+    Chain {
+        path: "/generator",
+        functions: &[
+            ("consumer", "consumer asks"),
+            ("producer", "producer yields"),
+            ("nested", "nested calls"),
+            ("c", "c "),
+        ],
+        top: "",
+    },
+    Chain {
+        path: "/callback",
+        functions: &[("by_key", "by_key sorts"), ("Key.of", "Key.of calls"), ("c", "c ")],
+        top: "",
+    },
+    Chain {
+        path: "/made",
+        functions: &[("maker", "maker makes"), ("Made.__init__", "Made calls"), ("c", "c ")],
+        top: "",
+    },
+    Chain { path: "/extension", functions: &[("squeeze", "squeeze calls")], top: "deflate" },
+    Chain { path: "/asyncio", functions: &[("outer", "outer awaits"), ("inner", "inner calls"), ("c", "c ")], top: "" },
+];
+
+/// Weight of stacks: all that have user frames, those with the whole chain, and of those the ones with every line right and
+/// those with the wanted native frames on top.
+#[derive(Debug, Default)]
+struct Judged {
+    all: f64,
+    right: f64,
+    lines: f64,
+    top: f64,
+    wrong: Vec<String>,
+}
+
+impl Chain {
+    fn judge(&self, stacks: &Stacks, text: &str, qualified: bool, running: bool) -> Judged {
+        let mut judged = Judged::default();
+        let name = |name: &'static str| if qualified { name } else { name.rsplit('.').next().unwrap_or(name) };
+        for (stack, weight) in stacks {
+            let frames: Vec<&str> = stack.split(';').skip(1).collect();
+            // A thread on its way into the kernel or out of it may have no user stack.
+            if frames.iter().all(|frame| frame.ends_with("_[k]")) {
+                continue;
+            }
+            judged.all += weight;
+            let functions: Vec<(&str, u32)> = frames.iter().filter_map(|frame| function(frame)).collect();
+            let begin = functions.len().saturating_sub(self.functions.len());
+            let last = functions.get(begin..).unwrap_or_default();
+            let is_right = last.len() == self.functions.len()
+                && last.iter().zip(self.functions).all(|((found, _), (wanted, _))| *found == name(wanted));
+            if !is_right {
+                judged.wrong.push(format!("{weight} {stack}"));
+                continue;
+            }
+            judged.right += weight;
+            let on_line = |line: u32, mark: &str, function: &str| {
+                if running {
+                    // The innermost function has several lines.
+                    let marks = text.lines().enumerate().filter(|(_, text)| text.contains(&format!("# line: {mark}")));
+                    let inner = mark.ends_with(' ');
+                    let mut lines = marks.map(|(at, _)| at as u32 + 1);
+                    if inner {
+                        let all: Vec<u32> = lines.collect();
+                        all.iter().min().is_some_and(|first| line >= first - 2)
+                            && all.iter().max().is_some_and(|last| line <= last + 1)
+                    } else {
+                        lines.any(|wanted| wanted == line)
+                    }
+                } else {
+                    let bare = function.rsplit('.').next().unwrap_or(function);
+                    text.lines().nth(line as usize - 1).is_some_and(|text| text.contains(&format!("def {bare}(")))
+                }
+            };
+            let lines =
+                last.iter().zip(self.functions).all(|((_, line), (function, mark))| on_line(*line, mark, function));
+            let last_function = frames.iter().rposition(|frame| function(frame).is_some()).unwrap_or_default();
+            let top = self.top.is_empty() || frames[last_function + 1..].iter().any(|frame| frame.contains(self.top));
+            judged.top += if top { *weight } else { 0.0 };
+            if lines {
+                judged.lines += weight;
+            } else {
+                judged.wrong.push(format!("{weight} LINES {stack}"));
+            }
+        }
+        judged
+    }
+}
+
+/// The first of what was found wrong, for people.
+fn some(wrong: &[String]) -> String {
+    wrong.iter().take(12).map(|line| format!("{line}\n")).collect()
+}
+
+/// Asks for every path some times, in turn.
+fn ask(address: SocketAddr, paths: &[&str], times: usize) {
+    let plan = (0..times).flat_map(|_| paths.iter().map(|path| Request::get((*path).to_owned()))).collect();
+    let loaded = load::run(address, vec![plan]);
+    assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
+}
+
+/// Asks for all `paths` in turn until each of the first `judged` has enough samples that know of unwind tables and functions;
+/// their stacks from before that.
+fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: &[&str], judged: usize) -> Vec<Stacks> {
+    let all = || paths.iter().take(judged).map(|path| stacks(agent, service, path, "cpu")).collect::<Vec<_>>();
+    let new = |before: &[Stacks]| -> Vec<Stacks> {
+        all().iter().zip(before).map(|(now, before)| since(now, before)).collect()
+    };
+    let mut before = all();
+    wait("tables and functions", PATIENCE, || {
+        ask(address, paths, 2);
+        let seen = new(&before);
+        before = all();
+        let is_known = |stacks: &Stacks| {
+            !stacks.is_empty()
+                && !stacks.keys().any(|stack| stack.contains("not ready"))
+                && stacks.keys().any(|stack| stack.contains(".py:"))
+        };
+        seen.iter().all(is_known).then_some(())
+    });
+    wait("samples", PATIENCE, || {
+        ask(address, paths, 2);
+        new(&before).iter().all(|stacks| stacks.values().sum::<f64>() >= SAMPLES).then_some(())
+    });
+    before
+}
+
+fn agent(dir: &Path, mode: &str) -> Agent {
+    let config = dir.join("tracer.toml");
+    std::fs::write(&config, format!("[sampling]\npython = \"{mode}\"\n")).expect("a file");
+    Agent::start(dir, &["--nice=-10", "--hertz=499", "--config", &config.display().to_string()])
+}
+
+/// Stacks of a class that all have names, since `before`.
+fn named(agent: &Agent, service: &str, path: &str, kind: &str, before: &Stacks) -> Stacks {
+    wait("stacks with names", Duration::from_secs(30), || {
+        let all = since(&stacks(agent, service, path, kind), before);
+        let unnamed = all.keys().any(|stack| stack.contains("[not named in time]"));
+        (!all.is_empty() && !unnamed).then_some(all)
+    })
+}
+
+/// Asks for every route of a program, and judges its stacks.
+fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
+    let text = std::fs::read_to_string(source("frames.py")).expect("the program");
+    let minor: u32 = version.strip_prefix("3.").and_then(|minor| minor.parse().ok()).expect("a version");
+    let paths: Vec<&str> = CHAINS.iter().map(|chain| chain.path).chain(["/sleep"]).collect();
+    let before = load_until_sampled(agent, service, address, &paths, CHAINS.len());
+    for (chain, before) in CHAINS.iter().zip(&before) {
+        let all = named(agent, service, chain.path, "cpu", before);
+        let judged = chain.judge(&all, &text, minor >= 11, true);
+        let share = |part: f64| 100.0 * part / judged.all;
+        let what = format!(
+            "{:.2} % have the chain, {:.2} % the right lines, of {} samples",
+            share(judged.right),
+            share(judged.lines),
+            judged.all
+        );
+        say(&format!("Python {version} {}: {what}", chain.path));
+        figure(&format!("Python {version} {}", chain.path), &what);
+        // Reading the request and answering it are a few thousandths of what the route does.
+        assert!(share(judged.right) >= 98.0, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        assert!(judged.lines >= 0.995 * judged.right, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        // Memory comes and goes, too.
+        assert!(judged.top >= 0.8 * judged.right, "{version} {}: {:.0} with {}", chain.path, judged.top, chain.top);
+    }
+    let waits = stacks(agent, service, "/sleep", "offcpu");
+    ask(address, &["/sleep"], 30);
+    let all = named(agent, service, "/sleep", "offcpu", &waits);
+    let sum = |fits: &dyn Fn(&str) -> bool| {
+        all.iter().filter(|(stack, _)| fits(stack)).map(|(_, micros)| micros).sum::<f64>()
+    };
+    let slept = sum(&|stack| stack.ends_with("[off CPU: sleep]"));
+    let (waiter, sleeper) = (line_of(&text, "# line: waiter calls"), line_of(&text, "# line: sleeper sleeps"));
+    let wanted = [format!("waiter (workloads/frames.py:{waiter})"), format!("sleeper (workloads/frames.py:{sleeper})")];
+    let right = sum(&|stack| {
+        let functions: Vec<&str> = stack.split(';').filter(|frame| function(frame).is_some()).collect();
+        functions.ends_with(&[wanted[0].as_str(), wanted[1].as_str()]) && stack.ends_with("[off CPU: sleep]")
+    });
+    let what = format!("{:.2} % of {:.3} s asleep have the chain", 100.0 * right / slept, slept / 1e6);
+    figure(&format!("Python {version} off CPU"), &what);
+    assert!(slept > 50_000.0 && right >= 0.99 * slept, "{version}: {what}\n{all:?}");
+}
+
+/// Python's walks of the whole machine that ended badly, and all.
+fn walks(agent: &Agent) -> (f64, f64) {
+    let metrics = agent.metrics();
+    let of = |outcome: &str| metrics.sum("tracer_python_stack_walks_total", &[("outcome", outcome)]);
+    let bad = ["unreadable", "wrong_thread_state", "too_deep"].into_iter().map(of).sum();
+    (bad, metrics.sum("tracer_python_stack_walks_total", &[]))
+}
+
+#[test]
+fn every_version_shows_its_functions_with_their_lines() {
+    let Some(_turn) = begin("python frames", &["python3"]) else { return };
+    let dir = scratch();
+    let agent = agent(dir.path(), "lines");
+    let own = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
+    let own = own.map_or_else(|| find("python3").unwrap_or_default().display().to_string(), String::from);
+    let version = |program: &str| {
+        let say = "import sys; print('%d.%d' % sys.version_info[:2])";
+        let done =
+            Command::new(program).args(["-c", say]).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    };
+    let mut programs = vec![(own.clone(), version(&own))];
+    programs.extend(python::others().into_iter().map(|(program, version)| (program.to_owned(), version)));
+    for (program, version) in programs {
+        let service = format!("frames-{version}");
+        let mut command = Command::new(&program);
+        let server = Server::start(&service, dir.path(), command.arg("-u").arg(source("frames.py")));
+        judge(&agent, &service, server.address, &version);
+    }
+    let (bad, all) = walks(&agent);
+    assert!(all > 1000.0 && bad <= 0.005 * all, "{bad} of {all} walks:\n{}", agent.text("/metrics"));
+    agent.stop();
+}
+
+#[test]
+fn a_flask_application_shows_its_functions() {
+    let Some(_turn) = begin("python frames flask", &["gunicorn", "python3"]) else { return };
+    let dir = scratch();
+    let agent = agent(dir.path(), "functions");
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = Command::new(find("gunicorn").expect("gunicorn"));
+    command.args(["--worker-class=gthread", "--workers=1", "--threads=2", "--bind", &address.to_string()]);
+    command.arg("--chdir").arg(source("frames.py").parent().expect("a directory")).arg("frames_flask:app");
+    command.env("OTEL_SERVICE_NAME", "flaskframes").env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut app = Process::start("gunicorn", &mut command, &dir.path().join("gunicorn.log"));
+    wait_for_listener(&mut app, address);
+    let text = std::fs::read_to_string(source("frames.py")).expect("the program");
+    let paths = ["/burn", "/callback", "/sleep"];
+    let before = load_until_sampled(&agent, "flaskframes", address, &paths, 2);
+    for (path, before) in paths.iter().zip(&before) {
+        let chain = CHAINS.iter().find(|chain| chain.path == *path).expect("a chain");
+        let all = named(&agent, "flaskframes", path, "cpu", before);
+        let judged = chain.judge(&all, &text, true, false);
+        let what = format!("{:.2} % of {} samples have the chain", 100.0 * judged.right / judged.all, judged.all);
+        figure(&format!("Flask {path}"), &what);
+        assert!(judged.right >= 0.98 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
+        assert!(judged.lines >= 0.99 * judged.right, "{path}: {}", some(&judged.wrong));
+        // Libraries are shown with their place, and callers stand outside of what they call.
+        let view = format!("{}_view (workloads/frames_flask.py:", path.trim_matches('/'));
+        let inside: f64 = all
+            .iter()
+            .filter(|(stack, _)| {
+                let flask = stack.find("Flask.wsgi_app (flask/app.py:");
+                let (view, chain) =
+                    (stack.find(&view), stack.find(&format!("{} (workloads/frames.py:", chain.functions[0].0)));
+                flask.is_some() && flask < view && view < chain
+            })
+            .map(|(_, weight)| weight)
+            .sum();
+        assert!(inside >= 0.98 * judged.all, "{path}: {inside} of {judged:?}");
+    }
+    let all = named(&agent, "flaskframes", "/sleep", "offcpu", &Stacks::new());
+    let asleep = all.iter().filter(|(stack, _)| stack.contains("sleeper (") && stack.ends_with("[off CPU: sleep]"));
+    assert!(asleep.map(|(_, micros)| micros).sum::<f64>() > 20_000.0, "{all:?}");
+    let svg = agent.text("/flamegraph.svg?service=flaskframes&class=GET%20%2Fburn");
+    assert!(svg.contains("burn_view (workloads/frames_flask.py:"), "{svg}");
+    drop(app);
+    agent.stop();
+}

@@ -1,0 +1,369 @@
+//! Python's functions in stacks: what they are called, and where they stand between native frames.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustc_hash::FxHashMap;
+use tracer_common::python::{PYTHON_ENTRY, PYTHON_GREENLETS, PYTHON_SHIM, PythonFrame, PythonOutcome};
+use tracer_common::unwind::Outcome;
+
+use crate::runtimes::python_code::{Code, Memory, line, read};
+
+/// The interpreter's loop: one native frame of it runs one group of Python's frames.
+const LOOP: &str = "_PyEval_EvalFrameDefault";
+/// Functions of the interpreter that only lead from one function to another. Between two groups they say nothing.
+const GLUE: &[&str] = &[
+    "_PyEval_EvalCodeWithName",
+    "_PyEval_EvalFrame",
+    "_PyEval_Vector",
+    "_PyFunction_FastCallDict",
+    "_PyFunction_Vectorcall",
+    "_PyObject_Call",
+    "_PyObject_Call_Prepend",
+    "_PyObject_FastCallDictTstate",
+    "_PyObject_MakeTpCall",
+    "_PyObject_Vectorcall",
+    "_PyVectorcall_Call",
+    "PyEval_EvalCodeEx",
+    "PyEval_EvalFrameEx",
+    "PyObject_Call",
+    "PyObject_CallFunctionObjArgs",
+    "PyObject_Vectorcall",
+    "PyVectorcall_Call",
+    "[unknown]",
+    "call_function",
+    "do_call_core",
+    "function_code_fastcall",
+    "method_vectorcall",
+    "vectorcall_method",
+];
+
+/// What a function without a readable code object is called.
+pub(super) const NAMELESS: &str = "[Python function]";
+/// Between a class and its `__init__` stands a frame without a function (3.13): file and name are this.
+const INIT: &str = "__init__";
+
+/// Bytes of line tables that are kept of one process.
+const TABLES: usize = 1 << 20;
+
+/// How Python's functions are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lines {
+    /// With the line their definition begins at.
+    #[default]
+    Definition,
+    /// With the line that runs.
+    Running,
+}
+
+/// Reads the memory of a process.
+struct Process(File);
+
+impl Memory for Process {
+    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
+        // Addresses of user space only: others are none as offsets.
+        at < 1 << 47 && self.0.read_exact_at(into, at).is_ok()
+    }
+}
+
+/// What a frame stands for.
+enum Named {
+    /// A function.
+    Function(String),
+    /// Nothing that was written: a frame of the interpreter's own.
+    Nothing,
+    /// A function that could not be read.
+    Unknown,
+}
+
+/// What is known of the functions of a process.
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    /// By address and cookie of the code object; `None` = it could not be read.
+    known: FxHashMap<(u64, u64), Option<Code>>,
+    /// Bytes of line tables.
+    tables: usize,
+}
+
+impl Functions {
+    /// Code objects that were looked at.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Reads the code objects of these frames that were not seen before: named and nameless ones.
+    pub(super) fn learn(&mut self, pid: u32, frames: &[PythonFrame], lines: Lines) -> (u64, u64) {
+        let (mut process, mut counts) = (None, (0, 0));
+        for frame in frames.iter().filter(|frame| frame.flags & PYTHON_SHIM == 0) {
+            let key = (frame.code, frame.cookie);
+            if self.known.contains_key(&key) {
+                continue;
+            }
+            if process.is_none() {
+                process = File::open(format!("/proc/{pid}/mem")).ok().map(Process);
+            }
+            // Of a process that is gone; its code objects may have been seen before under another address only.
+            let Some(process) = &mut process else { return counts };
+            let lines = lines == Lines::Running && self.tables < TABLES;
+            let code = read(process, frame, lines);
+            let named = code.is_some();
+            self.tables += code.as_ref().map_or(0, |code| code.table.len());
+            counts = (counts.0 + u64::from(named), counts.1 + u64::from(!named));
+            self.known.insert(key, code);
+        }
+        counts
+    }
+
+    /// What a frame stands for.
+    fn name(&self, frame: &PythonFrame, lines: Lines) -> Named {
+        let Some(Some(code)) = self.known.get(&(frame.code, frame.cookie)) else { return Named::Unknown };
+        if code.name == INIT && code.file == INIT {
+            return Named::Nothing;
+        }
+        let running = (lines == Lines::Running && !code.table.is_empty()).then(|| line(frame, code)).flatten();
+        let Code { name, file, first, .. } = code;
+        Named::Function(format!("{name} ({}:{})", short(file), running.unwrap_or(*first)))
+    }
+
+    /// The names of each group of frames, innermost first; `None` if no function has a name: then they are none.
+    pub(super) fn groups(&self, frames: &[PythonFrame], lines: Lines) -> Option<Vec<Vec<String>>> {
+        let (mut groups, mut open, mut functions, mut named) = (Vec::new(), Vec::new(), 0, 0);
+        for frame in frames {
+            if frame.flags & PYTHON_SHIM == 0 {
+                functions += 1;
+                match self.name(frame, lines) {
+                    Named::Function(name) => {
+                        named += 1;
+                        open.push(name);
+                    }
+                    Named::Nothing => named += 1,
+                    Named::Unknown => open.push(NAMELESS.into()),
+                }
+            }
+            if frame.flags & PYTHON_ENTRY != 0 {
+                groups.push(std::mem::take(&mut open));
+            }
+        }
+        // The walk ended inside it.
+        if !open.is_empty() {
+            groups.push(open);
+        }
+        (named > 0 || functions == 0).then_some(groups)
+    }
+}
+
+/// The end of a path that tells a file from others: below where libraries are installed, else with its directory.
+fn short(path: &str) -> &str {
+    for installed in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, rest)) = path.rsplit_once(installed) {
+            return rest;
+        }
+    }
+    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
+    match (slashes.next(), slashes.next()) {
+        (Some(_), Some(before)) => path.get(before + 1..).unwrap_or(path),
+        (Some(0), None) => path.get(1..).unwrap_or(path),
+        _ => path,
+    }
+}
+
+/// What a native frame is to Python's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Native {
+    /// The interpreter's loop.
+    Loop,
+    /// Leads from one function to another.
+    Glue,
+    /// Anything else.
+    Other,
+}
+
+impl Native {
+    /// By its name.
+    pub(super) fn of(name: &str) -> Self {
+        // Compilers split functions, and say so behind a dot.
+        let base = name.split_once('.').map_or(name, |(base, _)| base);
+        if base == LOOP {
+            Self::Loop
+        } else if GLUE.contains(&base) {
+            Self::Glue
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// A part of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The native frame with this index.
+    Native(usize),
+    /// Python's group with this index.
+    Group(usize),
+}
+
+/// How far both walks came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub(super) native: Outcome,
+    pub(super) python: PythonOutcome,
+    /// Whether native stacks go on where Python's end.
+    pub(super) greenlets: bool,
+}
+
+impl Ends {
+    /// Of a stack with these frames.
+    pub(super) fn of(native: Outcome, python: PythonOutcome, frames: &[PythonFrame]) -> Self {
+        Self { native, python, greenlets: frames.iter().any(|frame| frame.flags & PYTHON_GREENLETS != 0) }
+    }
+}
+
+/// Puts groups in the place of the native frames that run them; all innermost first.
+pub(super) fn merge(native: &[Native], groups: usize, ends: Ends) -> Vec<Part> {
+    let whole = matches!(ends.native, Outcome::Complete | Outcome::ChainEnd);
+    let loops = native.iter().filter(|frame| **frame == Native::Loop).count();
+    let all = || (0..groups).map(Part::Group);
+    if groups == 0 {
+        return (0..native.len()).map(Part::Native).collect();
+    }
+    if loops < groups && (whole || ends.native == Outcome::FramePointers) {
+        // Not every run of the loop was recognised, or a walk by frame pointers passed over some: only where the thread is is
+        // certain, and what is outside of all.
+        let inner = native.first().filter(|frame| **frame != Native::Loop).map(|_| Part::Native(0));
+        let last = native.iter().rposition(|frame| *frame == Native::Loop).filter(|_| whole);
+        let outer = last.map_or(native.len(), |last| last + 1)..native.len();
+        return inner.into_iter().chain(all()).chain(outer.map(Part::Native)).collect();
+    }
+    // Where both walks came to their ends, the innermost runs of the loop have no frame yet.
+    let both = whole && ends.python == PythonOutcome::Complete && !ends.greenlets;
+    let mut without = if both { loops - groups } else { 0 };
+    let (mut parts, mut next) = (Vec::with_capacity(native.len()), 0);
+    // Glue since the last group.
+    let mut glue: Option<usize> = None;
+    for (index, frame) in native.iter().enumerate() {
+        if *frame == Native::Loop && without > 0 {
+            without -= 1;
+        } else if *frame == Native::Loop && next < groups {
+            if let Some(from) = glue {
+                parts.truncate(from);
+            }
+            parts.push(Part::Group(next));
+            next += 1;
+            glue = Some(parts.len());
+            continue;
+        } else if *frame != Native::Glue {
+            glue = None;
+        }
+        parts.push(Part::Native(index));
+    }
+    parts.extend((next..groups).map(Part::Group));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    use Native::{Glue, Loop, Other};
+    use Part::{Group as G, Native as N};
+
+    const BOTH: Ends = Ends { native: Outcome::Complete, python: PythonOutcome::Complete, greenlets: false };
+
+    #[test]
+    fn groups_stand_where_the_loop_runs_them() {
+        let cases: &[(&[Native], usize, Ends, &[Part])] = &[
+            // A function called by C code that Python called.
+            (&[Other, Loop, Other, Loop, Other], 2, BOTH, &[N(0), G(0), N(2), G(1), N(4)]),
+            // What only leads from one to the next is left out, at the ends it is not.
+            (&[Glue, Loop, Glue, Glue, Loop, Glue, Other], 2, BOTH, &[N(0), G(0), G(1), N(5), N(6)]),
+            (&[Loop, Glue, Other, Loop], 2, BOTH, &[G(0), N(1), N(2), G(1)]),
+            // No Python.
+            (&[Loop, Other], 0, BOTH, &[N(0), N(1)]),
+            // A run that has just begun has no frame.
+            (&[Loop, Glue, Loop, Loop, Other], 2, BOTH, &[N(0), N(1), G(0), G(1), N(4)]),
+            // A greenlet's frames end, and its native stack goes on.
+            (&[Loop, Loop, Other], 1, Ends { greenlets: true, ..BOTH }, &[G(0), N(1), N(2)]),
+            // The native walk ended early.
+            (&[Other, Loop, Other], 3, Ends { native: Outcome::NoRule, ..BOTH }, &[N(0), G(0), N(2), G(1), G(2)]),
+            (&[], 2, Ends { native: Outcome::NoRegisters, ..BOTH }, &[G(0), G(1)]),
+            // Python's walk ended early.
+            (&[Loop, Loop, Loop, Other], 2, Ends { python: PythonOutcome::TooDeep, ..BOTH }, &[G(0), G(1), N(2), N(3)]),
+            // The loop has no name in a stripped program: only the interrupted function is certain.
+            (&[Other, Other, Other], 2, BOTH, &[N(0), G(0), G(1)]),
+            (&[Other, Other, Loop, Other], 2, BOTH, &[N(0), G(0), G(1), N(3)]),
+            (&[Loop, Other, Other], 2, Ends { native: Outcome::FramePointers, ..BOTH }, &[G(0), G(1)]),
+        ];
+        for (native, groups, ends, expected) in cases {
+            assert_eq!(merge(native, *groups, *ends), *expected, "{native:?} {groups}");
+        }
+    }
+
+    #[test]
+    fn native_functions_are_known_by_name() {
+        for (name, expected) in [
+            ("_PyEval_EvalFrameDefault", Loop),
+            ("_PyEval_EvalFrameDefault.cold", Loop),
+            ("_PyEval_EvalFrameDefault.constprop.0", Loop),
+            ("_PyFunction_Vectorcall", Glue),
+            ("_PyFunction_Vectorcall.localalias", Glue),
+            ("list_sort_impl", Other),
+            ("", Other),
+        ] {
+            assert_eq!(Native::of(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn files_are_shown_by_their_end() {
+        for (path, expected) in [
+            ("/usr/lib/python3/dist-packages/flask/app.py", "flask/app.py"),
+            ("/srv/venv/lib/python3.11/site-packages/a/b/c.py", "a/b/c.py"),
+            ("/usr/lib/python3.11/json/encoder.py", "json/encoder.py"),
+            ("/srv/shop/views.py", "shop/views.py"),
+            ("/app.py", "app.py"),
+            ("app.py", "app.py"),
+            ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+            ("", ""),
+        ] {
+            assert_eq!(short(path), expected, "{path}");
+        }
+    }
+
+    fn frame(code: u64, flags: u32) -> PythonFrame {
+        PythonFrame { code, cookie: 1, at: 0, flags }
+    }
+
+    #[test]
+    fn frames_without_names_are_shown_beside_those_with() {
+        let code =
+            |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: vec![] });
+        let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), None)];
+        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let shim = PYTHON_ENTRY | PYTHON_SHIM;
+        let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, PYTHON_ENTRY), frame(3, 0)];
+        let groups = functions.groups(&frames, Lines::Running).unwrap();
+        assert_eq!(groups, [vec![], vec!["a (x/a.py:3)".to_owned(), NAMELESS.into()], vec![NAMELESS.to_owned()]]);
+        assert_eq!(functions.groups(&[frame(3, 0), frame(9, PYTHON_ENTRY)], Lines::Definition), None);
+        assert_eq!(functions.groups(&[], Lines::Definition), Some(vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_python_is_lost_or_changes_its_order(
+            native in proptest::collection::vec(prop_oneof![Just(Loop), Just(Glue), Just(Other)], 0..30),
+            groups in 0usize..12,
+            outcome in proptest::sample::select(&Outcome::ALL[..]),
+            python in proptest::sample::select(&PythonOutcome::ALL[..]),
+            greenlets: bool,
+        ) {
+            let parts = merge(&native, groups, Ends { native: outcome, python, greenlets });
+            let of = |group: bool| parts.iter().filter_map(move |part| match part {
+                G(index) => group.then_some(*index),
+                N(index) => (!group).then_some(*index),
+            });
+            prop_assert_eq!(of(true).collect::<Vec<_>>(), (0..groups).collect::<Vec<_>>());
+            prop_assert!(of(false).zip(of(false).skip(1)).all(|(one, next)| one < next && next < native.len()));
+        }
+    }
+}

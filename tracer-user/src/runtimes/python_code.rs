@@ -1,0 +1,237 @@
+//! Code objects of `CPython`: names, files and lines, read from the memory of a process that may say anything.
+//!
+//! Pure and total: every length is bounded, kinds are checked, and a code object whose words are not those that the kernel
+//! side saw gives nothing: it was freed, and its memory is another's.
+
+use tracer_common::python::{PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonFrame, fold};
+
+/// Most characters read of a name.
+const NAME: usize = 512;
+/// Most bytes of a line table.
+const TABLE: usize = 64 << 10;
+
+/// Memory of a process.
+pub trait Memory {
+    /// Fills `into` from `at`; `false` where that cannot be read.
+    fn read(&mut self, at: u64, into: &mut [u8]) -> bool;
+}
+
+/// What a code object says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Its qualified name (until 3.10 the bare name).
+    pub name: String,
+    /// Its file, as it was compiled from; the end of a long path.
+    pub file: String,
+    /// The line its definition begins at.
+    pub first: u32,
+    /// Which instruction belongs to which line; empty if it was not asked for.
+    pub table: Vec<u8>,
+}
+
+/// Offsets of one minor version: in a code object, in strings and in bytes.
+struct Offsets {
+    minor: u32,
+    /// Four words: file, name, qualified name (since 3.11), line table.
+    names: u64,
+    first: u64,
+    /// The first instruction.
+    body: u64,
+    /// Characters of a string that is ASCII, and of another.
+    ascii: u64,
+    other: u64,
+}
+
+const OFFSETS: &[Offsets] = &[
+    Offsets { minor: 9, names: 104, first: 40, body: 0, ascii: 48, other: 72 },
+    Offsets { minor: 10, names: 104, first: 40, body: 0, ascii: 48, other: 72 },
+    Offsets { minor: 11, names: 112, first: 72, body: 184, ascii: 48, other: 72 },
+    Offsets { minor: 12, names: 112, first: 68, body: 192, ascii: 40, other: 56 },
+    Offsets { minor: 13, names: 112, first: 68, body: 200, ascii: 40, other: 56 },
+];
+
+/// First version with qualified names, and with positions as addresses.
+const QUALIFIED: u32 = 11;
+
+fn offsets(frame: &PythonFrame) -> Option<&'static Offsets> {
+    let minor = frame.flags >> PYTHON_VERSION_SHIFT;
+    OFFSETS.iter().find(|offsets| offsets.minor == minor)
+}
+
+fn word(memory: &mut impl Memory, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes).then(|| u64::from_ne_bytes(bytes))
+}
+
+fn words(memory: &mut impl Memory, at: u64) -> Option<[u64; 4]> {
+    let mut bytes = [0; 32];
+    if !memory.read(at, &mut bytes) {
+        return None;
+    }
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(*bytes.first_chunk()?);
+    }
+    Some(words)
+}
+
+/// Reads the code object of a frame, its line table too if `lines`; `None` if it is not there any more.
+pub fn read(memory: &mut impl Memory, frame: &PythonFrame, lines: bool) -> Option<Code> {
+    let offsets = offsets(frame)?;
+    let at = |offset: u64| frame.code.checked_add(offset);
+    let found = words(memory, at(offsets.names)?)?;
+    if fold(&found) != frame.cookie {
+        return None;
+    }
+    let [file, name, third, fourth] = found;
+    let (name, table) = if offsets.minor >= QUALIFIED { (third, fourth) } else { (name, third) };
+    let mut first = [0; 4];
+    if !memory.read(at(offsets.first)?, &mut first) {
+        return None;
+    }
+    let code = Code {
+        name: string(memory, offsets, name, false)?,
+        file: string(memory, offsets, file, true)?,
+        first: u32::from_ne_bytes(first),
+        table: if lines { bytes(memory, table)? } else { Vec::new() },
+    };
+    // Freed meanwhile?
+    (words(memory, at(offsets.names)?)? == found).then_some(code)
+}
+
+/// A string object; its beginning, or its end, where it is long.
+fn string(memory: &mut impl Memory, offsets: &Offsets, at: u64, end: bool) -> Option<String> {
+    let mut head = [0; 40];
+    if !memory.read(at, &mut head) {
+        return None;
+    }
+    let length = usize::try_from(u64::from_ne_bytes(*head.get(16..)?.first_chunk()?)).ok()?;
+    let state = u32::from_ne_bytes(*head.get(32..)?.first_chunk()?);
+    let (width, compact, ascii) = ((state >> 2 & 7) as usize, state >> 5 & 1, state >> 6 & 1);
+    // No name has a million characters.
+    if compact == 0 || !matches!(width, 1 | 2 | 4) || length > 1 << 20 {
+        return None;
+    }
+    let count = length.min(NAME);
+    let skipped = if end { (length - count) * width } else { 0 };
+    let data = if ascii == 1 { offsets.ascii } else { offsets.other };
+    let mut raw = vec![0; count * width];
+    if !memory.read(at.checked_add(data)?.checked_add(skipped as u64)?, &mut raw) {
+        return None;
+    }
+    let unit = |bytes: &[u8]| bytes.iter().rev().fold(0u32, |sum, byte| sum << 8 | u32::from(*byte));
+    Some(raw.chunks_exact(width).map(|bytes| char::from_u32(unit(bytes)).unwrap_or('\u{fffd}')).collect())
+}
+
+/// A bytes object.
+fn bytes(memory: &mut impl Memory, at: u64) -> Option<Vec<u8>> {
+    let length = usize::try_from(word(memory, at.checked_add(16)?)?).ok().filter(|length| *length <= TABLE)?;
+    let mut raw = vec![0; length];
+    memory.read(at.checked_add(32)?, &mut raw).then_some(raw)
+}
+
+/// The line a frame is at; `None` where its code has none (the interpreter's own instructions).
+pub fn line(frame: &PythonFrame, code: &Code) -> Option<u32> {
+    let offsets = offsets(frame)?;
+    if frame.flags & PYTHON_INDEX != 0 {
+        // Of the last instruction; before the first one, -1. 3.10 counts in units of two bytes.
+        let Ok(index) = i32::try_from(i64::from(frame.at as i32)) else { return Some(code.first) };
+        let Ok(index) = u64::try_from(index) else { return Some(code.first) };
+        let pairs = code.table.chunks_exact(2).map(|pair| (u64::from(pair[0]), pair[1] as i8));
+        return if offsets.minor == 9 {
+            Some(by_lnotab(pairs, index, code.first))
+        } else {
+            by_pairs(pairs, 2 * index, code.first)
+        };
+    }
+    // In units of two bytes; before the first one, the frame is being made.
+    let Some(into) = u64::from(frame.at).checked_sub(offsets.body) else { return Some(code.first) };
+    by_entries(&code.table, into / 2, code.first)
+}
+
+/// `line`, moved by `by`.
+fn moved(line: u32, by: i64) -> u32 {
+    u32::try_from(i64::from(line) + by).unwrap_or(0)
+}
+
+/// 3.9, `co_lnotab`: bytes of code, then how the line changes behind them.
+fn by_lnotab(pairs: impl Iterator<Item = (u64, i8)>, index: u64, first: u32) -> u32 {
+    let (mut at, mut line) = (0, first);
+    for (bytes, change) in pairs {
+        at += bytes;
+        if at > index {
+            break;
+        }
+        line = moved(line, i64::from(change));
+    }
+    line
+}
+
+/// 3.10, `co_linetable`: bytes of code, and how their line differs from the one before; -128: they have none.
+fn by_pairs(pairs: impl Iterator<Item = (u64, i8)>, index: u64, first: u32) -> Option<u32> {
+    let (mut at, mut line) = (0, first);
+    for (bytes, change) in pairs {
+        if change != i8::MIN {
+            line = moved(line, i64::from(change));
+        }
+        at += bytes;
+        if at > index {
+            return (change != i8::MIN).then_some(line);
+        }
+    }
+    None
+}
+
+/// Since 3.11, `co_linetable`: entries of `1kkkklll` and what kind `k` takes, each for `l` + 1 units of code.
+fn by_entries(table: &[u8], index: u64, first: u32) -> Option<u32> {
+    let (mut rest, mut at, mut line) = (table.iter().copied(), 0u64, first);
+    while let Some(head) = rest.next() {
+        let kind = head >> 3 & 15;
+        match kind {
+            15 => {}
+            14 => {
+                line = moved(line, signed(&mut rest)?);
+                for _ in 0..3 {
+                    varint(&mut rest)?;
+                }
+            }
+            13 => line = moved(line, signed(&mut rest)?),
+            10..=12 => {
+                line = moved(line, i64::from(kind) - 10);
+                rest.nth(1)?;
+            }
+            _ => {
+                rest.next()?;
+            }
+        }
+        at += u64::from(head & 7) + 1;
+        if at > index {
+            return (kind != 15).then_some(line);
+        }
+    }
+    None
+}
+
+/// Six bits a byte, the lowest first.
+fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
+    let (mut value, mut shift) = (0u64, 0);
+    loop {
+        let byte = bytes.next()?;
+        if shift < 60 {
+            value |= u64::from(byte & 63) << shift;
+        }
+        shift += 6;
+        if byte & 64 == 0 {
+            return Some(value);
+        }
+    }
+}
+
+fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
+    let value = varint(bytes)?;
+    let size = i64::try_from(value >> 1).ok()?;
+    Some(if value & 1 == 1 { -size } else { size })
+}
+
+#[cfg(test)]
+mod tests;

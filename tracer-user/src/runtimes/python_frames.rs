@@ -1,0 +1,195 @@
+//! Where the interpreter of a process keeps its frames, for the walk in the kernel.
+//!
+//! Everything but the version and one number (the key of the thread-local value) comes from a table per version; the walk
+//! checks for each thread that what it found is that thread's state.
+
+use tracer_common::python::{
+    OWNER_ANY, PYTHON_GREENLETS, PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonLayout, PythonOutcome,
+};
+
+use super::elf::Program;
+use super::maps::{Maps, name};
+use super::python::{KEYS, RUNTIME, key, minor, program, value};
+
+/// Version of the library or program, `0x030b02f0` (since 3.11).
+const VERSION: &str = "Py_Version";
+
+/// Offsets of one minor version, from its headers; see [`PythonLayout`].
+struct Offsets {
+    minor: u8,
+    frame: u32,
+    cframe: u32,
+    code: u32,
+    previous: u32,
+    position: u32,
+    owner: u32,
+    owner_entry: u32,
+    names: u32,
+}
+
+/// Of a frame on the C stack, which ends a group (since 3.12).
+const SHIM: u32 = 3;
+
+const OFFSETS: &[Offsets] = &[
+    Offsets {
+        minor: 9,
+        frame: 24,
+        cframe: 0,
+        code: 32,
+        previous: 24,
+        position: 104,
+        owner: 0,
+        owner_entry: OWNER_ANY,
+        names: 104,
+    },
+    Offsets {
+        minor: 10,
+        frame: 24,
+        cframe: 0,
+        code: 32,
+        previous: 24,
+        position: 96,
+        owner: 0,
+        owner_entry: OWNER_ANY,
+        names: 104,
+    },
+    Offsets {
+        minor: 11,
+        frame: 56,
+        cframe: 1 + 8,
+        code: 32,
+        previous: 48,
+        position: 56,
+        owner: 68,
+        owner_entry: 1,
+        names: 112,
+    },
+    Offsets {
+        minor: 12,
+        frame: 56,
+        cframe: 1,
+        code: 0,
+        previous: 8,
+        position: 56,
+        owner: 70,
+        owner_entry: SHIM,
+        names: 112,
+    },
+    Offsets {
+        minor: 13,
+        frame: 72,
+        cframe: 0,
+        code: 0,
+        previous: 8,
+        position: 56,
+        owner: 70,
+        owner_entry: SHIM,
+        names: 112,
+    },
+];
+
+/// First version whose `_PyRuntime` begins with these words: a mark, the version, and whether it is free-threaded.
+const DEBUG_OFFSETS: u8 = 13;
+const MARK: &[u8; 8] = b"xdebugpy";
+
+/// What a look at a process found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// No Python.
+    NotPython,
+    /// Python that has not begun yet, or whose memory does not look as its version says.
+    NotYet,
+    /// Python; [`PythonLayout::refused`] says if its frames cannot be read.
+    Python(PythonLayout),
+}
+
+/// A layout by which nothing is read.
+pub fn refused(outcome: PythonOutcome) -> PythonLayout {
+    PythonLayout { refused: outcome as u32, ..PythonLayout::default() }
+}
+
+/// Looks at a process.
+pub fn look(pid: u32) -> Look {
+    let Some(maps) = Maps::read(pid) else { return Look::NotPython };
+    let Some(path) = program(&maps) else { return Look::NotPython };
+    if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
+        return Look::Python(refused(PythonOutcome::Unsupported));
+    }
+    let Some(program) = Program::read(&maps.open_by(path), &[RUNTIME, VERSION]) else {
+        return Look::Python(refused(PythonOutcome::Unsupported));
+    };
+    let (Some(runtime), Some(bias)) = (program.address(RUNTIME), program.bias(maps.of(path))) else {
+        return Look::Python(refused(PythonOutcome::Unsupported));
+    };
+    // A name with a version may say that it is another build, too; one without may be anybody's.
+    let named = |name: &str| name.contains("python3.");
+    let minor = if named(name(path)) || named(name(&maps.exe)) {
+        minor(name(path)).or_else(|| minor(name(&maps.exe)))
+    } else {
+        let version = program.address(VERSION).and_then(|at| maps.memory::<4>(bias.wrapping_add(at)));
+        version.map(u32::from_ne_bytes).filter(|version| version >> 24 == 3).map(|version| (version >> 16) as u8)
+    };
+    let known = minor.and_then(|minor| OFFSETS.iter().zip(KEYS).find(|(offsets, _)| offsets.minor == minor));
+    let Some((offsets, keys)) = known else { return Look::Python(refused(PythonOutcome::UnknownVersion)) };
+    let runtime = bias.wrapping_add(runtime);
+    if offsets.minor >= DEBUG_OFFSETS {
+        let Some(words) = maps.memory::<24>(runtime) else { return Look::NotYet };
+        if !words.starts_with(MARK) {
+            return Look::NotYet;
+        }
+        if words.get(16..) != Some(&[0; 8]) {
+            // Free-threaded.
+            return Look::Python(refused(PythonOutcome::Unsupported));
+        }
+    }
+    let Some(key) = maps.memory::<8>(runtime.wrapping_add(keys.key - 4)).and_then(key) else { return Look::NotYet };
+    let mut flags = u32::from(offsets.minor) << PYTHON_VERSION_SHIFT;
+    if offsets.owner_entry == OWNER_ANY {
+        flags |= PYTHON_INDEX;
+    }
+    if maps.named(|name| name.starts_with("_greenlet.")).is_some() {
+        flags |= PYTHON_GREENLETS;
+    }
+    Look::Python(PythonLayout {
+        state: value(key),
+        thread_id: keys.thread_id as u32,
+        frame: offsets.frame,
+        cframe: offsets.cframe,
+        code: offsets.code,
+        previous: offsets.previous,
+        position: offsets.position,
+        owner: offsets.owner,
+        owner_entry: offsets.owner_entry,
+        names: offsets.names,
+        flags,
+        refused: 0,
+        reserved: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_that_tasks_are_known_of() {
+        let frames: Vec<u8> = OFFSETS.iter().map(|offsets| offsets.minor).collect();
+        let keys: Vec<u8> = KEYS.iter().map(|keys| keys.minor).collect();
+        assert_eq!(frames, keys, "both tables are read side by side");
+    }
+
+    #[test]
+    fn what_is_read_lies_within_a_frame() {
+        for offsets in OFFSETS {
+            let words = [offsets.code, offsets.previous, offsets.position];
+            assert!(words.iter().all(|at| at % 8 == 0 && at + 8 <= tracer_common::python::FRAME_BYTES as u32));
+            assert!((offsets.owner as usize) < tracer_common::python::FRAME_BYTES);
+        }
+    }
+
+    #[test]
+    fn this_program_is_no_python() {
+        assert_eq!(look(std::process::id()), Look::NotPython);
+        assert_eq!(look(u32::MAX), Look::NotPython);
+    }
+}
