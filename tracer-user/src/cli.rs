@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::quantity::{cores, duration, memory};
+use crate::runtimes::tls::Libraries;
 use clap::{Args, Parser, Subcommand};
 
 /// eBPF request tracer and profiler.
@@ -177,6 +178,10 @@ pub struct AgentOptions {
     /// only: everybody with a certificate of it is believed.
     #[arg(long, value_name = "FILE")]
     pub relay_ca: Option<PathBuf>,
+    /// TLS libraries whose text is traced, so that encrypted connections show requests: auto (every known one), off, or
+    /// a list (openssl,go). See docs/tls.md. [default: auto]
+    #[arg(long, value_name = "LIBRARIES", value_parser = Libraries::parse)]
+    pub tls: Option<Libraries>,
     /// Trace only sockets of the agent's own network namespace.
     #[arg(long)]
     pub own_netns: bool,

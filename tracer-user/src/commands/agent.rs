@@ -10,6 +10,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
 use super::declaring::Declaring;
+use super::decrypting::Decrypting;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
@@ -125,6 +126,8 @@ pub(super) struct Agent {
     pub(super) finder: Option<Finder>,
     /// Attaches the probes of declared transactions.
     pub(super) declaring: Option<Declaring>,
+    /// Attaches the probes of TLS libraries.
+    pub(super) decrypting: Option<Decrypting>,
     /// Makes unwind tables, where stacks are walked by them.
     pub(super) unwinder: Option<Unwinder>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
@@ -311,6 +314,14 @@ impl Agent {
             self.leave(pid);
             if let Some(declaring) = &self.declaring {
                 declaring.look_at(pid);
+            }
+            if let Some(decrypting) = &self.decrypting {
+                decrypting.look_at(pid);
+            }
+        }
+        for pid in pipeline.take_encrypted() {
+            if let Some(decrypting) = &self.decrypting {
+                decrypting.look_at(pid);
             }
         }
         let Some(finder) = &mut self.finder else {
@@ -506,6 +517,11 @@ impl Agent {
             pipeline.metrics.set_headers(&headers.counts());
         }
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
+        if let Some(counts) = self.decrypting.as_ref().map(Decrypting::counts) {
+            let read = |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
+            pipeline.metrics.set_tls_files(read(&counts.files), read(&counts.refused));
+            pipeline.metrics.set_lost("tls_processes_skipped", read(&counts.skipped));
+        }
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
             let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
 use super::declaring::Declaring;
+use super::decrypting::Decrypting;
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
@@ -159,6 +160,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
     let declaring = Declaring::start(&config.declared, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
+    let decrypting = Decrypting::start(&config.tls, kernel.prober())
+        .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
     let mut agent = Agent {
         hertz: config.hertz,
         config,
@@ -190,6 +193,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
         declaring,
+        decrypting,
         unwinder,
     };
     agent.open_up()?;
@@ -309,6 +313,9 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
+    }
+    if let Some(libraries) = &options.tls {
+        config.tls = libraries.clone();
     }
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());

@@ -14,6 +14,7 @@ mod node;
 pub mod python;
 pub mod return_instructions;
 pub mod status_view;
+pub mod tls;
 pub mod tokio;
 
 use std::collections::HashMap;

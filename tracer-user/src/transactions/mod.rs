@@ -27,6 +27,7 @@ mod locks;
 pub mod lookups;
 pub mod losses;
 pub mod open_span;
+mod plaintext;
 pub mod pools;
 mod propagation;
 pub mod relayed;
