@@ -72,12 +72,12 @@ func main() {
 		var group sync.WaitGroup
 		for worker := 0; worker < 4; worker++ {
 			group.Add(1)
-			go func() {
+			go func(worker int) {
 				defer group.Done()
 				for n := 0; n < requests/8; n++ {
 					get(by, front, fmt.Sprintf("/go/%t-%d-%d", h2, worker, n))
 				}
-			}()
+			}(worker)
 		}
 		group.Wait()
 	}
