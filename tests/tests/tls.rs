@@ -277,7 +277,7 @@ fn probes_come_and_go_under_load() {
     let port = free_port();
     let nginx = nginx(dir.path(), port);
     let mut command = Command::new(find("h2load").expect("h2load"));
-    command.args(["-D", "14", "-c", "8", "-m", "4"]).arg(format!("https://127.0.0.1:{port}/small/load"));
+    command.args(["-D", "20", "-c", "8", "-m", "4"]).arg(format!("https://127.0.0.1:{port}/small/load"));
     let log = dir.path().join("h2load.log");
     let mut load = Process::start("h2load", &mut command, &log);
     let mut rounds = 0;

@@ -239,6 +239,120 @@ fn direction(op: &Op) -> Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::Record;
+    use crate::protocols::Settings;
+    use crate::transactions::engine::Limits;
+    use tracer_common::event::{FAMILY_INET, Open, ROLE_PASSIVE};
+
+    /// A server's connection, fed record by record.
+    struct Server {
+        engine: Engine,
+        out: Vec<Output>,
+        nanos: u64,
+        /// Positions of the socket's bytes and of the text, received and sent.
+        pos: [[u64; 2]; 2],
+    }
+
+    impl Server {
+        fn new() -> Self {
+            let mut made = Self {
+                engine: Engine::new(Settings::default(), Limits::default(), 1),
+                out: Vec::new(),
+                nanos: 1000,
+                pos: [[0; 2]; 2],
+            };
+            let header = Header { nanos: 1, tgid: 7, tid: 7, ..Header::default() };
+            let open = Open { header, cookie: 1, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
+            made.engine.record(&Record::Open(open), &mut made.out);
+            made
+        }
+
+        fn moves(&mut self, text: bool, sends: bool, head: &[u8]) {
+            self.nanos += 1000;
+            let flags = if sends { OP_TX } else { 0 };
+            let pos = &mut self.pos[usize::from(text)][usize::from(sends)];
+            let (bytes, seq) = (head.len() as u32, if text { 0 } else { 5000 + *pos as u32 });
+            let header = Header { flags, nanos: self.nanos, tgid: 7, tid: 7, ..Header::default() };
+            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, ..Op::default() };
+            *pos += head.len() as u64;
+            let record = match text {
+                true => Record::Text { op, head, tail: &[], fragments: &[] },
+                false => Record::Op { op, head, tail: &[], fragments: &[] },
+            };
+            self.engine.record(&record, &mut self.out);
+        }
+
+        /// A record of TLS moves, whose content begins like this.
+        fn record(&mut self, sends: bool, kind: u8, begin: &[u8], len: usize) {
+            let mut bytes = vec![kind, 3, 3, (len >> 8) as u8, len as u8];
+            bytes.extend_from_slice(begin);
+            bytes.resize(5 + len, 0);
+            self.moves(false, sends, &bytes);
+        }
+
+        fn handshake(&mut self) {
+            self.record(false, 22, &[1, 0, 0, 96, 3, 3], 100);
+            self.record(true, 22, &[2, 0, 0, 76, 3, 3], 80);
+            self.record(false, 20, &[1], 1);
+            self.record(false, 22, &[0x5a], 40);
+            self.record(true, 22, &[0x5a], 40);
+        }
+
+        /// Protocols and paths of all spans.
+        fn spans(mut self) -> Vec<(&'static str, String)> {
+            self.engine.expire(true, &mut self.out);
+            let span = |output: &Output| match output {
+                Output::Finished(span, _) => Some((span.protocol, format!("{} {}", span.request.method, span.request.path))),
+                _ => None,
+            };
+            self.out.iter().filter_map(span).collect()
+        }
+    }
+
+    #[test]
+    fn text_takes_the_place_of_encrypted_bytes() {
+        let mut server = Server::new();
+        server.handshake();
+        for path in ["/a", "/b"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            server.record(false, 23, &[], request.len() + 24);
+            server.moves(true, false, request.as_bytes());
+            let at = server.pos[1][0] - request.len() as u64;
+            let seq = server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+            assert_eq!(seq, Some(5000 + (server.pos[0][0] - request.len() as u64 - 29) as u32), "{path}");
+            server.moves(true, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            server.record(true, 23, &[], 38 + 24);
+        }
+        let expected = [("tls", "handshake "), ("http", "GET /a"), ("http", "GET /b")];
+        let mut spans = server.spans();
+        spans.sort_by_key(|(protocol, _)| *protocol == "http");
+        assert_eq!(spans, expected.map(|(protocol, name)| (protocol, name.to_owned())));
+    }
+
+    #[test]
+    fn text_of_no_known_protocol_leaves_round_trips() {
+        let mut server = Server::new();
+        server.handshake();
+        for _ in 0..5 {
+            server.record(false, 23, &[], 10 + 24);
+            server.moves(true, false, b"\x01question!");
+            server.moves(true, true, b"\x01answer 90");
+            server.record(true, 23, &[], 10 + 24);
+        }
+        assert_eq!(server.engine.connections.get(&1).map(|known| known.no_text), Some(true));
+        let trips = server.spans().into_iter().filter(|(_, name)| name.starts_with("TLS")).count();
+        assert_eq!(trips, 5);
+    }
+
+    #[test]
+    fn text_of_a_connection_in_the_clear_is_dropped() {
+        let mut server = Server::new();
+        server.moves(false, false, b"GET /a HTTP/1.1\r\n\r\n");
+        server.moves(true, false, b"GET /b HTTP/1.1\r\n\r\n");
+        server.moves(false, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(server.engine.counters.text_unbound, 1);
+        assert_eq!(server.spans(), [("http", "GET /a".to_owned())]);
+    }
 
     #[test]
     fn a_position_is_named_by_the_record_its_byte_travelled_in() {
