@@ -302,7 +302,9 @@ mod tests {
         fn spans(mut self) -> Vec<(&'static str, String)> {
             self.engine.expire(true, &mut self.out);
             let span = |output: &Output| match output {
-                Output::Finished(span, _) => Some((span.protocol, format!("{} {}", span.request.method, span.request.path))),
+                Output::Finished(span, _) => {
+                    Some((span.protocol, format!("{} {}", span.request.method, span.request.path)))
+                }
                 _ => None,
             };
             self.out.iter().filter_map(span).collect()
