@@ -147,7 +147,7 @@ fn nginx_and_curl_as_the_access_log_says() {
         assert!(parent.is_some() || call.grade != "certain", "{call:?}");
     }
     assert_eq!(round_trips(&all, port), 0, "text and encrypted bytes were both reported");
-    assert_eq!(metrics.sum("tracer_attribution_gaps_total", &[("reason", "text_unbound")]), 0.0);
+    assert!(metrics.sum("tracer_attribution_gaps_total", &[("reason", "text_unbound")]) < 0.5);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn gos_tls_at_both_ends() {
         let line = workload.line("PORTS", Duration::from_secs(20));
         let ports: Vec<u16> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [front, back] = ports[..] else { panic!("{line}") };
-        assert!(workload.wait(Duration::from_secs(60)).success(), "{}", workload.said());
+        assert!(workload.wait(Duration::from_secs(60)).success(), "{}", workload.output());
         let mut truth = Counts::new();
         for h2 in [false, true] {
             for worker in 0..4 {

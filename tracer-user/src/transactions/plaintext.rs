@@ -275,9 +275,10 @@ mod tests {
             let header = Header { flags, nanos: self.nanos, tgid: 7, tid: 7, ..Header::default() };
             let op = Op { header, cookie: 1, pos: *pos, bytes, seq, ..Op::default() };
             *pos += head.len() as u64;
-            let record = match text {
-                true => Record::Text { op, head, tail: &[], fragments: &[] },
-                false => Record::Op { op, head, tail: &[], fragments: &[] },
+            let record = if text {
+                Record::Text { op, head, tail: &[], fragments: &[] }
+            } else {
+                Record::Op { op, head, tail: &[], fragments: &[] }
             };
             self.engine.record(&record, &mut self.out);
         }

@@ -130,7 +130,7 @@ impl Records {
     pub fn text(&mut self, bytes: u32, asked: u32) -> Option<(u32, u32)> {
         while let Some(record) = self.waiting.front_mut() {
             let left = record.len.saturating_sub(record.used);
-            let over = left.checked_sub(bytes).unwrap_or(0);
+            let over = left.saturating_sub(bytes);
             let ends = match self.overhead {
                 Some(overhead) => over == overhead,
                 None => OVERHEAD.contains(&over) && asked != bytes,

@@ -39,14 +39,13 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     }
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
     for (names, kind) in [(READ, tls::READ), (WRITE, tls::WRITE)] {
-        match reader.internal(names) {
-            Some(address) => reader.function(address, 4, kind | tls::STORES)?,
-            None => {
-                reader.call(names[0], 3, kind | tls::INT)?;
-                if reader.program.address(names[1]).is_some() {
-                    reader.call(names[1], 4, kind | tls::STORES)?;
-                }
-            }
+        if let Some(address) = reader.internal(names) {
+            reader.function(address, 4, kind | tls::STORES)?;
+            continue;
+        }
+        reader.call(names[0], 3, kind | tls::INT)?;
+        if reader.program.address(names[1]).is_some() {
+            reader.call(names[1], 4, kind | tls::STORES)?;
         }
     }
     Ok(reader.found)
