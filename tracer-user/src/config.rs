@@ -23,9 +23,11 @@ use crate::runtimes::tls::Libraries;
 
 mod declared;
 mod hosts;
+mod status;
 
 pub use hosts::Relay;
 use hosts::RelayFile;
+use status::range;
 
 /// A configuration error: its position, and what was expected.
 #[derive(Debug, thiserror::Error)]
@@ -612,18 +614,6 @@ fn check_rule(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, ConfigError>
         port: rule.port,
         status: status.collect::<Result<_, _>>()?,
     })
-}
-
-fn range(text: &str) -> Option<(u16, u16)> {
-    let code = |text: &str| text.parse::<u16>().ok().filter(|code| (100..1000).contains(code));
-    if let Some(class) = text.strip_suffix("xx") {
-        let class: u16 = class.parse().ok().filter(|class| (1..=9).contains(class))?;
-        return Some((class * 100, class * 100 + 99));
-    }
-    match text.split_once('-') {
-        Some((from, to)) => Some((code(from)?, code(to)?)).filter(|(from, to)| from <= to),
-        None => code(text).map(|code| (code, code)),
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 mod after_reply;
 mod begin;
 pub mod callback_groups;
+mod capture_policy;
 mod charge;
 mod closing;
 pub mod connection;
